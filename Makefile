@@ -1,0 +1,60 @@
+# Two commands matter: `make run` starts a broker, `make test` runs every test. Both set up what they need.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+PORT   ?= 8080
+DATA   ?= data
+
+BIN := $(VENV)/bin
+export PYTHONPATH := layers/nakadi/python:.
+
+.PHONY: help run test check format bench lock clean
+
+help:
+	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
+	@echo 'make test [ARGS=tests/unit]        run the tests'
+	@echo 'make check                         formatting, lint, types, import rule'
+	@echo 'make format                        put the formatting right'
+	@echo 'make lock                          compile requirements/*.in anew'
+
+run: $(VENV)/.run
+	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
+
+test: $(VENV)/.test
+	@$(BIN)/python -m pytest $(or $(ARGS),tests)
+
+check: $(VENV)/.test
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.test
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lock: $(VENV)/.test
+	$(BIN)/uv pip compile -q $(LOCK) requirements/test.in -o requirements/test.txt
+	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/run.in -o requirements/run.txt
+
+LOCK := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+        --custom-compile-command 'make lock'
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache cdk.out
+
+# The stamps say what is installed; a changed requirement file installs again.
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Python 3.11 or newer is needed'; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.run: requirements/run.txt | $(VENV)/.venv
+	@echo 'Setting up (once)...'
+	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/run.txt
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt $(VENV)/.run
+	@echo 'Setting up the tests (once, some minutes)...'
+	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/test.txt
+	@touch $@

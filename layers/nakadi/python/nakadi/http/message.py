@@ -1,0 +1,101 @@
+"""Request and response: the only words that the routes and the edges exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from nakadi.model.authorization import UNAUTHENTICATED, Subject
+from nakadi.model.outcomes import Malformed
+
+JSON = "application/json"
+PROBLEM_JSON = "application/problem+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request as the routes see it: body unpacked, subject known.
+
+    `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
+    several times is joined by commas. `query` keeps every value of a name, in order.
+    """
+
+    method: str
+    path: str
+    target: str = ""
+    query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    subject: Subject = UNAUTHENTICATED
+    flow_id: str = ""
+    path_parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def parameter(self, name: str) -> str | None:
+        """The last value of a query parameter, None when it is missing."""
+        values = self.query.get(name)
+        return values[-1] if values else None
+
+    def integer(self, name: str, default: int | None = None) -> int | None:
+        """A query parameter as a number; an empty value counts as missing."""
+        text = self.parameter(name)
+        if not text:
+            return default
+        # Python would also read "1_000", " 7 " and other scripts' digits.
+        if text.lstrip("+-").isascii() and text.lstrip("+-").isdigit() and len(text) < 20:
+            return int(text)
+        raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to a number")
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A query parameter as a truth value."""
+        text = (self.parameter(name) or "").lower()
+        if not text:
+            return default
+        if text in ("true", "on", "yes", "1"):
+            return True
+        if text in ("false", "off", "no", "0"):
+            return False
+        raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to true or false")
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(status, {"content-type": JSON, **(headers or {})}, orjson.dumps(content))
+
+
+def empty_response(status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(status, headers or {})
+
+
+class Outlet(Protocol):
+    """The way to a client that is being streamed to."""
+
+    async def write(self, chunk: bytes) -> None:
+        """Send, flushed, and return once the client has room for more. Raises `ClientGone`."""
+
+    async def gone(self) -> None:
+        """Return when the client has gone away, also while nothing is being sent."""
+
+
+class ClientGone(Exception):
+    """Raised by a write to a client that is no longer there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A response whose body is made while it is sent: headers go out at once, then `serve` writes until it returns."""
+
+    serve: Callable[[Outlet], Awaitable[None]]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+
+
+Answer = Response | Streaming

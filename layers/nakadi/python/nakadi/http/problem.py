@@ -1,0 +1,116 @@
+"""Problems (RFC 7807): the only place that knows which outcome is which status."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from nakadi.http.message import JSON, PROBLEM_JSON, Response
+from nakadi.model import outcomes
+
+
+class MethodNotAllowed(outcomes.Outcome):
+    """Raised when the path exists and the method is none of its own."""
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(f"Request method '{method}' not supported")
+        self.allowed = allowed
+
+
+class NotAcceptable(outcomes.Outcome):
+    """Raised when the client wants an answer in a form that this path does not have."""
+
+
+class UnsupportedMediaType(outcomes.Outcome):
+    """Raised when the body comes in a form that this path does not read."""
+
+
+class TooLarge(outcomes.Outcome):
+    """Raised when a body, as sent or unpacked, exceeds what the broker takes in."""
+
+
+# First match wins, so that a family's special members stand before it.
+STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
+    (outcomes.Malformed, HTTPStatus.BAD_REQUEST),
+    (outcomes.NotAuthenticated, HTTPStatus.UNAUTHORIZED),
+    (outcomes.NotPermitted, HTTPStatus.FORBIDDEN),
+    (outcomes.NotFound, HTTPStatus.NOT_FOUND),
+    (MethodNotAllowed, HTTPStatus.METHOD_NOT_ALLOWED),
+    (NotAcceptable, HTTPStatus.NOT_ACCEPTABLE),
+    (outcomes.Conflict, HTTPStatus.CONFLICT),
+    (outcomes.Unusable, HTTPStatus.PRECONDITION_FAILED),
+    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (UnsupportedMediaType, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
+    (outcomes.Invalid, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (outcomes.SwitchedOff, HTTPStatus.NOT_IMPLEMENTED),
+    (outcomes.TryLater, HTTPStatus.SERVICE_UNAVAILABLE),
+    (outcomes.Unavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+)
+
+# How long a client may sensibly wait before it tries again, in seconds.
+RETRY_AFTER = "1"
+
+CONSTRAINT_VIOLATION = "https://zalando.github.io/problem/constraint-violation"
+
+
+def problem_of(error: Exception) -> Response:
+    """The Problem that answers an outcome or a fault; an unknown error is a 500 that can be found in the logs."""
+    if isinstance(error, outcomes.Incomplete):
+        return _constraint_violations(error)
+    status = next((status for kind, status in STATUS_OF if isinstance(error, kind)), None)
+    if status is None:
+        return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"An internal error happened. Please report it. ({_ticket()})")
+    return _problem(status, str(error), headers=_headers(error, status), reasons=_reasons(error))
+
+
+def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> Response:
+    """What the token layer answers; clients know it by its own type and as plain JSON."""
+    status = HTTPStatus.UNAUTHORIZED if isinstance(error, outcomes.NotAuthenticated) else HTTPStatus.FORBIDDEN
+    body = _body(status, error.detail, problem_type=f"https://httpstatus.es/{status.value}")
+    headers = {"www-authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
+    return Response(status.value, {"content-type": JSON, **headers}, orjson.dumps(body))
+
+
+def _constraint_violations(error: outcomes.Incomplete) -> Response:
+    listed = [{"field": each.path, "message": each.message} for each in error.violations]
+    body = {"type": CONSTRAINT_VIOLATION, "title": "Constraint Violation", "status": 400, "violations": listed}
+    return Response(400, {"content-type": PROBLEM_JSON}, orjson.dumps(body))
+
+
+def _problem(
+    status: HTTPStatus, detail: str, *, headers: dict[str, str] | None = None, reasons: list[dict[str, str]] | None = None
+) -> Response:
+    body = _body(status, detail, problem_type=f"http://httpstatus.es/{status.value}")
+    if reasons:
+        body["reasons"] = reasons
+    return Response(status.value, {"content-type": PROBLEM_JSON, **(headers or {})}, orjson.dumps(body))
+
+
+def _body(status: HTTPStatus, detail: str, problem_type: str) -> dict[str, Any]:
+    body: dict[str, Any] = {"type": problem_type, "title": status.phrase, "status": status.value}
+    return body | {"detail": detail} if detail else body
+
+
+def _reasons(error: Exception) -> list[dict[str, str]]:
+    if not isinstance(error, outcomes.Incompatible):
+        return []
+    return [{"rule": each.rule, "path": each.path, "explanation": each.explanation} for each in error.reasons]
+
+
+def _headers(error: Exception, status: HTTPStatus) -> dict[str, str]:
+    if isinstance(error, MethodNotAllowed):
+        return {"allow": error.allowed}
+    if isinstance(error, UnsupportedMediaType):
+        return {"accept": f"{JSON}, application/*+json"}
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        return {"retry-after": RETRY_AFTER}
+    return {}
+
+
+def _ticket() -> str:
+    alphabet = string.ascii_letters + string.digits
+    return "ETI" + "".join(secrets.choice(alphabet) for _ in range(24))

@@ -1,0 +1,86 @@
+"""Finding the handler of a request: a table of routes, looked through segment by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from nakadi.http.message import JSON, Answer, Request
+from nakadi.http.problem import MethodNotAllowed
+from nakadi.model.outcomes import NotFound
+
+Handler = Callable[[Request], Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One operation. `produces` is what success looks like, None when the `Accept` header is of no matter.
+
+    `any_body` reads a body of every content type; otherwise it must be JSON.
+    """
+
+    method: str
+    template: str
+    handler: Handler
+    operation: str
+    produces: str | None = JSON
+    any_body: bool = False
+
+
+@dataclass(slots=True)
+class _Node:
+    literals: dict[str, _Node] = field(default_factory=dict)
+    parameter: tuple[str, _Node] | None = None
+    routes: dict[str, Route] = field(default_factory=dict)
+
+
+class Router:
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._root = _Node()
+        for route in self.routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node = self._root
+        for segment in _segments(route.template):
+            if segment.startswith("{"):
+                node.parameter = node.parameter or (segment[1:-1], _Node())
+                node = node.parameter[1]
+            else:
+                node = node.literals.setdefault(segment, _Node())
+        node.routes[route.method] = route
+
+    def find(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
+        """The route and its path parameters. `HEAD` goes where `GET` goes."""
+        node, parameters = self._walk(raw_path)
+        route = node.routes.get("GET" if method == "HEAD" else method)
+        if route is None:
+            raise MethodNotAllowed(method, self.allowed(raw_path))
+        return route, parameters
+
+    def allowed(self, raw_path: str) -> str:
+        """The methods of a path, as the `Allow` header lists them."""
+        node, _ = self._walk(raw_path)
+        implied = ("HEAD", "OPTIONS") if "GET" in node.routes else ("OPTIONS",)
+        return ", ".join((*node.routes, *implied))
+
+    def _walk(self, raw_path: str) -> tuple[_Node, dict[str, str]]:
+        node, parameters = self._root, {}
+        for segment in _segments(raw_path):
+            following = node.literals.get(segment)
+            if following is None and node.parameter is not None:
+                name, following = node.parameter
+                parameters[name] = unquote(segment)
+            if following is None:
+                raise NotFound(f"There is nothing at {unquote(raw_path)}")
+            node = following
+        if not node.routes:
+            raise NotFound(f"There is nothing at {unquote(raw_path)}")
+        return node, parameters
+
+
+def _segments(path: str) -> list[str]:
+    """A path's segments; one slash at the end says nothing."""
+    return path.strip("/").split("/")

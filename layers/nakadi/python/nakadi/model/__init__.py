@@ -1,0 +1,1 @@
+"""The nouns of the broker: frozen values and the outcomes, knowing nothing but the standard library."""

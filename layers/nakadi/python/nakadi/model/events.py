@@ -1,0 +1,71 @@
+"""Events as the event log keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from nakadi.model.authorization import Attribute
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a publisher hands to the log.
+
+    `value` is the event as compact JSON text in UTF-8, without any line break; None is a tombstone.
+    `key` is what compaction goes by. `owner` is who may read this single event, `directed_to` the one subscription
+    that may see it; most events have neither.
+    """
+
+    value: bytes | None
+    key: str | None = None
+    owner: Attribute | None = None
+    directed_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """A record in its place."""
+
+    offset: int
+    record: Record
+    stored_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a read found: events in order, and the offset to read on from.
+
+    `next_offset` is past the last event, and also past offsets that compaction has emptied.
+    """
+
+    events: tuple[StoredEvent, ...]
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`oldest` is the first offset still there, `next` the one that the next event will get; equal when empty."""
+
+    oldest: int
+    next: int
+
+    @property
+    def newest(self) -> int:
+        """The newest event's offset; one before `oldest` when there is none."""
+        return self.next - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The fate of a partition's part of an append: it is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The fate of a partition's part of an append: not (or not provably) stored, in the words of the API."""
+
+    reason: str
+
+
+Fate = Stored | Refused

@@ -1,0 +1,117 @@
+"""Outcomes: answers that are not the wished-for one.
+
+    Outcome
+    ├── Malformed              the request cannot be understood
+    │   └── Incomplete         ... because of these violations
+    ├── NotAuthenticated       nobody is asking
+    ├── NotPermitted           somebody is asking who may not
+    ├── NotFound               what was named is not there
+    ├── Conflict               it is there already, or changed meanwhile
+    ├── Unusable               a cursor that points at nothing readable
+    ├── Invalid                understood, and against a rule
+    │   ├── Violations         ... one line per field
+    │   └── Incompatible       ... a schema that may not follow the one before it
+    ├── SwitchedOff            an administrator turned this off
+    └── TryLater               not now, perhaps soon
+
+An outcome is part of the conversation with a client: its `detail` is written for that client. A *fault* is not:
+it says that a part of the broker did not work, and is told apart from outcomes everywhere.
+
+    Fault
+    └── Unavailable            a store or a log did not answer; nothing is known to be lost
+"""
+
+from dataclasses import dataclass
+
+
+class Outcome(Exception):
+    """Raised when the honest answer to a request is not success."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class Malformed(Outcome):
+    """Raised when a request cannot be read: bad JSON, a wrong type, an unknown word."""
+
+
+class NotAuthenticated(Outcome):
+    """Raised when a token is missing, or is not one that we trust."""
+
+
+class NotPermitted(Outcome):
+    """Raised when the subject is known and may not do this."""
+
+
+class NotFound(Outcome):
+    """Raised when the thing that the request names does not exist."""
+
+
+class Conflict(Outcome):
+    """Raised when the thing exists already, is in use, or was changed by somebody else meanwhile."""
+
+
+class Unusable(Outcome):
+    """Raised when a stream cannot start at the cursor it was given."""
+
+
+class Invalid(Outcome):
+    """Raised when a request is understood and breaks a rule."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Violation:
+    """One field of a request that breaks a rule; `path` as clients spell it, `authorization.readers[0].value`."""
+
+    path: str
+    message: str
+
+
+class Violations(Invalid):
+    """Raised when fields of a request break rules that can be told one by one."""
+
+    def __init__(self, violations: tuple[Violation, ...]) -> None:
+        super().__init__("".join(f'Field "{each.path}" {each.message}\n' for each in violations))
+        self.violations = violations
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a schema change is refused: the rule's name, the place in the schema, and the rule in plain words."""
+
+    rule: str
+    path: str
+    explanation: str
+
+
+class Incompatible(Invalid):
+    """Raised when a schema change is not allowed; `detail` is what clients match on, `reasons` what people read."""
+
+    def __init__(self, detail: str, reasons: tuple[Reason, ...]) -> None:
+        super().__init__(detail)
+        self.reasons = reasons
+
+
+class Incomplete(Malformed):
+    """Raised by the few operations that answer violations as a bad request with a list."""
+
+    def __init__(self, violations: tuple[Violation, ...]) -> None:
+        super().__init__("")
+        self.violations = tuple(sorted(violations))
+
+
+class SwitchedOff(Outcome):
+    """Raised when an administrator has switched this operation off."""
+
+
+class TryLater(Outcome):
+    """Raised when the operation is fine and cannot be carried out at the moment."""
+
+
+class Fault(Exception):
+    """Raised when a part of the broker did not work."""
+
+
+class Unavailable(Fault):
+    """Raised when a store, a log or another service did not answer in time or refused to work."""

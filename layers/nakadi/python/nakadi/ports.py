@@ -1,0 +1,182 @@
+"""What the broker asks of the world, told by the promises that callers rely on.
+
+Ports are synchronous. Each has one contract suite in tests/contracts that every engine passes; the suite is the
+definition where this text leaves a doubt. All raise `Unavailable` when they could not find out or could not carry out:
+then nothing is known, and a caller may try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from nakadi.model.events import Bounds, Fate, Record, Slice
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """The time of day, aware, in UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go backwards, for measuring how long something takes."""
+
+
+# The registry --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A JSON object under a key. `revision` is 1 when it is created and grows by one with every write."""
+
+    key: str
+    body: Mapping[str, Any]
+    revision: int
+
+
+ABSENT = 0
+"""The revision of what is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a document if its revision is `expected`; None writes whatever is there."""
+
+    kind: str
+    key: str
+    body: Mapping[str, Any]
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove a document if its revision is `expected`; None removes whatever is there, also nothing."""
+
+    kind: str
+    key: str
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Write nothing here, and insist that the revision is `expected` while the other changes are made."""
+
+    kind: str
+    key: str
+    expected: int
+
+
+Change = Put | Remove | Check
+
+
+class ChangedMeanwhile(Exception):
+    """Raised by `Registry.write` when a condition does not hold; `change` is the first such change."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__(f"{change.kind} {change.key!r} is not at revision {change.expected}")
+        self.change = change
+
+
+class Registry(Protocol):
+    """Documents in kinds, ordered by key.
+
+    * `write` is all or nothing, and durable when it returns. At most 100 changes, no two on one document.
+    * A read sees every write that returned before it began, whichever process wrote it.
+    * Conditions and changes of one `write` are one atomic step: of several writers that expect the same revision,
+      exactly one succeeds, the others raise `ChangedMeanwhile` and leave nothing behind.
+    """
+
+    def get(self, kind: str, key: str) -> Document | None:
+        """The document, or None."""
+
+    def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
+        """Documents whose keys begin with `prefix` and are greater than `after`, by key (as code points)."""
+
+    def write(self, *changes: Change) -> None:
+        """Make all changes, or none and raise `ChangedMeanwhile`."""
+
+    def close(self) -> None:
+        """Give everything back. Further calls are a mistake of the caller."""
+
+
+# The event log -------------------------------------------------------------------------------------------------------
+
+
+class UnknownTopic(Exception):
+    """Raised when the topic was never created, or is deleted."""
+
+
+class SealedTopic(Exception):
+    """Raised by an append to a topic that takes no more events."""
+
+
+class OffsetUnavailable(Exception):
+    """Raised by a read that starts before the oldest event still there, or beyond the place of the next one."""
+
+
+class EventLog(Protocol):
+    """Topics with numbered partitions; in a partition events are numbered 0, 1, 2, … in the order of the log.
+
+    * What `append` calls `Stored` is durable. The records of one partition in one append are stored next to each
+      other in their order, or not at all; partitions succeed and fail one by one. `Refused` means not stored, or not
+      known to be: a time-out may have happened after the fact.
+    * An event's offset never changes, and every reader sees the same one. Offsets are dense: deleting old events moves
+      `oldest`, compaction leaves holes that reads step over, and no number is ever given to two events.
+    * A read sees everything that was stored before it began.
+    """
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Make an empty topic. Doing it again changes nothing."""
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """See to it that the topic has this many partitions; new ones start empty at offset 0."""
+
+    def seal_topic(self, topic: str) -> None:
+        """Let nothing more in: an append that begins after this returned raises `SealedTopic`."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the topic and its events. Doing it again changes nothing."""
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        """Store records, and tell each partition's fate."""
+
+    def read(
+        self, topic: str, partition: int, start: int, *, limit: int = 1000, max_bytes: int = 4_000_000, wait: float = 0.0
+    ) -> Slice:
+        """Events from offset `start` on, tombstones included.
+
+        At most `limit` of them and about `max_bytes`, though at least one if there is one. When there is none, wait for
+        the first up to `wait` seconds; an empty slice says that none came.
+        """
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        """Where the partitions begin and end."""
+
+    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+        """The offset of the first event stored at or after `moment`; the next offset when there is none."""
+
+    def trim(self, topic: str, partition: int, before: datetime) -> None:
+        """Let go of events stored before this moment. May let go a little less than it could."""
+
+    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+        """Of the events stored before `upto`, keep the newest of each key, and those without one.
+
+        The newest event of the partition stays whatever its key says. A tombstone goes with what it covers once it was
+        stored before `tombstones_before`. Offsets of what stays do not change.
+        """
+
+    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        """Have `changed(topic, partition)` called soon after events were stored; the answer ends it.
+
+        It may be called more often than needed, from any thread, and must return quickly. Appends of this process are
+        told at once, those of others within half a second.
+        """
+
+    def close(self) -> None:
+        """Finish what was begun, and give everything back."""
+
+
+class EventLogs(Protocol):
+    def of(self, storage_id: str) -> EventLog:
+        """The event log of a storage. Raises `Unavailable` when this broker cannot open it."""

@@ -1,0 +1,94 @@
+"""Settings: the environment, read once into a type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+class BadSetting(Exception):
+    """Raised at start when a variable cannot be understood; the message names it."""
+
+
+def _number(text: str) -> int:
+    return int(text)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = tuple(tuple(part.strip() for part in word.split("=", 1)) for word in _words(text))
+    if any(len(pair) != 2 or not all(pair) for pair in pairs):
+        raise ValueError
+    return tuple((first, second) for first, second in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every field is read from the variable `NAKADI_<FIELD>`; docs/operations.md explains each."""
+
+    # Where things are kept.
+    registry: str = "memory:"
+    event_log: str = "memory:"
+
+    # Who may ask.
+    auth: str = "off"
+    auth_jwks: str = ""
+    auth_issuer: str = ""
+    auth_audience: str = ""
+    auth_algorithms: tuple[str, ...] = ("RS256", "ES256")
+    auth_leeway_seconds: int = 30
+    auth_subject_claim: str = "sub"
+    auth_attributes: tuple[tuple[str, str], ...] = (("user", "sub"), ("service", "sub"), ("team", "teams"))
+    auth_realms: tuple[str, ...] = ()
+    scope_uid: str = "uid"
+    scope_config_write: str = "nakadi.config.write"
+    scope_event_type_write: str = "nakadi.event_type.write"
+    scope_event_stream_read: str = "nakadi.event_stream.read"
+    scope_event_stream_write: str = "nakadi.event_stream.write"
+    default_admin: tuple[tuple[str, str], ...] = (("service", "nakadi_admin"),)
+    all_data_access: tuple[tuple[str, str], ...] = ()
+
+    # What an event type may ask for.
+    default_partitions: int = 1
+    max_partitions: int = 8
+    retention_min_ms: int = 10_800_000
+    retention_default_ms: int = 172_800_000
+    retention_max_ms: int = 345_600_000
+    max_event_bytes: int = 999_000
+    max_subscription_partitions: int = 100
+
+    # What clients are told.
+    data_access_warning: str = "Data access warning"
+    compaction_warning: str = "Compaction warning"
+
+    # How fresh what is remembered must be.
+    cache_seconds: int = 1
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Settings:
+        """Read the variables that are set; the rest have their defaults."""
+        found = {
+            each.name: _read(f"NAKADI_{each.name.upper()}", environ, str(each.type))
+            for each in fields(cls)
+            if f"NAKADI_{each.name.upper()}" in environ
+        }
+        return cls(**found)
+
+
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": _number,
+    "tuple[str, ...]": _words,
+    "tuple[tuple[str, str], ...]": _pairs,
+}
+
+
+def _read(variable: str, environ: Mapping[str, str], kind: str) -> Any:
+    try:
+        return READERS[kind](environ[variable])
+    except ValueError as error:
+        raise BadSetting(f"{variable} is not {kind}: {environ[variable]!r}") from error
