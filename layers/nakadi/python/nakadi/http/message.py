@@ -84,6 +84,9 @@ class Outlet(Protocol):
     async def gone(self) -> None:
         """Return when the client has gone away, also while nothing is being sent."""
 
+    async def draining(self) -> None:
+        """Return when the process is about to end: the stream should come to its own end within seconds."""
+
 
 class ClientGone(Exception):
     """Raised by a write to a client that is no longer there."""
@@ -91,7 +94,11 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """A response whose body is made while it is sent: headers go out at once, then `serve` writes until it returns."""
+    """A response whose body is made while it is sent: headers go out at once, then `serve` writes until it returns.
+
+    Whoever makes one holds nothing yet: `serve` is never called for a `HEAD`, or for a client that has already gone.
+    When `serve` returns, what it held is given back, for the client sees the end right after.
+    """
 
     serve: Callable[[Outlet], Awaitable[None]]
     headers: Mapping[str, str] = field(default_factory=dict)
