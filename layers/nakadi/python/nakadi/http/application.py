@@ -10,8 +10,11 @@ import logging
 import re
 import secrets
 import string
+import time
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import replace
+from urllib.parse import unquote_to_bytes
 
 from nakadi.http import compression, negotiation
 from nakadi.http.message import Answer, Request, Response, Streaming
@@ -21,9 +24,14 @@ from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Malformed, NotAuthenticated, NotPermitted, Outcome
 
 log = logging.getLogger(__name__)
+access_log = logging.getLogger("nakadi.access")
+
+flow_of_this_request: ContextVar[str] = ContextVar("flow_id", default="")
+"""The flow id of the request that is being answered, for those who write logs."""
 
 # Slashes, backslashes, semicolons and control characters that could make two readers see two different paths.
 SUSPICIOUS = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]|%25|/\.{1,2}(/|$)|%2e", re.IGNORECASE)
+HALF_AN_ESCAPE = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
 
 Authenticate = Callable[[Request], Subject]
 
@@ -35,13 +43,26 @@ class Application:
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
+        return self._told(request, self._attempt)
+
+    def refusal(self, request: Request, outcome: Outcome) -> Answer:
+        """Answer a request that an edge could not read to its end."""
+        return self._told(request, lambda named: negotiation.adapted(named, problem_of(outcome)))
+
+    def _told(self, request: Request, attempt: Callable[[Request], Answer]) -> Answer:
+        """Answer under the request's flow id, which goes into the response and into every line of the logs."""
+        began = time.perf_counter()
         request = replace(request, flow_id=request.headers.get("x-flow-id") or new_flow_id())
-        answer = self._attempt(request)
-        headers = {**answer.headers, "x-flow-id": request.flow_id}
-        if isinstance(answer, Streaming):
-            return replace(answer, headers=headers)
-        body = b"" if request.method == "HEAD" else answer.body
-        return Response(answer.status, {**headers, "span_ctx": "{}"}, body)
+        token = flow_of_this_request.set(request.flow_id)
+        try:
+            answer = _finished(request, attempt(request))
+            if access_log.isEnabledFor(logging.INFO):
+                # The query stays out: nobody knows what clients put there.
+                spent = (time.perf_counter() - began) * 1000
+                access_log.info("%s %s %d %.1f ms", request.method, _raw_path(request), answer.status, spent)
+            return answer
+        finally:
+            flow_of_this_request.reset(token)
 
     def _attempt(self, request: Request) -> Answer:
         try:
@@ -55,7 +76,7 @@ class Application:
             return negotiation.adapted(request, self._problem(request, error))
 
     def _dispatch(self, request: Request) -> Answer:
-        raw_path = request.target.partition("?")[0]
+        raw_path = _raw_path(request)
         if request.method == "OPTIONS":
             return Response(200, {"allow": self.router.allowed(raw_path)})
         route, parameters = self.router.find(request.method, raw_path)
@@ -66,7 +87,7 @@ class Application:
         problem = problem_of(error)
         if problem.status >= 500 and not isinstance(error, Outcome):
             # The ticket in the Problem is what a client can report; the flow id finds the rest of the story.
-            log.error("%s %s failed: %s", request.method, request.path, problem.body.decode(), exc_info=error)
+            log.error("%s %s failed: %s", request.method, _raw_path(request), problem.body.decode(), exc_info=error)
         return problem
 
 
@@ -75,6 +96,28 @@ def new_flow_id() -> str:
     return "".join(secrets.choice(alphabet) for _ in range(24))
 
 
+def _raw_path(request: Request) -> str:
+    return request.target.partition("?")[0]
+
+
+def _finished(request: Request, answer: Answer) -> Answer:
+    headers = {**answer.headers, "x-flow-id": request.flow_id}
+    if request.method == "HEAD":
+        length = {} if isinstance(answer, Streaming) else {"content-length": str(len(answer.body))}
+        return Response(answer.status, {**headers, **length})
+    if isinstance(answer, Streaming):
+        return replace(answer, headers=headers)
+    return replace(answer, headers={**headers, "span_ctx": "{}"})
+
+
 def _refuse_suspicious(request: Request) -> None:
-    if SUSPICIOUS.search(request.target.partition("?")[0]):
+    if SUSPICIOUS.search(_raw_path(request)):
         raise Malformed("The request was rejected because its URL is not normal")
+    if not request.target.isascii() or HALF_AN_ESCAPE.search(request.target):
+        raise Malformed(
+            "The request was rejected because its URL has characters that are not escaped as they should be"
+        )
+    try:
+        unquote_to_bytes(request.target).decode()
+    except UnicodeDecodeError:
+        raise Malformed("The request was rejected because its URL is not UTF-8") from None

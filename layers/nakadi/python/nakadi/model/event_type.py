@@ -84,6 +84,8 @@ class EventType:
     """An event type as it is registered.
 
     `id` is new at every creation, so that a deleted name can be used again without meeting its past.
+    `timelines` are those that events were ever written to, oldest first; `switching_to` is the next one while it is
+    being prepared.
     `revision` counts the writes of the registered entry: a change is stored only if nobody else changed it meanwhile.
     """
 
@@ -109,6 +111,7 @@ class EventType:
     created_at: datetime
     updated_at: datetime
     timelines: tuple[Timeline, ...]
+    switching_to: Timeline | None = None
     revision: int = 0
 
     @property

@@ -1,0 +1,71 @@
+"""The keys that tokens are signed with, from a JWKS in a file or behind a URL."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import jwt
+
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import Clock
+
+# Keys are rotated rarely; a key id that nobody knows is a reason to look again, though not for every request that
+# invents one.
+KEEP_SECONDS = 300.0
+LOOK_AGAIN_SECONDS = 10.0
+TIMEOUT_SECONDS = 5.0
+LARGEST_KEY_SET = 1_000_000
+
+Fetch = Callable[[], bytes]
+
+
+class KeySet:
+    def __init__(self, fetch: Fetch, clock: Clock) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._fetched_at: float | None = None
+
+    def key(self, key_id: str | None) -> jwt.PyJWK | None:
+        """The key of this id; without an id, the only key there is."""
+        with self._lock:
+            if self._older_than(KEEP_SECONDS) or (not self._find(key_id) and self._older_than(LOOK_AGAIN_SECONDS)):
+                self._refresh()
+            return self._find(key_id)
+
+    def _find(self, key_id: str | None) -> jwt.PyJWK | None:
+        if key_id is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(key_id)
+
+    def _older_than(self, seconds: float) -> bool:
+        return self._fetched_at is None or self._clock.monotonic() - self._fetched_at >= seconds
+
+    def _refresh(self) -> None:
+        try:
+            keys = jwt.PyJWKSet.from_json(self._fetch().decode()).keys
+        except (OSError, ValueError, jwt.PyJWTError) as error:
+            # Keys that worked go on working while their source does not answer.
+            if not self._keys:
+                raise Unavailable("The keys that tokens are checked with cannot be read") from error
+        else:
+            self._keys = {key.key_id: key for key in keys}
+        self._fetched_at = self._clock.monotonic()
+
+
+def fetch_from(location: str) -> Fetch:
+    """How to read a JWKS: from an http(s) URL, or from a file."""
+    if location.startswith(("https://", "http://")):
+        return lambda: _download(location)
+    return Path(location.removeprefix("file://")).read_bytes
+
+
+def _download(url: str) -> bytes:
+    # The URL is the operator's own setting, and its scheme was looked at above.
+    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+        body: bytes = answer.read(LARGEST_KEY_SET)
+    return body

@@ -1,0 +1,115 @@
+"""OAuth2 bearer tokens: JWTs, checked here, made elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+
+from nakadi.access.keys import KeySet
+from nakadi.model.authorization import Attribute, Subject
+from nakadi.model.outcomes import NotAuthenticated
+from nakadi.ports import Clock
+
+MISSING = "Full authentication is required to access this resource"
+
+# A token is a few kilobytes at most; nothing longer is worth a signature check.
+LONGEST_TOKEN = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """What makes a token good. Algorithms are ours to name, never the token's."""
+
+    issuer: str
+    audience: str
+    algorithms: tuple[str, ...]
+    leeway_seconds: int
+    subject_claim: str
+    attribute_claims: tuple[tuple[str, str], ...]
+
+
+class Tokens:
+    def __init__(self, keys: KeySet, rules: TokenRules, clock: Clock) -> None:
+        self._keys = keys
+        self._rules = rules
+        self._clock = clock
+
+    def subject(self, authorization_header: str | None) -> Subject:
+        """Who sent this header. Raises `NotAuthenticated`."""
+        claims = self._claims(_bearer(authorization_header))
+        name = claims.get(self._rules.subject_claim)
+        if not isinstance(name, str) or not name:
+            raise NotAuthenticated("The token names no subject")
+        return Subject(
+            name=name,
+            attributes=frozenset(self._attributes(claims)),
+            scopes=frozenset(_words(claims.get("scope", claims.get("scp")))),
+            realm=str(claims.get("realm", "")),
+        )
+
+    def _claims(self, token: str) -> Mapping[str, Any]:
+        try:
+            header = jwt.get_unverified_header(token)
+            if header.get("alg") not in self._rules.algorithms:
+                raise NotAuthenticated("The token is signed with an algorithm that is not accepted")
+            key = self._keys.key(header.get("kid"))
+            if key is None:
+                raise NotAuthenticated("The token is signed with a key that is not known")
+            claims = self._decoded(token, key)
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            raise NotAuthenticated(f"The token is not valid: {error}") from error
+        self._check_times(claims)
+        return claims
+
+    def _decoded(self, token: str, key: jwt.PyJWK) -> Mapping[str, Any]:
+        rules = self._rules
+        # Times are checked against our own clock, so that tests can move it.
+        options: Any = {"require": ["exp"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
+        options["verify_aud"] = bool(rules.audience)
+        return jwt.decode(
+            token,
+            key,
+            algorithms=list(rules.algorithms),
+            audience=rules.audience or None,
+            issuer=rules.issuer or None,
+            options=options,
+        )
+
+    def _check_times(self, claims: Mapping[str, Any]) -> None:
+        now, leeway = self._clock.now().timestamp(), self._rules.leeway_seconds
+        if _seconds(claims, "exp", now) <= now - leeway:
+            raise NotAuthenticated("The token has expired")
+        if _seconds(claims, "nbf", now) > now + leeway or _seconds(claims, "iat", now) > now + leeway:
+            raise NotAuthenticated("The token is not valid yet")
+
+    def _attributes(self, claims: Mapping[str, Any]) -> Iterable[Attribute]:
+        """What the token says of its subject; a claim with a list gives an attribute for each value."""
+        for data_type, claim in self._rules.attribute_claims:
+            for value in _words(claims.get(claim), separate=False):
+                yield Attribute(data_type, value)
+
+
+def _bearer(header: str | None) -> str:
+    scheme, _, token = (header or "").strip().partition(" ")
+    if not header:
+        raise NotAuthenticated(MISSING)
+    if scheme.lower() != "bearer" or not token or len(token) > LONGEST_TOKEN:
+        raise NotAuthenticated("The Authorization header holds no bearer token")
+    return token.strip()
+
+
+def _seconds(claims: Mapping[str, Any], name: str, default: float) -> float:
+    value = claims.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NotAuthenticated(f"The token's {name} is not a time")
+    return float(value)
+
+
+def _words(value: Any, *, separate: bool = True) -> list[str]:
+    """A claim as words: a list of texts, or one text (which may hold several, separated by spaces)."""
+    if isinstance(value, str):
+        return value.split() if separate else [value]
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

@@ -1,0 +1,3 @@
+"""What administrators decide: admins, blacklist, features and storages."""
+
+READ_ONLY = "Database is currently in read-only mode"

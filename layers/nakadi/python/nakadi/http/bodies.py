@@ -1,0 +1,176 @@
+"""Reading JSON bodies the forgiving way: unknown members are passed over, scalars become what is asked for.
+
+What cannot be read is `Malformed`. Whether what was read makes sense is for the rooms inside to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import orjson
+
+from nakadi.http.message import Request
+from nakadi.model.outcomes import Malformed
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def json_body(request: Request) -> Any:
+    """The body of a request that must have one."""
+    if not request.body.strip():
+        raise Malformed(f"Required request body is missing: {request.method} {request.path}")
+    try:
+        return orjson.loads(request.body)
+    except orjson.JSONDecodeError as error:
+        return _with_tail(request.body, error)
+
+
+def object_body(request: Request) -> Members:
+    return Members.of(json_body(request))
+
+
+def list_body(request: Request) -> list[Any]:
+    body = json_body(request)
+    if not isinstance(body, list):
+        raise cannot_read(body, "a list")
+    return body
+
+
+def _with_tail(body: bytes, first_error: Exception) -> Any:
+    """The first document of the body: what follows it is passed over."""
+    try:
+        text = body.decode().lstrip(" \t\r\n")
+        value, _ = json.JSONDecoder(parse_constant=_no_constant).raw_decode(text)
+        orjson.dumps(value)  # half a surrogate pair could not be written down again
+    except (ValueError, TypeError, RecursionError):
+        raise Malformed(f"JSON parse error: {first_error}") from first_error
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def cannot_read(value: Any, wanted: str) -> Malformed:
+    return Malformed(f"JSON parse error: Cannot read {wanted} from {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    return {dict: "an object", list: "a list", type(None): "null"}.get(type(value), "a value")
+
+
+class Members:
+    """The members of a JSON object, each read as what it should be. A missing one reads as None, like null."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self._raw = raw
+
+    @classmethod
+    def of(cls, value: Any) -> Members:
+        if not isinstance(value, dict):
+            raise cannot_read(value, "an object")
+        return cls(value)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._raw
+
+    def raw(self, name: str) -> Any:
+        return self._raw.get(name)
+
+    def text(self, name: str) -> str | None:
+        return as_text(self._raw.get(name))
+
+    def integer(self, name: str) -> int | None:
+        return as_integer(self._raw.get(name))
+
+    def flag(self, name: str) -> bool | None:
+        value = self._raw.get(name)
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if value is None or isinstance(value, bool):
+            return value
+        raise cannot_read(value, "true or false")
+
+    def word(self, name: str, words: type[Word]) -> Word | None:
+        """A value of an enumeration, in any letter case."""
+        return as_word(self._raw.get(name), words)
+
+    def exact_word(self, name: str, words: type[Word]) -> Word | None:
+        """A value of an enumeration, to the letter."""
+        value = self.text(name)
+        if value is None or value in set(words):
+            return None if value is None else words(value)
+        raise illegal_word(value, words)
+
+    def words(self, name: str, words: type[Word]) -> tuple[Word | None, ...] | None:
+        listed = self._listed(name)
+        return None if listed is None else tuple(as_word(each, words) for each in listed)
+
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        listed = self._listed(name)
+        return None if listed is None else tuple(as_text(each) or "" for each in listed)
+
+    def object(self, name: str) -> Members | None:
+        value = self._raw.get(name)
+        return None if value is None else Members.of(value)
+
+    def objects(self, name: str) -> tuple[Members, ...] | None:
+        listed = self._listed(name)
+        return None if listed is None else tuple(Members.of(each) for each in listed)
+
+    def mapping(self, name: str) -> dict[str, str | None] | None:
+        """An object all of whose values are texts or null."""
+        value = self._raw.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise cannot_read(value, "an object")
+        return {key: as_text(each) for key, each in value.items()}
+
+    def _listed(self, name: str) -> list[Any] | None:
+        value = self._raw.get(name)
+        if value is None or isinstance(value, list):
+            return value
+        raise cannot_read(value, "a list")
+
+
+def as_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    raise cannot_read(value, "a text")
+
+
+def as_integer(value: Any) -> int | None:
+    """A number without its fraction; a text of digits is one too. 64 bits is as far as it goes."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise cannot_read(value, "a number")
+    try:
+        number = int(value)
+    except (ValueError, OverflowError) as error:
+        raise cannot_read(value, "a number") from error
+    if not -(2**63) <= number < 2**63:
+        raise Malformed(f"JSON parse error: {number} does not fit 64 bits")
+    return number
+
+
+def as_word(value: Any, words: type[Word]) -> Word | None:
+    text = as_text(value)
+    if text is None:
+        return None
+    try:
+        return words(text.lower())
+    except ValueError:
+        raise illegal_word(text, words) from None
+
+
+def illegal_word(value: str, words: type[Word]) -> Malformed:
+    return Malformed(f"Illegal enum value: '{value}'. Possible values: [{', '.join(words)}]")

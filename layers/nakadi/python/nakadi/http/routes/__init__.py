@@ -1,0 +1,1 @@
+"""The routes, one module per area: each offers `routes(...)`, and every handler is a doorway of a few lines."""

@@ -1,0 +1,75 @@
+"""Which scope a request needs, and who is asking."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nakadi.access.tokens import Tokens
+from nakadi.http.message import Request
+from nakadi.model.authorization import UNAUTHENTICATED, Subject
+from nakadi.model.outcomes import NotPermitted
+
+# What anyone may look at: whether the broker is alive, and how to speak to it.
+PUBLIC = re.compile(r"/(health(/.*)?|openapi\.json|docs)/?")
+
+READING = r"/event-types/[^/]+/(partitions|events|cursor-distances|shifted-cursors|cursors-lag)(/.*)?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scopes:
+    uid: str
+    config_write: str
+    event_type_write: str
+    event_stream_read: str
+    event_stream_write: str
+
+
+class ScopeTable:
+    """Method and path -> scope, first match wins."""
+
+    def __init__(self, scopes: Scopes) -> None:
+        read, write = scopes.event_stream_read, scopes.event_stream_write
+        self._otherwise = scopes.uid
+        self._rows = [
+            (re.compile(method), re.compile(path), scope)
+            for method, path, scope in (
+                ("GET|HEAD", READING, read),
+                ("GET|HEAD|POST", r"/subscriptions(/.*)?", read),
+                ("DELETE", r"/subscriptions/[^/]+(/.*)?", read),
+                ("POST", r"/event-types/[^/]+/(shifted-cursors|cursors-lag|cursor-distances)", read),
+                ("POST", r"/event-types/[^/]+/events(/.*)?", write),
+                ("DELETE", r"/event-types/[^/]+(/.*)?", scopes.config_write),
+                ("POST|PUT", r"/event-types(/.*)?", scopes.event_type_write),
+            )
+        ]
+
+    def needed(self, method: str, path: str) -> str:
+        path = path.rstrip("/") or "/"
+        for methods, paths, scope in self._rows:
+            if methods.fullmatch(method) and paths.fullmatch(path):
+                return scope
+        return self._otherwise
+
+
+def nobody_is_asked(_: Request) -> Subject:
+    """Authentication off: a token may be sent, and is not looked at."""
+    return UNAUTHENTICATED
+
+
+def token_is_asked(tokens: Tokens, table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
+    """Authentication by bearer token, with the scope that the operation needs and one of the realms, if any are set."""
+
+    def authenticate(request: Request) -> Subject:
+        if PUBLIC.fullmatch(request.path):
+            return UNAUTHENTICATED
+        subject = tokens.subject(request.headers.get("authorization"))
+        if realms and subject.realm not in realms:
+            raise NotPermitted("Insufficient realms for this resource")
+        scope = table.needed(request.method, request.path)
+        if scope and scope not in subject.scopes:
+            raise NotPermitted("Insufficient scope for this resource")
+        return subject
+
+    return authenticate

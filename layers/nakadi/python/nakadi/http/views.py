@@ -1,0 +1,133 @@
+"""How the nouns look in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from nakadi.model.administration import AdminLists, BlockedKind, Feature
+from nakadi.model.authorization import Attribute, Authorization
+from nakadi.model.event_type import EventType
+from nakadi.model.schema import Schema
+from nakadi.model.storage import Storage
+from nakadi.model.timeline import Timeline
+
+View = dict[str, Any]
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC, always with three digits of a second."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def event_type_view(event_type: EventType) -> View:
+    view: View = {
+        "name": event_type.name,
+        "owning_application": event_type.owning_application,
+        "category": event_type.category,
+        "enrichment_strategies": event_type.enrichment_strategies,
+        "partition_strategy": event_type.partition_strategy,
+        "partition_key_fields": event_type.partition_key_fields,
+        "cleanup_policy": event_type.cleanup_policy,
+        "ordering_key_fields": event_type.ordering_key_fields,
+        "ordering_instance_ids": event_type.ordering_instance_ids,
+        "schema": schema_view(event_type.schema),
+        "default_statistic": asdict(event_type.default_statistic) if event_type.default_statistic else None,
+        "options": {"retention_time": event_type.retention_time},
+        "authorization": event_type_authorization_view(event_type.authorization),
+        "annotations": event_type.annotations,
+        "labels": event_type.labels,
+        "compatibility_mode": event_type.compatibility_mode,
+        "updated_at": timestamp(event_type.updated_at),
+        "created_at": timestamp(event_type.created_at),
+    }
+    # These two are left out when they are not set; a null would look like a change to some clients.
+    if event_type.audience is not None:
+        view["audience"] = event_type.audience
+    if event_type.event_owner_selector is not None:
+        view["event_owner_selector"] = asdict(event_type.event_owner_selector)
+    return view
+
+
+def schema_view(schema: Schema) -> View:
+    return {
+        "type": schema.type,
+        "schema": schema.text,
+        "version": str(schema.version),
+        "created_at": timestamp(schema.created_at),
+    }
+
+
+def event_type_authorization_view(authorization: Authorization | None) -> View | None:
+    if authorization is None:
+        return None
+    return {
+        "admins": attributes_view(authorization.admins),
+        "readers": attributes_view(authorization.readers),
+        "writers": attributes_view(authorization.writers),
+    }
+
+
+def attributes_view(attributes: Iterable[Attribute]) -> list[View]:
+    return [{"data_type": each.data_type, "value": each.value} for each in attributes]
+
+
+def admins_view(lists: AdminLists) -> View:
+    return {
+        "admins": attributes_view(lists.admins),
+        "readers": attributes_view(lists.readers),
+        "writers": attributes_view(lists.writers),
+    }
+
+
+def blacklist_view(entries: Mapping[BlockedKind, tuple[str, ...]]) -> View:
+    return {
+        "consumers": {
+            "event_types": entries[BlockedKind.CONSUMER_EVENT_TYPE],
+            "apps": entries[BlockedKind.CONSUMER_APP],
+        },
+        "producers": {
+            "event_types": entries[BlockedKind.PRODUCER_EVENT_TYPE],
+            "apps": entries[BlockedKind.PRODUCER_APP],
+        },
+    }
+
+
+def features_view(features: Mapping[Feature, bool]) -> View:
+    return {"items": [{"feature": feature, "enabled": on} for feature, on in features.items()]}
+
+
+def storage_view(storage: Storage) -> View:
+    return {
+        "id": storage.id,
+        "storage_type": storage.type,
+        f"{storage.type}_configuration": storage.configuration,
+        "default": storage.default,
+    }
+
+
+def timeline_view(timeline: Timeline, event_type: str) -> View:
+    return {
+        "id": timeline.id,
+        "event_type": event_type,
+        "order": timeline.order,
+        "storage_id": timeline.storage_id,
+        "topic": timeline.topic,
+        "created_at": timestamp(timeline.created_at),
+        "switched_at": _maybe_timestamp(timeline.switched_at),
+        "cleaned_up_at": _maybe_timestamp(timeline.cleaned_up_at),
+        "latest_position": _positions_view(timeline),
+    }
+
+
+def _maybe_timestamp(moment: datetime | None) -> str | None:
+    return None if moment is None else timestamp(moment)
+
+
+def _positions_view(timeline: Timeline) -> View | None:
+    """The last offset of each partition of a closed timeline."""
+    if timeline.latest_positions is None:
+        return None
+    return {"offsets": [timeline.latest_positions[number] for number in sorted(timeline.latest_positions)]}

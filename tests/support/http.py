@@ -1,0 +1,38 @@
+"""Talking to a broker: one client interface, with a socket or without."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, unquote
+
+import httpx
+
+from nakadi.http.application import Application
+from nakadi.http.message import Request, Response
+
+
+class ApplicationTransport(httpx.BaseTransport):
+    """Hands requests to an application in this process. For buffered answers; streams need a socket."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        target = request.url.raw_path.decode()
+        path, _, query = target.partition("?")
+        answer = self._application.answer(
+            Request(
+                method=request.method,
+                path=unquote(path),
+                target=target,
+                query={name: tuple(values) for name, values in parse_qs(query, keep_blank_values=True).items()},
+                headers={name.lower(): value for name, value in request.headers.items()},
+                body=request.read(),
+            )
+        )
+        assert isinstance(answer, Response), "a stream needs a socket"
+        return httpx.Response(answer.status, headers=dict(answer.headers), content=answer.body)
+
+
+def client_of(application: Application, **headers: str) -> httpx.Client:
+    """A client without a socket."""
+    return httpx.Client(transport=ApplicationTransport(application), base_url="http://broker", headers=headers)
