@@ -22,10 +22,15 @@ def json_body(request: Request) -> Any:
     """The body of a request that must have one."""
     if not request.body.strip():
         raise Malformed(f"Required request body is missing: {request.method} {request.path}")
+    return json_document(request.body)
+
+
+def json_document(text: bytes) -> Any:
+    """The JSON document that a text begins with."""
     try:
-        return orjson.loads(request.body)
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        return _with_tail(request.body, error)
+        return _with_tail(text, error)
 
 
 def object_body(request: Request) -> Members:

@@ -1,0 +1,240 @@
+"""Partitions, and sums over cursors: distances, lags, shifts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from nakadi.access.permissions import Permissions
+from nakadi.catalog.event_types import EventTypes
+from nakadi.cursors.conversion import CursorError, CursorErrorKind
+from nakadi.cursors.service import Cursors
+from nakadi.cursors.timelines import PARTITION_NOT_FOUND
+from nakadi.cursors.view import DUPLICATE, View
+from nakadi.http.bodies import Members, json_document, list_body
+from nakadi.http.message import Request, Response, json_response
+from nakadi.http.routing import Route
+from nakadi.model.authorization import Operation
+from nakadi.model.cursor import Cursor, Position
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Incomplete, Invalid, Malformed, NotFound, Violation
+
+MALFORMED = "malformed cursors"
+NOT_CONVERTIBLE = "problem converting cursors"
+NO_SUCH_PARTITION = "partition not found"
+NOTHING_CONSUMED = "invalid consumed_offset or partition"
+TWO_PARTITIONS = "Cursors with different partition. Pairs of cursors should have matching partitions."
+
+Ends = Mapping[str, tuple[Position, Position]]
+
+
+def routes(event_types: EventTypes, permissions: Permissions, cursors: Cursors) -> list[Route]:
+    doors = _Cursors(event_types, permissions, cursors)
+    under = "/event-types/{name}"
+    return [
+        Route(method="GET", template=f"{under}/partitions", handler=doors.list_all, operation="list_partitions"),
+        Route(method="GET", template=f"{under}/partitions/{{partition}}", handler=doors.get, operation="get_partition"),
+        Route(
+            method="POST", template=f"{under}/cursor-distances", handler=doors.distances, operation="cursor_distances"
+        ),
+        Route(method="POST", template=f"{under}/cursors-lag", handler=doors.lags, operation="cursors_lag"),
+        Route(method="POST", template=f"{under}/shifted-cursors", handler=doors.shifts, operation="shift_cursors"),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cursors:
+    event_types: EventTypes
+    permissions: Permissions
+    cursors: Cursors
+
+    def list_all(self, request: Request) -> Response:
+        event_type = self._event_type(request, Operation.VIEW)
+        view = self.cursors.at(event_type)
+        ends = view.ends()
+        lags = self._lags(event_type, view, ends, _consumed(request.parameter("cursors")))
+        return json_response([_partition(partition, ends, lags.get(partition)) for partition in ends])
+
+    def get(self, request: Request) -> Response:
+        event_type = self._event_type(request, Operation.VIEW, Operation.READ)
+        partition = request.path_parameters["partition"]
+        view = self.cursors.at(event_type)
+        ends = view.ends()
+        consumed = request.parameter("consumed_offset")
+        asked = () if consumed is None else (Cursor(partition, consumed),)
+        lags = self._lags(event_type, view, ends, asked)
+        if partition not in ends:
+            raise NotFound(NO_SUCH_PARTITION)
+        return json_response(_partition(partition, ends, lags.get(partition)))
+
+    def distances(self, request: Request) -> Response:
+        pairs = _pairs(list_body(request))
+        event_type = self._event_type(request, Operation.VIEW)
+        view = self.cursors.at(event_type)
+        return json_response([self._distance(event_type, view, *pair) for pair in pairs])
+
+    def lags(self, request: Request) -> Response:
+        asked = _complete([_cursor(Members.of(each), f"list[{at}]") for at, each in enumerate(list_body(request))])
+        event_type = self._event_type(request, Operation.VIEW, Operation.READ)
+        view = self.cursors.at(event_type)
+        positions = [_converted(view, cursor) for cursor in asked]
+        ends = view.ends() if asked else {}
+        return json_response(
+            [
+                _partition(cursor.partition, ends, self._lag(event_type, cursor.partition, position, ends))
+                for cursor, position in zip(asked, positions, strict=True)
+            ]
+        )
+
+    def shifts(self, request: Request) -> Response:
+        items = [Members.of(each) for each in list_body(request)]
+        numbers = [each.integer("shift") or 0 for each in items]
+        asked = _complete([_cursor(each, f"list[{at}]") for at, each in enumerate(items)])
+        event_type = self._event_type(request, Operation.VIEW, Operation.READ)
+        view = self.cursors.at(event_type)
+        positions = [_converted(view, cursor) for cursor in asked]
+        moved = [
+            self.cursors.shifted(event_type, cursor.partition, position, number)
+            for cursor, position, number in zip(asked, positions, numbers, strict=True)
+        ]
+        return json_response(
+            [
+                {"partition": cursor.partition, "offset": str(position)}
+                for cursor, position in zip(asked, moved, strict=True)
+            ]
+        )
+
+    def _event_type(self, request: Request, *operations: Operation) -> EventType:
+        event_type = self.event_types.get(request.path_parameters["name"])
+        for operation in operations:
+            self.permissions.require(operation, event_type.resource, request.subject)
+        return event_type
+
+    def _lags(self, event_type: EventType, view: View, ends: Ends, asked: Sequence[Cursor]) -> Mapping[str, int]:
+        with _as_told():
+            positions = {cursor.partition: view.resolve(cursor) for cursor in asked}
+        if not positions.keys() <= ends.keys():
+            raise Invalid(NOTHING_CONSUMED)
+        return {
+            partition: self._lag(event_type, partition, position, ends) for partition, position in positions.items()
+        }
+
+    def _lag(self, event_type: EventType, partition: str, position: Position, ends: Ends) -> int:
+        if partition not in ends:
+            raise Invalid(PARTITION_NOT_FOUND)
+        _, newest = ends[partition]
+        return self.cursors.distance(event_type, partition, position, newest)
+
+    def _distance(self, event_type: EventType, view: View, first: Cursor, last: Cursor) -> Mapping[str, Any]:
+        start, end = _converted(view, first), _converted(view, last)
+        if first.partition != last.partition:
+            raise Invalid(TWO_PARTITIONS)
+        return {
+            "initial_cursor": {"partition": first.partition, "offset": first.offset},
+            "final_cursor": {"partition": last.partition, "offset": last.offset},
+            "distance": self.cursors.distance(event_type, first.partition, start, end),
+        }
+
+
+def _partition(partition: str, ends: Ends, lag: int | None) -> Mapping[str, Any]:
+    oldest, newest = ends[partition]
+    view = {
+        "partition": partition,
+        "oldest_available_offset": str(oldest),
+        "newest_available_offset": str(newest),
+    }
+    return view if lag is None else {**view, "unconsumed_events": lag}
+
+
+@contextmanager
+def _as_told() -> Iterator[None]:
+    try:
+        yield
+    except CursorError as error:
+        raise Invalid(str(error)) from error
+
+
+def _converted(view: View, cursor: Cursor) -> Position:
+    try:
+        return view.resolve(cursor)
+    except CursorError as error:
+        raise Invalid(NOT_CONVERTIBLE) from error
+
+
+# Reading a query
+
+
+def _consumed(text: str | None) -> Sequence[Cursor]:
+    """The cursors of a query parameter; an empty one counts as missing."""
+    if not text:
+        return ()
+    try:
+        listed = json_document(text.encode())
+        members = [Members.of(each) for each in listed] if isinstance(listed, list) else None
+        written = None if members is None else [(each.text("partition"), each.text("offset")) for each in members]
+    except (Malformed, UnicodeEncodeError) as error:
+        raise Invalid(MALFORMED) from error
+    if written is None:
+        raise Invalid(MALFORMED)
+    with _as_told():
+        cursors = [_whole(partition, offset) for partition, offset in written]
+    if len({cursor.partition for cursor in cursors}) < len(cursors):
+        raise Invalid(DUPLICATE)
+    return cursors
+
+
+def _whole(partition: str | None, offset: str | None) -> Cursor:
+    if not partition:
+        raise CursorError(CursorErrorKind.NULL_PARTITION)
+    if not offset:
+        raise CursorError(CursorErrorKind.NULL_OFFSET, partition)
+    return Cursor(partition, offset)
+
+
+# Reading a body
+
+Read = Cursor | tuple[Violation, ...]
+
+
+def _pairs(listed: list[Any]) -> Sequence[tuple[Cursor, Cursor]]:
+    items = [Members.of(each) for each in listed]
+    firsts = [_member(each, "initial_cursor", at) for at, each in enumerate(items)]
+    lasts = [_member(each, "final_cursor", at) for at, each in enumerate(items)]
+    whole = _complete([*firsts, *lasts])
+    return list(zip(whole[: len(items)], whole[len(items) :], strict=True))
+
+
+def _member(item: Members, name: str, at: int) -> Read:
+    path = f"list[{at}].{name}"
+    cursor = item.object(name)
+    return (Violation(path, "must not be null"),) if cursor is None else _cursor(cursor, path)
+
+
+def _cursor(item: Members, path: str) -> Read:
+    partition, offset = item.text("partition"), item.text("offset")
+    if partition and offset:
+        return Cursor(partition, offset)
+    return tuple(_missing(path, {"partition": partition, "offset": offset}))
+
+
+def _missing(path: str, texts: Mapping[str, str | None]) -> Iterator[Violation]:
+    for name, text in texts.items():
+        if not text:
+            message = "must not be null" if text is None else f"cursor {name} cannot be empty"
+            yield Violation(f"{path}.{name}", message)
+
+
+def _complete(read: Iterable[Read]) -> Sequence[Cursor]:
+    """The cursors, if nothing is missing in any of them."""
+    cursors: list[Cursor] = []
+    violations: list[Violation] = []
+    for each in read:
+        if isinstance(each, Cursor):
+            cursors.append(each)
+        else:
+            violations.extend(each)
+    if violations:
+        raise Incomplete(tuple(violations))
+    return cursors
