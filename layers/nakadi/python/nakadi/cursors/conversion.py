@@ -93,10 +93,9 @@ class Numbered:
     @property
     def offset(self) -> int:
         """The number. One that does not fit 64 bits becomes the nearest that does not."""
-        magnitude = self.digits.lstrip("-").lstrip("0")
-        if len(magnitude) <= len(str(GREATEST)):
-            return max(SMALLEST - 1, min(GREATEST + 1, int(self.digits)))
-        return SMALLEST - 1 if self.digits.startswith("-") else GREATEST + 1
+        magnitude = self.digits.lstrip("-").lstrip("0")[: len(str(GREATEST)) + 1]
+        number = int(magnitude or "0")
+        return max(SMALLEST - 1, -number) if self.digits.startswith("-") else min(GREATEST + 1, number)
 
 
 Place = Begin | Moment | Numbered
