@@ -211,3 +211,17 @@ def test_following_visits_every_event_once_in_order(counts):
         position = Position(timeline.order, offset)
         visited.append(position)
     assert visited == every
+
+
+def test_cursor_of_a_partition_that_came_later_is_carried_to_it():
+    """The start of a timeline that did not have the partition yet is the start of the one that has. (C7, C71)"""
+    event_type, _ = a_past(Generation([5]), Generation([5, 3]))
+    assert timelines.carried_over(event_type, Position(1, -1), 1) == Position(2, -1)
+    timeline, following = timelines.going_on(event_type, Position(1, -1), 1)
+    assert (timeline.order, following) == (2, 0)
+
+
+def test_no_shift_moves_nothing():
+    """Without a shift a place stays what it was, also one that no timeline has. (C60)"""
+    assert timelines.shifted(event_type_with(2, 2), "0", Position(1, 7), 0) == Position(1, 7)
+    assert timelines.shifted(event_type_with(2, 2), "0", Position(1, -7), 0) == Position(1, -7)
