@@ -1,0 +1,135 @@
+"""The description of the API: files in YAML, one for each area, read as one OpenAPI document.
+
+`api.yaml` is the frame. Every other file adds paths, and the parameters, responses and schemas that they speak of; no
+file contradicts another one. Reading them takes a while, so nothing is read before somebody asks, and then only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import orjson
+
+METHODS = ("get", "post", "put", "patch", "delete")
+
+Node = Mapping[str, Any]
+
+
+class Contradiction(Exception):
+    """Raised when two files describe one thing differently; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation; `parameters` are its own and those of its path, and nothing at the top is a reference any more."""
+
+    id: str
+    method: str
+    path: str
+    parameters: tuple[Node, ...]
+    responses: Mapping[str, Node]
+    description: Node
+
+
+@cache
+def document() -> Node:
+    """The whole description, as a JSON object."""
+    whole = _read("api.yaml")
+    for name in sorted(each.name for each in files(__name__).iterdir() if each.name.endswith(".yaml")):
+        if name != "api.yaml":
+            _join(whole, _read(name))
+    return whole
+
+
+@cache
+def as_json() -> bytes:
+    return orjson.dumps(document())
+
+
+@cache
+def operations() -> Mapping[str, Operation]:
+    """Every operation by its id, in the order of tags."""
+    tags = [tag["name"] for tag in document()["tags"]]
+    found = sorted(_operations(), key=lambda operation: tags.index(operation.description["tags"][0]))
+    return {operation.id: operation for operation in found}
+
+
+def resolved(node: Node) -> Node:
+    """What a reference stands for; anything else stands for itself."""
+    while "$ref" in node:
+        target: Any = document()
+        for step in node["$ref"].removeprefix("#/").split("/"):
+            target = target[step]
+        node = target
+    return node
+
+
+def gateway_document() -> dict[str, Any]:
+    """What a gateway needs to know: paths and operations, with neither bodies nor schemas.
+
+    API Gateway makes a model of every schema that it is shown, of a dialect that has no `nullable`, no `example` and no
+    `readOnly`; and it has no use for models, since every request is passed on as it is.
+    """
+    return {
+        "openapi": document()["openapi"],
+        "info": {name: document()["info"][name] for name in ("title", "version")},
+        "paths": {path: _gateway_path(path) for path in document()["paths"]},
+    }
+
+
+def _gateway_path(path: str) -> dict[str, Any]:
+    here = [operation for operation in operations().values() if operation.path == path]
+    return {operation.method.lower(): _gateway_operation(operation) for operation in here}
+
+
+def _gateway_operation(operation: Operation) -> dict[str, Any]:
+    in_path = [each for each in operation.parameters if each["in"] == "path"]
+    return {
+        "operationId": operation.id,
+        "parameters": [
+            {"name": each["name"], "in": "path", "required": True, "schema": {"type": "string"}} for each in in_path
+        ],
+        "responses": {"200": {"description": "As the broker answers"}},
+    }
+
+
+def _read(name: str) -> dict[str, Any]:
+    import yaml  # noqa: PLC0415  # most processes never look at the description, and a cold start pays for every import
+
+    # The loader in C, wherever there is one, is several times as fast.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    content: dict[str, Any] = yaml.load(files(__name__).joinpath(name).read_bytes(), loader)  # noqa: S506  # both are safe
+    return content
+
+
+def _join(whole: dict[str, Any], part: Node, place: str = "") -> None:
+    """Add what a file says. Different files may describe different operations of one path."""
+    for name, value in part.items():
+        if name not in whole:
+            whole[name] = value
+        elif isinstance(value, dict):
+            _join(whole[name], value, f"{place}/{name}")
+        elif value != whole[name]:
+            raise Contradiction(f"{place}/{name}")
+
+
+def _operations() -> Iterator[Operation]:
+    for path, item in document()["paths"].items():
+        for method in METHODS:
+            if method in item:
+                yield _operation(path, method, item[method], item.get("parameters", ()))
+
+
+def _operation(path: str, method: str, description: Node, shared: list[Node]) -> Operation:
+    return Operation(
+        id=description["operationId"],
+        method=method.upper(),
+        path=path,
+        parameters=tuple(resolved(each) for each in (*shared, *description.get("parameters", ()))),
+        responses={status: resolved(each) for status, each in description["responses"].items()},
+        description=description,
+    )

@@ -1,0 +1,156 @@
+"""Holding real answers against the description of the API.
+
+`assert_answer_matches` is made for being called after every request of every test: validators are compiled once.
+Objects are taken to be closed, so that an answer with a member that the description does not know is found out.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import fastjsonschema
+import orjson
+
+from nakadi.http import openapi
+from nakadi.http.message import JSON, PROBLEM_JSON
+from nakadi.http.negotiation import OLD_PROBLEM_JSON
+
+STREAM = "application/x-json-stream"
+
+Validate = Callable[[Any], Any]
+
+# What may happen to a request that asks for no operation, or before it is known which.
+WITHOUT_OPERATION = frozenset({400, 401, 403, 404, 405, 406, 408, 413})
+
+# Of these, what any request may meet, whatever its operation: a body that nobody asked for can be too long as well.
+WITH_ANY_OPERATION = frozenset({405, 408, 413})
+
+# Formats of OpenAPI that describe numbers, or that fastjsonschema leaves to its users.
+FORMATS = {
+    "uuid": r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\Z",
+    "int32": lambda _: True,
+    "int64": lambda _: True,
+}
+
+
+def operation_at(method: str, path: str) -> str | None:
+    """The operation that a request asks for by its method and its path, None if there is none."""
+    wanted = "GET" if method == "HEAD" else method
+    segments = path.partition("?")[0].strip("/").split("/")
+    found = [each for each in _templates().get((wanted, len(segments)), ()) if _fits(each[0], segments)]
+    # Where several fit, the one with the fewest parameters is meant: /storages/default/x is no /storages/{id}/….
+    return min(found, key=lambda each: sum(part.startswith("{") for part in each[0]))[1] if found else None
+
+
+def assert_answer_matches(
+    operation: str | None, status: int, headers: Mapping[str, str], body: bytes | None = None, *, method: str = ""
+) -> None:
+    """Fail if the description does not allow this answer. Header names are in lower case.
+
+    `body` is None when it was not read, as with a stream that goes on. `operation` is None when the request was for no
+    operation; the answer to `OPTIONS` is of no operation either.
+    """
+    assert headers.get("x-flow-id"), "an answer without X-Flow-Id"
+    if method == "OPTIONS" and status == 200:
+        assert headers.get("allow"), "an answer to OPTIONS without Allow"
+        return
+    if operation is None or status in WITH_ANY_OPERATION:
+        _assert_refused(status, headers, body)
+        return
+    response = openapi.operations()[operation].responses.get(str(status))
+    assert response is not None, f"{operation} answered {status}, and the description does not know that"
+    _assert_headers(f"{operation} {status}", response, headers)
+    if body is not None and method != "HEAD":
+        _assert_body(operation, status, response, headers, body)
+
+
+@cache
+def validator(schema_text: str) -> Validate:
+    """A validator for a schema of the description, given as JSON text."""
+    schemas = {name: _as_json_schema(schema) for name, schema in openapi.document()["components"]["schemas"].items()}
+    definition = _as_json_schema(orjson.loads(schema_text)) | {"components": {"schemas": schemas}}
+    compiled: Validate = fastjsonschema.compile(definition, formats=FORMATS)
+    return compiled
+
+
+def validate(schema: Mapping[str, Any], value: Any, what: str) -> None:
+    try:
+        validator(orjson.dumps(schema).decode())(value)
+    except fastjsonschema.JsonSchemaValueException as error:
+        raise AssertionError(f"{what} is not as described: {error.message}, in {value!r}") from error
+
+
+def _assert_refused(status: int, headers: Mapping[str, str], body: bytes | None) -> None:
+    assert status in WITHOUT_OPERATION, f"{status} for a request that is for no operation"
+    assert status != 405 or headers.get("allow"), "405 without Allow"
+    if body:
+        validate({"$ref": "#/components/schemas/Problem"}, orjson.loads(body), f"the Problem with status {status}")
+
+
+def _assert_headers(what: str, response: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+    for name, header in response.get("headers", {}).items():
+        assert name.lower() in headers or not header.get("required"), f"{what} without {name}"
+
+
+def _assert_body(
+    operation: str, status: int, response: Mapping[str, Any], headers: Mapping[str, str], body: bytes
+) -> None:
+    what, content = f"{operation} {status}", response.get("content", {})
+    if not body:
+        assert not content or response.get("x-empty-body") or STREAM in content, f"{what} came without a body"
+        return
+    media_type = headers.get("content-type", "").partition(";")[0].strip()
+    media_type = PROBLEM_JSON if media_type == OLD_PROBLEM_JSON else media_type
+    assert media_type in content, (
+        f"{what} came as {media_type or 'nothing'}, not as {' or '.join(content) or 'nothing'}"
+    )
+    for value in _values(media_type, body):
+        validate(_schema(content[media_type]["schema"], value), value, what)
+        if media_type == PROBLEM_JSON:
+            assert value["status"] == status, f"{what} says that its status is {value['status']}"
+
+
+def _values(media_type: str, body: bytes) -> list[Any]:
+    if media_type in (JSON, PROBLEM_JSON):
+        return [orjson.loads(body)]
+    if media_type == STREAM:
+        return [orjson.loads(line) for line in body.splitlines()]
+    return [body.decode()]
+
+
+def _schema(schema: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
+    """The last line of a stream may be a Problem."""
+    is_last_word = schema.get("$ref", "").endswith("EventStreamBatch") and "cursor" not in value
+    return {"$ref": "#/components/schemas/Problem"} if is_last_word else schema
+
+
+def _as_json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema of OpenAPI 3.0 in JSON Schema's own words."""
+    converted = {name: _converted(name, value) for name, value in schema.items() if name not in ("example", "nullable")}
+    if "properties" in converted:
+        converted.setdefault("additionalProperties", False)
+    if schema.get("nullable"):
+        converted["type"] = [converted["type"], "null"]
+    return converted
+
+
+def _converted(name: str, value: Any) -> Any:
+    if name == "properties":
+        return {key: _as_json_schema(each) for key, each in value.items()}
+    if name in ("items", "additionalProperties") and isinstance(value, Mapping):
+        return _as_json_schema(value)
+    return value
+
+
+@cache
+def _templates() -> dict[tuple[str, int], list[tuple[list[str], str]]]:
+    """Method and number of segments -> templates and their operations."""
+    table: dict[tuple[str, int], list[tuple[list[str], str]]] = {}
+    for operation in openapi.operations().values():
+        segments = operation.path.strip("/").split("/")
+        table.setdefault((operation.method, len(segments)), []).append((segments, operation.id))
+    return table
+
+
+def _fits(template: list[str], segments: list[str]) -> bool:
+    return all(mine.startswith("{") or mine == other for mine, other in zip(template, segments, strict=True))

@@ -1,0 +1,207 @@
+"""The page that shows the description: complete, safe, and made without anybody else's help."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import shlex
+from html.parser import HTMLParser
+
+import pytest
+
+from nakadi.http import docs_page, openapi
+from nakadi.http.docs_page.examples import of_parameter, of_schema
+from nakadi.http.docs_page.markup import VOID, element, joined, prose, words
+from nakadi.http.docs_page.schemas import laid_out, type_of
+from nakadi.http.message import Request, Response
+from nakadi.http.routes import documentation
+from nakadi.http.routing import Router
+
+PAGE = docs_page.page("https://nakadi.example.org")
+
+
+class Reader(HTMLParser):
+    """Reads a page the way a browser does, and insists on tags that are closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.attributes: set[str] = set()
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.attributes |= set(found)
+        self.ids += [found["id"] or ""] if "id" in found else []
+        self.links += [each for each in (found.get("href"), found.get("src")) if each]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def answer(path: str, **headers: str) -> Response:
+    route, _ = Router(documentation.routes()).find("GET", path)
+    request = Request(
+        method="GET", path=path, headers={name.replace("_", "-"): value for name, value in headers.items()}
+    )
+    response = route.handler(request)
+    assert isinstance(response, Response)
+    return response
+
+
+def command_line(operation: str, page: str = PAGE) -> list[str]:
+    entry = page.split(f'id="{operation}"')[1]
+    found = re.search(r'class="curl".*?<code>(.*?)</code>', entry, re.DOTALL)
+    assert found
+    return shlex.split(html.unescape(found[1]))
+
+
+# What is on it
+
+
+@pytest.mark.parametrize("operation", openapi.operations().values(), ids=lambda operation: operation.id)
+def test_operation_is_shown(operation: openapi.Operation) -> None:
+    """Every operation is on the page with its method, its path, its answers and a command line to try it."""
+    entry = PAGE.split(f'id="{operation.id}"')[1].split('class="entry')[0]
+    assert f">{operation.method}<" in entry
+    assert operation.path in entry.replace("<wbr>", "")
+    assert html.escape(operation.description["summary"]) in entry
+    assert all(f">{status}</span>" in entry for status in operation.responses)
+    assert command_line(operation.id)[0] == "curl"
+
+
+@pytest.mark.parametrize("name", openapi.document()["components"]["schemas"])
+def test_schema_is_shown(name: str) -> None:
+    """Every noun is on the page, where links to it lead."""
+    assert f'id="schema-{name}"' in PAGE
+
+
+def test_links_lead_somewhere() -> None:
+    """Every link within the page has its aim, no aim is there twice, and every tag is closed."""
+    reader = Reader(PAGE)
+    assert not reader.open
+    assert len(reader.ids) == len(set(reader.ids))
+    assert {link for link in reader.links if link.startswith("#")} <= {f"#{each}" for each in reader.ids}
+
+
+def test_command_line_can_be_run() -> None:
+    """A command line has the address at which the reader found the broker, and a body that is JSON."""
+    assert command_line("get_event_type")[1] == "https://nakadi.example.org/event-types/order.created"
+    assert command_line("delete_event_type")[1:3] == ["-X", "DELETE"]
+    assert command_line("stream_events")[1] == "-N"
+    assert command_line("get_health") == ["curl", "https://nakadi.example.org/health"]
+    published = command_line("publish_events")
+    assert published[published.index("-H") + 1] == "Authorization: Bearer …"
+    assert json.loads(published[published.index("-d") + 1])[0]["order"] == "4711"
+
+
+# What is not on it
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    """The page speaks to nobody: its only link that leaves it is the one to the same broker's OpenAPI document."""
+    reader = Reader(PAGE)
+    assert {link for link in reader.links if not link.startswith("#")} == {"openapi.json"}
+    assert not re.search(r"url\(|@import", PAGE)
+    assert not {each for each in reader.attributes if each.startswith("on") or each == "style"}
+
+
+def test_policy_allows_the_page_and_nothing_else() -> None:
+    """The policy names the very style and script on the page, and forbids everything else."""
+    policy = answer("/docs").headers["content-security-policy"]
+    for tag in ("style", "script"):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", PAGE, re.DOTALL)
+        fingerprint = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{fingerprint}'" in policy
+    assert policy.startswith("default-src 'none';")
+
+
+@pytest.mark.parametrize(
+    ("headers", "address"),
+    [
+        ({"host": "localhost:8080"}, "http://localhost:8080"),
+        ({"host": "nakadi.example.org", "x_forwarded_proto": "https"}, "https://nakadi.example.org"),
+        ({"host": "nakadi.example.org", "x_forwarded_proto": "https, http"}, "https://nakadi.example.org"),
+        ({"host": "[::1]:8080"}, "http://[::1]:8080"),
+        ({}, "http://localhost:8080"),
+        ({"host": "x'; rm -rf ~; '"}, "http://localhost:8080"),
+        ({"host": '"><script>alert(1)</script>'}, "http://localhost:8080"),
+        ({"host": "a.example", "x_forwarded_proto": "javascript"}, "http://a.example"),
+    ],
+)
+def test_address_is_the_one_that_was_asked(headers: dict[str, str], address: str) -> None:
+    """The page names the host of the request, and nothing that could not be one."""
+    page = answer("/docs", **headers).body.decode()
+    assert command_line("get_health", page) == ["curl", f"{address}/health"]
+    assert "alert(1)" not in page
+
+
+# How it is answered
+
+
+def test_page_is_html() -> None:
+    """The page is HTML in UTF-8 that a browser takes for nothing else."""
+    response = answer("/docs")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.body.decode().startswith("<!doctype html>")
+
+
+def test_document_is_json() -> None:
+    """The same is there for programs."""
+    response = answer("/openapi.json")
+    assert response.headers["content-type"] == "application/json"
+    assert json.loads(response.body) == openapi.document()
+
+
+# The pieces it is made of
+
+
+@pytest.mark.parametrize("dangerous", ["<script>", "a & b", '"quoted"', "it's"])
+def test_text_is_escaped(dangerous: str) -> None:
+    """Text is never taken for HTML, wherever it stands."""
+    escaped = html.escape(dangerous)
+    assert element("p", dangerous) == f"<p>{escaped}</p>"
+    assert element("p", title=dangerous) == f'<p title="{escaped}"></p>'
+    assert prose(f"one\n\n- {dangerous}") == f"<p>one</p><ul><li>{escaped}</li></ul>"
+    assert words(f"`{dangerous}`") == f"<code>{escaped}</code>"
+    assert joined([dangerous, element("b", dangerous)], between=dangerous) == f"{escaped}{escaped}<b>{escaped}</b>"
+
+
+def test_prose_has_paragraphs_and_lists() -> None:
+    """Descriptions are read as the little Markdown that they are."""
+    text = "A *first*\nline with `code`.\n\n- one\n  and a half\n- **two**\n"
+    assert prose(text) == (
+        "<p>A <em>first</em> line with <code>code</code>.</p>"
+        "<ul><li>one and a half</li><li><strong>two</strong></li></ul>"
+    )
+
+
+def test_types_are_told_in_words() -> None:
+    """A type is told in words that link to the nouns in it."""
+    link = '<a href="#schema-Cursor">Cursor</a>'
+    assert type_of({"type": "array", "items": {"$ref": "#/components/schemas/Cursor"}}) == f"array of {link}"
+    assert type_of({"type": "string", "format": "date-time", "nullable": True}) == "time or null"
+    assert type_of({"type": "object", "additionalProperties": {"type": "string"}}) == "object of strings"
+
+
+def test_short_json_stays_on_a_line() -> None:
+    """JSON is laid out for reading, and reads back as what it was."""
+    value = {"short": [1, 2], "long": ["x" * 50, {"y": "ö" * 40}]}
+    assert json.loads(laid_out(value)) == value
+    assert '\n  "short": [1, 2],\n' in laid_out(value)
+
+
+def test_examples_are_put_together() -> None:
+    """Without an example of its own, a schema's parts make one."""
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string", "enum": ["x", "y"]}}}}
+    assert of_schema(schema) == {"a": ["x"]}
+    assert of_parameter({"schema": {"type": "boolean", "default": False}}) == "false"

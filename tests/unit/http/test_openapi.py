@@ -1,0 +1,321 @@
+"""The description of the API: well-formed, true, complete, and fit for the gateway that is made from it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_spec_validator import validate as validate_document
+
+from nakadi.http import openapi
+from nakadi.http.docs_page import examples
+from nakadi.http.docs_page.operations import scopes
+from nakadi.http.security import PUBLIC, Scopes, ScopeTable
+from nakadi.model.administration import BlockedKind, Feature
+from nakadi.model.event_type import (
+    Audience,
+    Category,
+    CleanupPolicy,
+    CompatibilityMode,
+    EnrichmentStrategy,
+    EventTypeDraft,
+    OwnerSelectorType,
+    PartitionStrategy,
+)
+from nakadi.model.schema import SchemaType
+from nakadi.model.storage import StorageType
+from nakadi.settings import Settings
+from tests.support.openapi import validate
+
+ROOT = Path(__file__).parents[3]
+
+SCHEMAS = openapi.document()["components"]["schemas"]
+OPERATIONS = list(openapi.operations().values())
+
+each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
+
+
+def nodes(node: Any, place: str = "#") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every object of the description, with its place; what stands in examples is none."""
+    if isinstance(node, dict):
+        yield place, node
+        for name, value in node.items():
+            if name not in ("example", "examples"):
+                yield from nodes(value, f"{place}/{name}")
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from nodes(value, f"{place}/{index}")
+
+
+def given_examples() -> Iterator[tuple[str, Mapping[str, Any], Any]]:
+    """Place, schema and value of every example."""
+    for place, node in nodes(openapi.document()):
+        schema = node.get("schema", node)
+        if place.endswith("/properties"):
+            continue
+        if "example" in node:
+            yield place, schema, node["example"]
+        for name, each in node.get("examples", {}).items():
+            yield f"{place}/{name}", schema, each["value"]
+
+
+EXAMPLES = list(given_examples())
+
+
+def media_types() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for operation in OPERATIONS:
+        yield from operation.description.get("requestBody", {}).get("content", {}).items()
+        for response in operation.responses.values():
+            yield from response.get("content", {}).items()
+
+
+# Well-formed
+
+
+def test_document_is_valid_openapi() -> None:
+    """The files together are an OpenAPI 3.0 document."""
+    validate_document(openapi.document())
+    assert openapi.document()["openapi"] == "3.0.1"
+
+
+def test_document_is_plain_json() -> None:
+    """Nothing in the files means more to YAML than it can mean to JSON, such as a time or the word `on`."""
+    assert json.loads(openapi.as_json()) == openapi.document()
+
+
+def test_version_is_that_of_the_package() -> None:
+    """The description bears the version of the package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert openapi.document()["info"]["version"] == project["version"]
+
+
+def test_reading_waits_until_somebody_asks() -> None:
+    """Importing the routes of the description reads no YAML and not even imports the reader."""
+    code = "import sys, nakadi.http.routes.documentation; sys.exit('yaml' in sys.modules)"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], check=False, env={"PYTHONPATH": str(ROOT / "layers" / "nakadi" / "python")}
+        ).returncode
+        == 0
+    )
+
+
+def test_files_may_not_contradict_each_other() -> None:
+    """Two files that describe one thing differently are found out, and the thing is named."""
+    whole = {"paths": {"/a": {"get": {"summary": "one"}}}}
+    openapi._join(whole, {"paths": {"/a": {"put": {}, "get": {"summary": "one"}}}})
+    assert whole == {"paths": {"/a": {"get": {"summary": "one"}, "put": {}}}}
+    with pytest.raises(openapi.Contradiction, match="/paths//a/get/summary"):
+        openapi._join(whole, {"paths": {"/a": {"get": {"summary": "another"}}}})
+
+
+# True
+
+
+@pytest.mark.parametrize(("schema", "value"), [each[1:] for each in EXAMPLES], ids=[each[0] for each in EXAMPLES])
+def test_example_is_true(schema: Mapping[str, Any], value: Any) -> None:
+    """An example is what it is an example of."""
+    validate(schema, value, "the example")
+
+
+def test_examples_made_from_schemas_are_true() -> None:
+    """Where a body has no example of its own, the one put together for the page is what the schema says."""
+    for _, content in media_types():
+        for heading, value in examples.of_media_type(content):
+            validate(content["schema"], value, heading)
+
+
+def test_published_examples_fit_their_categories() -> None:
+    """The examples of publishing are a business event and a data change event, as those are described."""
+    body = openapi.operations()["publish_events"].description["requestBody"]["content"]["application/json"]
+    for name, schema in (("business", "BusinessEvent"), ("data", "DataChangeEvent")):
+        for event in body["examples"][name]["value"]:
+            validate(SCHEMAS[schema], event, name)
+
+
+@pytest.mark.parametrize(
+    ("schema", "member", "words"),
+    [
+        ("Category", None, Category),
+        ("CompatibilityMode", None, CompatibilityMode),
+        ("EventTypeDraft", "cleanup_policy", CleanupPolicy),
+        ("EventType", "cleanup_policy", CleanupPolicy),
+        ("EventTypeDraft", "partition_strategy", PartitionStrategy),
+        ("EventType", "partition_strategy", PartitionStrategy),
+        ("EventTypeDraft", "audience", Audience),
+        ("EventType", "audience", Audience),
+        ("EventOwnerSelector", "type", OwnerSelectorType),
+        ("SchemaDraft", "type", SchemaType),
+        ("EventTypeSchema", "type", SchemaType),
+        ("StorageDraft", "storage_type", StorageType),
+        ("Storage", "storage_type", StorageType),
+        ("FeatureName", None, Feature),
+    ],
+)
+def test_words_are_those_of_the_model(schema: str, member: str | None, words: type[StrEnum]) -> None:
+    """Where the description lists words, they are all the words that the broker knows."""
+    described = SCHEMAS[schema] if member is None else SCHEMAS[schema]["properties"][member]
+    assert sorted(described["enum"]) == sorted(words)
+
+
+def test_words_elsewhere_are_those_of_the_model() -> None:
+    """Blocked kinds and enrichment strategies are listed in full as well."""
+    kind, *_ = (each for each in openapi.operations()["block"].parameters if each["name"] == "blacklist_type")
+    assert kind["schema"]["enum"] == list(BlockedKind)
+    for schema in ("EventTypeDraft", "EventType"):
+        strategies = SCHEMAS[schema]["properties"]["enrichment_strategies"]["items"]["enum"]
+        assert strategies == list(EnrichmentStrategy)
+
+
+@pytest.mark.parametrize(
+    "field", [name for name, each in SCHEMAS["EventTypeDraft"]["properties"].items() if "default" in each]
+)
+def test_defaults_are_those_of_the_model(field: str) -> None:
+    """A field that is left out has the default that the description tells."""
+    value = getattr(EventTypeDraft(), field)
+    assert SCHEMAS["EventTypeDraft"]["properties"][field]["default"] == (list(value) if value == () else value)
+
+
+def test_figures_in_the_text_are_those_of_the_settings() -> None:
+    """Limits that a broker may change are told as they are when nobody changes them."""
+    settings = Settings()
+    text = openapi.as_json().decode()
+    retention = SCHEMAS["EventTypeOptions"]["properties"]["retention_time"]["description"]
+    hours = [
+        ms // 3_600_000 for ms in (settings.retention_min_ms, settings.retention_max_ms, settings.retention_default_ms)
+    ]
+    assert hours == [3, 4 * 24, 2 * 24]
+    assert "Between 3 hours and 4 days, and 2 days when nothing is said" in " ".join(retention.split())
+    assert f"at most {settings.max_event_bytes} bytes" in text
+    assert text.count(f"maximum ({settings.max_partitions} unless set otherwise)") == 2
+
+
+@each_operation
+def test_scopes_are_those_that_are_asked_for(operation: openapi.Operation) -> None:
+    """An operation names the scope that its route asks for, and none if it is open to everybody. (R42, R46)"""
+    table = ScopeTable(
+        Scopes(
+            uid="uid",
+            config_write="nakadi.config.write",
+            event_type_write="nakadi.event_type.write",
+            event_stream_read="nakadi.event_stream.read",
+            event_stream_write="nakadi.event_stream.write",
+        )
+    )
+    path = re.sub(r"\{.*?\}", "x", operation.path)
+    asked = [] if PUBLIC.fullmatch(path) else [table.needed(operation.method, path)]
+    assert scopes(operation) == asked
+
+
+@pytest.mark.parametrize(
+    ("operation", "status"),
+    [
+        ("add_schema", 200),
+        ("delete_event_type", 200),
+        ("set_partition_count", 204),
+        ("set_partition_count", 422),
+        ("delete_storage", 403),
+        ("create_event_type", 501),
+        ("set_feature", 400),
+        ("publish_events", 207),
+        ("stream_events", 412),
+    ],
+)
+def test_statuses_that_older_descriptions_got_wrong(operation: str, status: int) -> None:
+    """Where others described something else than they answered, this says what is answered. (R264, R265, R266)"""
+    assert str(status) in openapi.operations()[operation].responses
+
+
+# Complete
+
+
+@each_operation
+def test_operation_can_be_understood(operation: openapi.Operation) -> None:
+    """An operation has a name in snake_case, one group, a summary without a full stop, and told parameters."""
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", operation.id)
+    assert operation.description["tags"][0] in [tag["name"] for tag in openapi.document()["tags"]]
+    assert not operation.description["summary"].endswith(".")
+    assert all(each["description"] for each in operation.parameters)
+
+
+@each_operation
+def test_operation_has_all_its_path_parameters(operation: openapi.Operation) -> None:
+    """The parameters in the path are those that are described, and they have examples for the command line."""
+    in_path = [each for each in operation.parameters if each["in"] == "path"]
+    assert {each["name"] for each in in_path} == set(re.findall(r"\{(.*?)\}", operation.path))
+    assert all(each["required"] and each["example"] for each in in_path)
+
+
+@each_operation
+def test_operation_tells_what_every_request_may_meet(operation: openapi.Operation) -> None:
+    """Whatever may befall any request of its kind is among an operation's answers."""
+    expected = {"400", "500"}
+    if scopes(operation):
+        expected |= {"401", "403", "503"}
+    if operation.method != "POST":
+        expected |= {"406"}  # for a Content-Encoding
+    if operation.method in ("POST", "PUT"):
+        expected |= {"408", "413"}
+    assert expected <= set(operation.responses)
+    assert any(status.startswith("2") for status in operation.responses)
+
+
+def test_operation_ids_are_unique() -> None:
+    """No two operations share a name."""
+    described = [
+        item[method] for item in openapi.document()["paths"].values() for method in openapi.METHODS if method in item
+    ]
+    assert len(described) == len(OPERATIONS)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schema_is_explained_and_used(name: str) -> None:
+    """Every noun and every member of it is explained, and something speaks of it."""
+    schema = SCHEMAS[name]
+    assert schema["description"]
+    for member, each in schema.get("properties", {}).items():
+        assert "$ref" in each or each["description"], member
+    without = {**openapi.document(), "components": {"schemas": {key: SCHEMAS[key] for key in SCHEMAS if key != name}}}
+    assert re.search(rf"\b{name}\b", json.dumps(without) + json.dumps(openapi.document()["components"]["responses"]))
+
+
+def test_shared_parts_are_used() -> None:
+    """No shared parameter or answer is left over."""
+    text = openapi.as_json().decode()
+    for kind in ("parameters", "responses"):
+        for name in openapi.document()["components"][kind]:
+            assert f'"#/components/{kind}/{name}"' in text
+
+
+# Fit for the gateway
+
+
+def test_no_words_that_the_gateway_chokes_on() -> None:
+    """Schemas do without alternatives, and nouns are written in letters, so that a gateway can take them in."""
+    for place, node in nodes(openapi.document()):
+        if "/properties" not in place[-len("/properties") :]:
+            assert not {"oneOf", "anyOf", "not", "discriminator"} & set(node), place
+    assert all(
+        name.isalpha() for kind in openapi.document()["components"].values() for name in kind if name != "oauth2"
+    )
+    assert all(re.fullmatch(r"(/([a-zA-Z0-9._-]+|\{[a-z_]+\}))+", path) for path in openapi.document()["paths"])
+
+
+def test_gateway_is_shown_operations_and_no_schemas() -> None:
+    """What the gateway is made from is valid, has every operation, and has nothing to make models of."""
+    shown = openapi.gateway_document()
+    validate_document(shown)
+    found = {
+        (method, path, each["operationId"]) for path, item in shown["paths"].items() for method, each in item.items()
+    }
+    assert found == {(each.method.lower(), each.path, each.id) for each in OPERATIONS}
+    assert "$ref" not in json.dumps(shown)
+    assert "example" not in json.dumps(shown)
