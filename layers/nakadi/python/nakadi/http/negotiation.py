@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from nakadi.http.message import PROBLEM_JSON, Request, Response
+from nakadi.http.message import Request, Response
 from nakadi.http.problem import NotAcceptable, UnsupportedMediaType
 from nakadi.http.routing import Route
 
 JSON_BODY = re.compile(r"application/(json|[a-z0-9.+-]+\+json)", re.IGNORECASE)
+REFUSED = re.compile(r"(^|;)\s*q\s*=\s*0(\.0*)?\s*(;|$)")
 OLD_PROBLEM_JSON = "application/x.problem+json"
 
 
@@ -24,20 +25,19 @@ def check(request: Request, route: Route) -> None:
 
 
 def accepts(accept: str, produced: str) -> bool:
-    """Whether an `Accept` header has room for a media type; a missing one has room for all."""
-    ranges = [each.partition(";") for each in accept.split(",") if each.strip()]
-    wanted = [media.strip().lower() for media, _, parameters in ranges if not _refused(parameters)]
-    family = produced.split("/")[0] + "/*"
-    return not ranges or any(media in ("*/*", "*", family, produced) for media in wanted)
+    """Whether an `Accept` header has room for a media type; a missing one has room for all.
+
+    What names the type more exactly decides: `application/json;q=0, */*` is for everything but JSON.
+    """
+    ranges = [each.partition(";") for each in accept.lower().split(",") if each.strip()]
+    welcome = {media.strip(): not REFUSED.search(parameters) for media, _, parameters in ranges}
+    family = produced.partition("/")[0] + "/*"
+    named = [media for media in (produced, family, "*/*", "*") if media in welcome]
+    return welcome[named[0]] if named else not ranges
 
 
 def adapted(request: Request, problem: Response) -> Response:
     """The Problem in the older media type if that is the only one asked for; otherwise as it is."""
     if request.headers.get("accept", "").strip().lower() == OLD_PROBLEM_JSON:
         return replace(problem, headers={**problem.headers, "content-type": OLD_PROBLEM_JSON})
-    assert PROBLEM_JSON in problem.headers["content-type"]
     return problem
-
-
-def _refused(parameters: str) -> bool:
-    return re.search(r"(^|;)\s*q\s*=\s*0(\.0*)?\s*(;|$)", parameters) is not None

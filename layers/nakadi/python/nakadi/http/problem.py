@@ -29,6 +29,10 @@ class UnsupportedMediaType(outcomes.Outcome):
     """Raised when the body comes in a form that this path does not read."""
 
 
+class TooSlow(outcomes.Outcome):
+    """Raised when a client takes too long to send what it announced."""
+
+
 class TooLarge(outcomes.Outcome):
     """Raised when a body, as sent or unpacked, exceeds what the broker takes in."""
 
@@ -41,6 +45,7 @@ STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (outcomes.NotFound, HTTPStatus.NOT_FOUND),
     (MethodNotAllowed, HTTPStatus.METHOD_NOT_ALLOWED),
     (NotAcceptable, HTTPStatus.NOT_ACCEPTABLE),
+    (TooSlow, HTTPStatus.REQUEST_TIMEOUT),
     (outcomes.Conflict, HTTPStatus.CONFLICT),
     (outcomes.Unusable, HTTPStatus.PRECONDITION_FAILED),
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
@@ -63,7 +68,9 @@ def problem_of(error: Exception) -> Response:
         return _constraint_violations(error)
     status = next((status for kind, status in STATUS_OF if isinstance(error, kind)), None)
     if status is None:
-        return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"An internal error happened. Please report it. ({_ticket()})")
+        return _problem(
+            HTTPStatus.INTERNAL_SERVER_ERROR, f"An internal error happened. Please report it. ({_ticket()})"
+        )
     return _problem(status, str(error), headers=_headers(error, status), reasons=_reasons(error))
 
 
@@ -82,12 +89,21 @@ def _constraint_violations(error: outcomes.Incomplete) -> Response:
 
 
 def _problem(
-    status: HTTPStatus, detail: str, *, headers: dict[str, str] | None = None, reasons: list[dict[str, str]] | None = None
+    status: HTTPStatus,
+    detail: str,
+    *,
+    headers: dict[str, str] | None = None,
+    reasons: list[dict[str, str]] | None = None,
 ) -> Response:
-    body = _body(status, detail, problem_type=f"http://httpstatus.es/{status.value}")
+    body = problem_body(status, detail)
     if reasons:
         body["reasons"] = reasons
     return Response(status.value, {"content-type": PROBLEM_JSON, **(headers or {})}, orjson.dumps(body))
+
+
+def problem_body(status: HTTPStatus, detail: str) -> dict[str, Any]:
+    """A plain Problem's members, for those who write the response themselves."""
+    return _body(status, detail, problem_type=f"http://httpstatus.es/{status.value}")
 
 
 def _body(status: HTTPStatus, detail: str, problem_type: str) -> dict[str, Any]:

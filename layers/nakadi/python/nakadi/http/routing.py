@@ -31,7 +31,7 @@ class Route:
 @dataclass(slots=True)
 class _Node:
     literals: dict[str, _Node] = field(default_factory=dict)
-    parameter: tuple[str, _Node] | None = None
+    parameter: _Node | None = None
     routes: dict[str, Route] = field(default_factory=dict)
 
 
@@ -45,42 +45,44 @@ class Router:
     def _add(self, route: Route) -> None:
         node = self._root
         for segment in _segments(route.template):
-            if segment.startswith("{"):
-                node.parameter = node.parameter or (segment[1:-1], _Node())
-                node = node.parameter[1]
+            if _is_parameter(segment):
+                node = node.parameter = node.parameter or _Node()
             else:
                 node = node.literals.setdefault(segment, _Node())
+        assert route.method not in node.routes, f"two routes for {route.method} {route.template}"
         node.routes[route.method] = route
 
     def find(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
         """The route and its path parameters. `HEAD` goes where `GET` goes."""
-        node, parameters = self._walk(raw_path)
+        node = self._node(raw_path)
         route = node.routes.get("GET" if method == "HEAD" else method)
         if route is None:
-            raise MethodNotAllowed(method, self.allowed(raw_path))
-        return route, parameters
+            raise MethodNotAllowed(method, _allowed(node))
+        pairs = zip(_segments(route.template), _segments(raw_path), strict=True)
+        return route, {name[1:-1]: unquote(value) for name, value in pairs if _is_parameter(name)}
 
     def allowed(self, raw_path: str) -> str:
         """The methods of a path, as the `Allow` header lists them."""
-        node, _ = self._walk(raw_path)
-        implied = ("HEAD", "OPTIONS") if "GET" in node.routes else ("OPTIONS",)
-        return ", ".join((*node.routes, *implied))
+        return _allowed(self._node(raw_path))
 
-    def _walk(self, raw_path: str) -> tuple[_Node, dict[str, str]]:
-        node, parameters = self._root, {}
+    def _node(self, raw_path: str) -> _Node:
+        node: _Node | None = self._root
         for segment in _segments(raw_path):
-            following = node.literals.get(segment)
-            if following is None and node.parameter is not None:
-                name, following = node.parameter
-                parameters[name] = unquote(segment)
-            if following is None:
-                raise NotFound(f"There is nothing at {unquote(raw_path)}")
-            node = following
-        if not node.routes:
+            node = node and (node.literals.get(unquote(segment)) or node.parameter)
+        if node is None or not node.routes:
             raise NotFound(f"There is nothing at {unquote(raw_path)}")
-        return node, parameters
+        return node
+
+
+def _allowed(node: _Node) -> str:
+    implied = ("HEAD", "OPTIONS") if "GET" in node.routes else ("OPTIONS",)
+    return ", ".join((*node.routes, *implied))
 
 
 def _segments(path: str) -> list[str]:
     """A path's segments; one slash at the end says nothing."""
-    return path.strip("/").split("/")
+    return path.removeprefix("/").removesuffix("/").split("/")
+
+
+def _is_parameter(segment: str) -> bool:
+    return segment.startswith("{")

@@ -1,0 +1,305 @@
+"""The edge to ASGI: scope and messages become our Request, our Response or Streaming becomes messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote
+
+from nakadi.http import compression
+from nakadi.http.application import Application, flow_of_this_request
+from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming
+from nakadi.http.problem import TooLarge, TooSlow
+
+log = logging.getLogger(__name__)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+# Packing more than this at once would hold up everybody else on the event loop.
+PACKED_IN_A_THREAD = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a client may take of our memory and patience."""
+
+    # Packed or not: a body that is not packed is bounded by the same figure as one that was.
+    max_body: int = compression.MAX_UNPACKED
+    # For the whole body: the largest one at a megabyte a second, and with a margin.
+    body_seconds: float = 90.0
+    # A refused body is read on for as long, because closing under a client that is sending loses it our answer.
+    linger_seconds: float = 2.0
+    # A reader that takes nothing for so long is not coming back.
+    stalled_seconds: float = 120.0
+    # Clients that read the socket themselves lose what arrives together with the headers, so the first batch waits.
+    # Those who asked for gzip read through a decoder, and need no such kindness.
+    head_start_seconds: float = 0.1
+
+
+class Connection(Protocol):
+    """What a server may offer as `connection` in the state of a scope, for there are no words for it in ASGI."""
+
+    half_closed: bool
+
+    def close(self) -> None:
+        """Close once everything is sent."""
+
+    def abort(self) -> None:
+        """Close now."""
+
+
+class Disconnected(Exception):
+    """Raised when the client has gone before its request was complete."""
+
+
+def asgi_application(application: Application, *, threads: int, limits: Limits | None = None) -> Edge:
+    """The application for an ASGI server. `threads` is how many requests are worked on at once: many, for they wait."""
+    return Edge(application, threads, limits or Limits())
+
+
+class Edge:
+    def __init__(self, application: Application, threads: int, limits: Limits) -> None:
+        self._application = application
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-http")
+        self._limits = limits
+        self._draining = asyncio.Event()
+
+    def drain(self) -> None:
+        """Tell every open stream, and every one that still comes, that the end is near. To be called on the loop."""
+        self._draining.set()
+
+    def close(self) -> None:
+        """Let the threads end once they have nothing more to do."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                self.drain()
+                self.close()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+
+    async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
+        request = request_of(scope)
+        try:
+            body = await self._body(request, receive)
+        except Disconnected:
+            return
+        except (TooLarge, TooSlow) as refusal:
+            await self._refuse(self._application.refusal(request, refusal), receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(self._threads, self._application.answer, replace(request, body=body))
+        if isinstance(answer, Streaming):
+            await self._stream(request, answer, scope, receive, send)
+        else:
+            # Packing a long list takes as long as many a request: not on the loop either.
+            packing = len(answer.body) > PACKED_IN_A_THREAD and request.method != "HEAD"
+            pack = compression.packed
+            packed = (
+                await loop.run_in_executor(self._threads, pack, request, answer) if packing else pack(request, answer)
+            )
+            await _respond(packed, send)
+
+    async def _body(self, request: Request, receive: Receive) -> bytes:
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._limits.max_body:
+            raise TooLarge(f"The body is longer than {self._limits.max_body} bytes")
+        message = await _next(receive, self._limits.body_seconds)
+        if not message.get("more_body"):
+            whole: bytes = message.get("body", b"")
+            return whole
+        return await self._rest_of_the_body(message, receive)
+
+    async def _rest_of_the_body(self, first: Message, receive: Receive) -> bytes:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.body_seconds
+        whole, message = bytearray(first.get("body", b"")), first
+        while message.get("more_body"):
+            message = await _next(receive, deadline - loop.time())
+            whole += message.get("body", b"")
+            if len(whole) > self._limits.max_body:
+                raise TooLarge(f"The body is longer than {self._limits.max_body} bytes")
+        return bytes(whole)
+
+    async def _refuse(self, answer: Answer, receive: Receive, send: Send) -> None:
+        """Send the whole answer at once; then take in what still comes for a moment, and close."""
+        assert isinstance(answer, Response)
+        await send(_start(answer.status, {**answer.headers, "connection": "close"}, len(answer.body)))
+        await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.linger_seconds
+        try:
+            while (await _next(receive, deadline - loop.time())).get("more_body"):
+                pass
+        except (TooSlow, Disconnected):
+            pass
+        await send({"type": "http.response.body"})
+
+    async def _stream(self, request: Request, answer: Streaming, scope: Message, receive: Receive, send: Send) -> None:
+        connection: Connection | None = scope.get("state", {}).get("connection")
+        if connection is not None and connection.half_closed:
+            # It may be gone altogether, and nothing would tell: closing looks the same as closing one half.
+            connection.abort()
+            return
+        packer = (
+            compression.StreamPacker() if compression.wants_gzip(request.headers.get("accept-encoding", "")) else None
+        )
+        packing = {"content-encoding": "gzip"} if packer else {}
+        await send(_start(answer.status, {**answer.headers, **packing, "vary": "Accept-Encoding"}, None))
+        # An empty chunk makes servers write the headers that they would otherwise keep for the first batch.
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        outlet = _AsgiOutlet(send, packer, self._draining, self._limits)
+        watching = asyncio.create_task(_tell_when_gone(receive, outlet))
+        flow_of_this_request.set(answer.headers.get("x-flow-id", ""))
+        if await self._served(request, answer, outlet):
+            # Some clients wait for the connection to close, since they do not know the last chunk for what it is.
+            hang_up = connection and connection.close
+        else:
+            # Without the last chunk the client knows that something is missing.
+            hang_up = connection and connection.abort
+        if hang_up:
+            hang_up()
+            await asyncio.wait({watching}, timeout=1)
+        watching.cancel()
+
+    async def _served(self, request: Request, answer: Streaming, outlet: _AsgiOutlet) -> bool:
+        """Whether the stream came to its own end."""
+        try:
+            await answer.serve(outlet)
+            await outlet.end()
+        except ClientGone:
+            return False
+        except asyncio.CancelledError:
+            # Only the server's last step cancels, and there is nothing above that would need to know.
+            return False
+        except Exception:
+            log.exception("A stream failed: %s %s", request.method, request.target.partition("?")[0])
+            return False
+        return True
+
+
+class _AsgiOutlet:
+    def __init__(
+        self, send: Send, packer: compression.StreamPacker | None, draining: asyncio.Event, limits: Limits
+    ) -> None:
+        self._send = send
+        self._packer = packer
+        self._draining = draining
+        self._stalled_seconds = limits.stalled_seconds
+        self._not_before = 0.0 if packer else asyncio.get_running_loop().time() + limits.head_start_seconds
+        self._gone = asyncio.Event()
+
+    async def write(self, chunk: bytes) -> None:
+        await self._head_start()
+        if self._gone.is_set():
+            raise ClientGone
+        packed = await self._packed(chunk)
+        try:
+            async with asyncio.timeout(self._stalled_seconds):
+                await self._send({"type": "http.response.body", "body": packed, "more_body": True})
+        except (TimeoutError, OSError) as error:
+            self._gone.set()
+            raise ClientGone from error
+
+    async def gone(self) -> None:
+        await self._gone.wait()
+
+    async def draining(self) -> None:
+        await self._draining.wait()
+
+    def lost(self) -> None:
+        self._gone.set()
+
+    async def end(self) -> None:
+        await self._head_start()
+        if not self._gone.is_set():
+            await self._send({"type": "http.response.body", "body": self._packer.end() if self._packer else b""})
+
+    async def _head_start(self) -> None:
+        remaining = self._not_before and self._not_before - asyncio.get_running_loop().time()
+        if remaining > 0:
+            await asyncio.sleep(remaining)
+        self._not_before = 0.0
+
+    async def _packed(self, chunk: bytes) -> bytes:
+        if self._packer is None:
+            return chunk
+        if len(chunk) > PACKED_IN_A_THREAD:
+            return await asyncio.to_thread(self._packer.pack, chunk)
+        return self._packer.pack(chunk)
+
+
+async def _tell_when_gone(receive: Receive, outlet: _AsgiOutlet) -> None:
+    """Only `receive` tells of a client that leaves while nothing is being sent to it."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    outlet.lost()
+
+
+async def _next(receive: Receive, seconds: float) -> Message:
+    try:
+        async with asyncio.timeout(seconds):
+            message = await receive()
+    except TimeoutError:
+        raise TooSlow("The body did not arrive in time") from None
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    return message
+
+
+async def _respond(response: Response, send: Send) -> None:
+    bodiless = response.status in (204, 304)
+    await send(_start(response.status, response.headers, None if bodiless else len(response.body)))
+    await send({"type": "http.response.body", "body": b"" if bodiless else response.body})
+
+
+def _start(status: int, headers: Mapping[str, str], length: int | None) -> Message:
+    measured = {} if length is None else {"content-length": str(length)}
+    pairs = ({**measured, **headers}).items()
+    raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in pairs]
+    return {"type": "http.response.start", "status": status, "headers": raw}
+
+
+def request_of(scope: Message) -> Request:
+    """The request but for its body. What is wrong with its URL is for the application to say."""
+    raw_path = re.sub(rb"^https?://[^/?]*", b"", scope["raw_path"], flags=re.IGNORECASE).decode("latin-1") or "/"
+    query = scope["query_string"].decode("latin-1")
+    return Request(
+        method=scope["method"],
+        path=unquote(raw_path),
+        target=f"{raw_path}?{query}" if query else raw_path,
+        query=query_of(query),
+        headers=headers_of((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]),
+    )
+
+
+def query_of(query: str) -> Mapping[str, tuple[str, ...]]:
+    collected: dict[str, tuple[str, ...]] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        collected[name] = (*collected.get(name, ()), value)
+    return collected
+
+
+def headers_of(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    collected: dict[str, str] = {}
+    for name, value in pairs:
+        key = name.lower()
+        collected[key] = f"{collected[key]}, {value}" if key in collected else value
+    return collected
