@@ -1,0 +1,73 @@
+"""Low-level streams: the events of an event type, as they come."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+
+from nakadi.http.message import ClientGone, Outlet, Request, Streaming
+from nakadi.http.problem import problem_of
+from nakadi.http.routing import Route
+from nakadi.streaming.lines import JsonLines, Lines, ServerSentEvents
+from nakadi.streaming.parameters import Asked
+from nakadi.streaming.streams import Opening, Streams
+
+WARNING = (
+    "299 - nakadi - the Low-level API is deprecated and will be removed from a future release. "
+    "Please consider migrating to the Subscriptions API."
+)
+
+EVENT_STREAM = re.compile(r"\s*text/event-stream\s*(;|$)", re.IGNORECASE)
+
+
+def routes(streams: Streams) -> list[Route]:
+    return [
+        # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
+        Route(
+            method="GET",
+            template="/event-types/{name}/events",
+            handler=_Doors(streams).stream_events,
+            operation="stream_events",
+            produces=None,
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Doors:
+    streams: Streams
+
+    def stream_events(self, request: Request) -> Streaming:
+        asked = Asked(**{each.name: request.integer(each.name) for each in fields(Asked)})
+        server_sent = wants_server_sent_events(request)
+        opening = self.streams.open(
+            request.path_parameters["name"], asked, _cursors(request, server_sent), request.subject
+        )
+        form = ServerSentEvents if server_sent else JsonLines
+
+        async def serve(outlet: Outlet) -> None:
+            await self._serve(opening, form(opening.starts), outlet)
+
+        return Streaming(serve, _headers(form.content_type))
+
+    async def _serve(self, opening: Opening, lines: Lines, outlet: Outlet) -> None:
+        try:
+            await self.streams.serve(opening, lines, outlet, lambda error: problem_of(error).body)
+        except ClientGone:
+            return
+
+
+def wants_server_sent_events(request: Request) -> bool:
+    """Browsers name this type and no other when they open an event source."""
+    return any(EVENT_STREAM.match(each) for each in request.headers.get("accept", "").split(","))
+
+
+def _cursors(request: Request, server_sent: bool) -> str | None:
+    """Where to begin. A browser that comes back tells where it was, beside the headers of its first request."""
+    resumed = request.headers.get("last-event-id") if server_sent else None
+    return resumed or request.headers.get("x-nakadi-cursors")
+
+
+def _headers(content_type: str) -> dict[str, str]:
+    # Proxies that gather an answer before passing it on would hold a stream for ever.
+    return {"content-type": content_type, "cache-control": "no-cache", "x-accel-buffering": "no", "warning": WARNING}

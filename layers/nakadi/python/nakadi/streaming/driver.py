@@ -1,0 +1,198 @@
+"""The driver: one task per stream that carries facts to its session and actions to the client.
+
+It is the only one who writes, and writes one thing after the other. Events are taken when everything before them is on
+its way, so that a client that does not read holds up its own stream and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Outcome
+from nakadi.ports import Clock
+from nakadi.streaming.actions import Action, SendBatch, SendKeepAlive, SendProblem
+from nakadi.streaming.lines import Lines
+from nakadi.streaming.places import Place
+from nakadi.streaming.session import End, Session
+
+# Small batches that are due together travel together.
+WRITE_BYTES = 64 * 1024
+
+# How long a client that takes nothing may hold its stream beyond its time.
+GRACE_SECONDS = 30.0
+
+Fact = Callable[[float], Sequence[Action]]
+Describe = Callable[[Exception], bytes]
+
+
+class Outlet(Protocol):
+    """The way to the client."""
+
+    async def write(self, chunk: bytes) -> None:
+        """Send, flushed, and return once the client has room for more; raises when nobody is there."""
+
+    async def gone(self) -> None:
+        """Return when the client has gone away."""
+
+    async def draining(self) -> None:
+        """Return when the process is about to end."""
+
+
+class Driver:
+    """`find_out` is called when a topic is gone: whoever knows should `update`, or `tell` what became of it."""
+
+    def __init__(
+        self,
+        session: Session,
+        places: Sequence[Place],
+        lines: Lines,
+        outlet: Outlet,
+        *,
+        clock: Clock,
+        describe: Describe,
+        find_out: Callable[[], None],
+    ) -> None:
+        self.session = session
+        self._places = places
+        self._lines = lines
+        self._outlet = outlet
+        self._clock = clock
+        self._describe = describe
+        self._find_out = find_out
+        self._facts: list[Fact] = []
+        self._news: EventType | None = None
+        self._bell = asyncio.Event()
+        self._alarm: tuple[float, asyncio.TimerHandle] | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+
+    # From outside, on the loop
+
+    def tell(self, fact: Fact) -> None:
+        """Let the session know; `fact` is called with the time, and answers with what the session wants done."""
+        self._facts.append(fact)
+        self.wake()
+
+    def update(self, event_type: EventType) -> None:
+        """The event type has changed: there may be a new timeline to go on in."""
+        self._news = event_type
+        self.wake()
+
+    def wake(self) -> None:
+        self._bell.set()
+
+    # Carrying
+
+    async def run(self, seconds: float) -> None:
+        """Serve until the session ends, which takes about this time at most. Raises what the outlet raises.
+
+        If this is cancelled, the client may have a part of a line. Everything held is given back in any case.
+        """
+        watchers = [
+            asyncio.ensure_future(self._watch(self._outlet.gone(), lambda _: self.session.gone())),
+            asyncio.ensure_future(self._watch(self._outlet.draining(), self.session.drain)),
+        ]
+        try:
+            async with asyncio.timeout(seconds + GRACE_SECONDS):
+                await self._serve()
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            if self._alarm is not None:
+                self._alarm[1].cancel()
+            for place in self._places:
+                place.leave()
+
+    async def _watch(self, condition: Awaitable[None], fact: Fact) -> None:
+        await condition
+        self.tell(fact)
+
+    async def _serve(self) -> None:
+        self._put(self._lines.opening())
+        while True:
+            self._bell.clear()
+            moved = await self._round()
+            if self.session.end is not End.GONE:
+                await self._flush()
+            if self.session.end:
+                return
+            if moved:
+                await asyncio.sleep(0)  # others have clients too
+            else:
+                self._set_alarm()
+                await self._bell.wait()
+
+    async def _round(self) -> bool:
+        """Hand in what has happened and what is at hand; whether there may be more of it."""
+        facts, self._facts = self._facts, []
+        for fact in facts:
+            self._carry_out(fact(self._clock.monotonic()))
+        moved = False
+        try:
+            self._take_notice()
+            for place in self._places:
+                moved = await self._take(place) or moved
+        except Outcome as outcome:
+            self._carry_out(self.session.refused(outcome))
+        self._carry_out(self.session.tick(self._clock.monotonic()))
+        return moved
+
+    def _take_notice(self) -> None:
+        event_type, self._news = self._news, None
+        if event_type is not None:
+            for place in self._places:
+                place.update(event_type)
+
+    async def _take(self, place: Place) -> bool:
+        if self.session.end:
+            return False
+        if place.at_border:
+            await place.move(self.wake)
+        run = place.take()
+        if run is None:
+            if place.lost:
+                self._find_out()
+            return False
+        self._carry_out(self.session.arrived(place.partition, run, self._clock.monotonic()))
+        if self._out_bytes >= WRITE_BYTES:
+            await self._flush()
+        return True
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case SendBatch():
+                    self._put(self._lines.batch(action))
+                case SendKeepAlive():
+                    self._put(self._lines.keep_alive(action))
+                case SendProblem(error):
+                    self._put(self._lines.problem(self._describe(error)))
+
+    def _put(self, line: bytes) -> None:
+        if line:
+            self._out.append(line)
+            self._out_bytes += len(line)
+
+    async def _flush(self) -> None:
+        if self._out:
+            out = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            self._out.clear()
+            self._out_bytes = 0
+            await self._outlet.write(out)
+
+    def _set_alarm(self) -> None:
+        """Be woken at the session's next deadline. An alarm that is too early costs less than setting a new one."""
+        deadline = self.session.deadline()
+        if self._alarm is not None:
+            if self._alarm[0] <= deadline:
+                return
+            self._alarm[1].cancel()
+        delay = deadline - self._clock.monotonic()
+        self._alarm = (deadline, asyncio.get_running_loop().call_later(delay, self._ring))
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.wake()

@@ -1,0 +1,95 @@
+"""Lines: the bytes of a stream, in the two forms that clients can ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from nakadi.model.cursor import Position
+from nakadi.streaming.actions import SendBatch, SendKeepAlive
+
+# What browsers wait before they open a stream again, in milliseconds.
+RETRY = 3000
+
+
+class Lines(Protocol):
+    """One stream's form. A form may remember what it has sent, so that each stream has its own."""
+
+    content_type: str
+
+    def opening(self) -> bytes:
+        """What is sent before everything else."""
+
+    def batch(self, batch: SendBatch) -> bytes: ...
+
+    def keep_alive(self, keep_alive: SendKeepAlive) -> bytes: ...
+
+    def problem(self, problem: bytes) -> bytes:
+        """A Problem in a response that has long begun; the last thing sent."""
+
+
+class JsonLines:
+    """One JSON object a line."""
+
+    content_type = "application/x-json-stream"
+
+    def __init__(self, starts: Mapping[str, Position]) -> None:
+        """Takes what every form takes; here each line says all there is to say."""
+
+    def opening(self) -> bytes:
+        return b""
+
+    def batch(self, batch: SendBatch) -> bytes:
+        return batch_object(batch) + b"\n"
+
+    def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:
+        return keep_alive_object(keep_alive) + b"\n"
+
+    def problem(self, problem: bytes) -> bytes:
+        return problem + b"\n"
+
+
+class ServerSentEvents:
+    """Server-sent events, as browsers read them: one event a batch, whose id is a cursors header to go on from.
+
+    The id names every partition of the stream, also those that nothing came from yet, because a client that comes back
+    with it gets the partitions in it and no others. A keep-alive is an id without data: a browser remembers the id and
+    tells nobody.
+    """
+
+    content_type = "text/event-stream"
+
+    def __init__(self, starts: Mapping[str, Position]) -> None:
+        self._positions = dict(starts)
+
+    def opening(self) -> bytes:
+        return b"retry: %d\n%s\n\n" % (RETRY, self._id())
+
+    def batch(self, batch: SendBatch) -> bytes:
+        self._positions[batch.partition] = batch.position
+        return b"%s\ndata: %s\n\n" % (self._id(), batch_object(batch))
+
+    def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:
+        self._positions[keep_alive.partition] = keep_alive.position
+        return self._id() + b"\n\n"
+
+    def problem(self, problem: bytes) -> bytes:
+        return b"event: problem\ndata: %s\n\n" % problem
+
+    def _id(self) -> bytes:
+        cursors = ",".join(_cursor(partition, position) for partition, position in self._positions.items())
+        return f"id: [{cursors}]".encode()
+
+
+def batch_object(batch: SendBatch) -> bytes:
+    head = f'{{"cursor":{_cursor(batch.partition, batch.position)},"events":['.encode()
+    return b"".join((head, b",".join([run.joined for run in batch.runs]), b"]}"))
+
+
+def keep_alive_object(keep_alive: SendKeepAlive) -> bytes:
+    return f'{{"cursor":{_cursor(keep_alive.partition, keep_alive.position)}}}'.encode()
+
+
+def _cursor(partition: str, position: Position) -> str:
+    # Partitions are numbers, and positions hex and digits: nothing in here needs escaping.
+    return f'{{"partition":"{partition}","offset":"{position}"}}'

@@ -1,0 +1,126 @@
+"""Oversight: whether those who are being streamed to may still be, asked for all of them together.
+
+Blocks, and changes made by other processes, can only be found by looking; so somebody looks once a second while there
+are streams. What this process changes is looked at right away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from nakadi.model.authorization import Subject
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Unavailable
+from nakadi.streaming.driver import Driver, Fact
+from nakadi.streaming.judge import Blocked, Changed, Judge, Refused, Verdict
+from nakadi.streaming.session import Session
+
+log = logging.getLogger(__name__)
+
+SECONDS = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Audience:
+    """The streams of one subject over one event type, which was last seen like this."""
+
+    subject: Subject
+    event_type: EventType
+    drivers: set[Driver] = field(default_factory=set)
+
+
+class Oversight:
+    def __init__(self, judge: Judge, seconds: float = SECONDS) -> None:
+        self._judge = judge
+        self._seconds = seconds
+        self._audiences: dict[tuple[Subject, str], Audience] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bell = asyncio.Event()
+
+    @contextmanager
+    def over(self, driver: Driver, subject: Subject, event_type: EventType) -> Iterator[None]:
+        """Tell a driver what it has to know while it runs. To be entered on its loop."""
+        key = (subject, event_type.id)
+        audience = self._audiences.setdefault(key, Audience(subject, event_type))
+        audience.drivers.add(driver)
+        if event_type.revision < audience.event_type.revision:
+            audience.event_type = event_type  # so that a change which the others know already is told again
+        self._begin()
+        try:
+            yield
+        finally:
+            audience.drivers.discard(driver)
+            if not audience.drivers:
+                self._audiences.pop(key, None)
+                self._end_without_audience()
+
+    def hurry(self) -> None:
+        """Look now. From any thread."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop was closed: there is nobody to tell
+                loop.call_soon_threadsafe(self._bell.set)
+
+    def _begin(self) -> None:
+        if self._looking is None:
+            self._loop = asyncio.get_running_loop()
+            self._bell = asyncio.Event()
+            self._looking = self._loop.create_task(self._look_after())
+
+    def _end_without_audience(self) -> None:
+        if not self._audiences and self._looking is not None:
+            self._looking.cancel()
+            self._looking = self._loop = None
+
+    async def _look_after(self) -> None:
+        while True:
+            await _rung(self._bell, self._seconds)
+            audiences = list(self._audiences.values())
+            verdicts = await asyncio.to_thread(self._verdicts, audiences)
+            for audience, verdict in zip(audiences, verdicts, strict=True):
+                _tell(audience, verdict)
+
+    def _verdicts(self, audiences: Sequence[Audience]) -> list[Verdict]:
+        try:
+            self._judge.look_at_features()
+            return [self._judge.verdict(each.subject, each.event_type) for each in audiences]
+        except Unavailable as error:
+            log.warning("Streams go on unchecked for now: %s", error)
+            return [None for _ in audiences]
+        except Exception:
+            # Whatever it is, streams must not be left without oversight for it.
+            log.exception("Streams go on unchecked for now")
+            return [None for _ in audiences]
+
+
+def _tell(audience: Audience, verdict: Verdict) -> None:
+    if isinstance(verdict, Changed):
+        audience.event_type = verdict.event_type
+    for driver in tuple(audience.drivers):
+        match verdict:
+            case Blocked():
+                driver.tell(_blocking(driver.session))
+            case Refused(error):
+                driver.tell(_refusing(driver.session, error))
+            case Changed(event_type):
+                driver.update(event_type)
+
+
+def _blocking(session: Session) -> Fact:
+    return lambda _: session.blocked()
+
+
+def _refusing(session: Session, error: Exception) -> Fact:
+    return lambda _: session.refused(error)
+
+
+async def _rung(bell: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await bell.wait()
+    bell.clear()

@@ -1,0 +1,76 @@
+"""What a client asks of a stream, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nakadi.model.outcomes import Invalid
+
+DEFAULT_FLUSH_SECONDS = 30
+LONGEST_SECONDS = 4200
+
+# Streams that were opened together should not all come back together.
+DEFAULT_SECONDS = (3000, 4199)
+
+PickSeconds = Callable[[int, int], int]
+"""A whole number between two, both included: `random.randint` outside of tests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The parameters of a request; None for those that it leaves out."""
+
+    batch_limit: int | None = None
+    stream_limit: int | None = None
+    batch_flush_timeout: int | None = None
+    stream_timeout: int | None = None
+    stream_keep_alive_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How a stream goes. Times are in seconds; a limit of 0 is none."""
+
+    batch_limit: int = 1
+    stream_limit: int = 0
+    flush_seconds: float = DEFAULT_FLUSH_SECONDS
+    stream_seconds: float = LONGEST_SECONDS
+    keep_alive_limit: int = 0
+
+
+def limits_of(asked: Asked, pick_seconds: PickSeconds, longest_seconds: int | None = None) -> Limits:
+    """The limits of a stream, or `Invalid` for the first rule that they break.
+
+    `longest_seconds` is what the place where we run allows a response: a stream ends by itself before, and a client
+    that asked for more time is not refused for that.
+    """
+    batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
+    stream_limit = asked.stream_limit or 0
+    flush = asked.batch_flush_timeout or DEFAULT_FLUSH_SECONDS
+    seconds = _stream_seconds(asked.stream_timeout, flush, pick_seconds)
+    _check(stream_limit == 0 or stream_limit >= batch_limit, "stream_limit can't be lower than batch_limit")
+    _check(seconds >= flush, "stream_timeout can't be lower than batch_flush_timeout")
+    _check(batch_limit >= 1, "batch_limit can't be lower than 1")
+    _check(flush >= 0, "batch_flush_timeout can't be lower than 0")
+    _check((asked.stream_keep_alive_limit or 0) >= 0, "stream_keep_alive_limit can't be lower than 0")
+    return Limits(
+        batch_limit=batch_limit,
+        stream_limit=stream_limit,
+        flush_seconds=flush,
+        stream_seconds=seconds if longest_seconds is None else min(seconds, longest_seconds),
+        keep_alive_limit=asked.stream_keep_alive_limit or 0,
+    )
+
+
+def _stream_seconds(asked: int | None, flush: int, pick_seconds: PickSeconds) -> int:
+    if asked is not None and 0 < asked <= LONGEST_SECONDS:
+        return asked
+    shortest, longest = DEFAULT_SECONDS
+    # A time of our choosing must not be what a flush timeout is refused for, as long as one can be chosen that is not.
+    return pick_seconds(min(max(shortest, flush), longest), longest)
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Invalid(otherwise)

@@ -1,0 +1,197 @@
+"""The session: what a stream sends, and when it ends.
+
+It never waits and knows no clock: facts come in as calls, with the time where time matters, and each answers with the
+actions that follow from it. Whoever carries them out hands in no more events before all of them are done, so that a
+session holds only what is not due yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum, auto
+
+from nakadi.model.cursor import Position
+from nakadi.streaming.actions import Action, SendBatch, SendKeepAlive, SendProblem
+from nakadi.streaming.chunks import MayRead, Run, for_everybody
+from nakadi.streaming.parameters import Limits
+
+MOST_BUFFERED = 50_000_000
+
+# Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
+LONGEST_SILENCE = 25.0
+
+
+class End(Enum):
+    """Why a stream came to its end."""
+
+    LIMIT = auto()
+    TIMEOUT = auto()
+    KEEP_ALIVES = auto()
+    DRAINED = auto()
+    BLOCKED = auto()
+    REFUSED = auto()
+    GONE = auto()
+
+
+class Buffer:
+    """A partition's events that wait for being sent, and since when."""
+
+    __slots__ = ("count", "flushed_at", "keep_alives", "position", "runs", "size")
+
+    def __init__(self, position: Position, now: float) -> None:
+        self.position = position
+        self.flushed_at = now
+        self.keep_alives = 0
+        self._clear()
+
+    def add(self, run: Run) -> None:
+        self.runs.append(run)
+        self.count += len(run)
+        self.size += run.size
+
+    def take(self) -> tuple[Run, ...]:
+        taken = tuple(self.runs)
+        self.position = taken[-1].end
+        self._clear()
+        return taken
+
+    def _clear(self) -> None:
+        self.runs: list[Run] = []
+        self.count = 0
+        self.size = 0
+
+
+class Session:
+    """`starts` says of each partition behind which place it begins. `end` is set once there is nothing more to do."""
+
+    __slots__ = ("_buffers", "_ends_at", "_last_line_at", "_limits", "_may_read", "_room", "end")
+
+    def __init__(
+        self, limits: Limits, starts: Mapping[str, Position], now: float, may_read: MayRead | None = None
+    ) -> None:
+        self._limits = limits
+        self._buffers = {partition: Buffer(position, now) for partition, position in starts.items()}
+        self._may_read = may_read or for_everybody
+        self._room = limits.stream_limit
+        self._ends_at = now + limits.stream_seconds
+        self._last_line_at = now
+        self.end: End | None = None
+
+    # Facts
+
+    def arrived(self, partition: str, run: Run, now: float) -> list[Action]:
+        """Events of a partition were read, in order, none left out."""
+        if self.end:
+            return []
+        actions: list[Action] = []
+        for readable in run.readable(self._may_read):
+            actions += self._taken_in(partition, readable, now)
+        return self._sent([*actions, *self._relieved(now)], now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        if self.end:
+            return []
+        due = [partition for partition, buffer in self._buffers.items() if now >= self._due(buffer)]
+        actions = [self._flushed(partition, now) for partition in due]
+        if now >= self._ends_at:
+            actions += self._finished(End.TIMEOUT, now)
+        elif due and self._all_silent():
+            self.end = End.KEEP_ALIVES
+        elif not actions and now >= self._last_line_at + LONGEST_SILENCE:
+            actions.append(self._sign_of_life())
+        return self._sent(actions, now)
+
+    def drain(self, now: float) -> list[Action]:
+        """The process is about to end."""
+        return [] if self.end else self._finished(End.DRAINED, now)
+
+    def blocked(self) -> list[Action]:
+        """An administrator has blocked the client or what it reads. What was read may not be sent any more."""
+        self._stopped(End.BLOCKED)
+        return []
+
+    def refused(self, error: Exception) -> list[Action]:
+        """The client may not go on, or cannot."""
+        if self.end:
+            return []
+        self._stopped(End.REFUSED)
+        return [SendProblem(error)]
+
+    def gone(self) -> list[Action]:
+        """Nobody listens."""
+        self._stopped(End.GONE)
+        return []
+
+    # What whoever carries out asks
+
+    def deadline(self) -> float:
+        """When the next tick has something to do."""
+        flushes = min(map(self._due, self._buffers.values()), default=self._ends_at)
+        return min(flushes, self._ends_at, self._last_line_at + LONGEST_SILENCE)
+
+    # Decisions
+
+    def _taken_in(self, partition: str, run: Run, now: float) -> Iterator[Action]:
+        """Buffer events one by one as it were: no batch and no stream becomes longer than its limit."""
+        buffer = self._buffers[partition]
+        while len(run) and not self.end:
+            wanted = min(self._limits.batch_limit - buffer.count, self._room or len(run), len(run))
+            taken, run = run.split(wanted)
+            buffer.add(taken)
+            buffer.keep_alives = 0
+            if buffer.count == self._limits.batch_limit:
+                yield self._batch(partition, now)
+            if self._limits.stream_limit:
+                self._room -= wanted
+                if not self._room:
+                    yield from self._finished(End.LIMIT, now)
+
+    def _relieved(self, now: float) -> Iterator[Action]:
+        """The heaviest partitions go early while too much is held."""
+        while sum(buffer.size for buffer in self._buffers.values()) > MOST_BUFFERED:
+            heaviest = max(self._buffers, key=lambda partition: self._buffers[partition].size)
+            yield self._batch(heaviest, now)
+
+    def _flushed(self, partition: str, now: float) -> Action:
+        """What a partition sends when its time has come. The next time counts from then, however late we are."""
+        buffer = self._buffers[partition]
+        due = self._due(buffer)
+        flushed_at = due if now < due + self._limits.flush_seconds else now
+        if buffer.count:
+            return self._batch(partition, flushed_at)
+        buffer.flushed_at = flushed_at
+        buffer.keep_alives += 1
+        return SendKeepAlive(partition, buffer.position)
+
+    def _batch(self, partition: str, now: float) -> Action:
+        buffer = self._buffers[partition]
+        runs = buffer.take()
+        buffer.flushed_at = now
+        return SendBatch(partition, buffer.position, runs)
+
+    def _sign_of_life(self) -> Action:
+        """A keep-alive beyond what was agreed; it is not counted, and no timer knows of it."""
+        partition, buffer = next(iter(self._buffers.items()))
+        return SendKeepAlive(partition, buffer.position)
+
+    def _finished(self, end: End, now: float) -> list[Action]:
+        """Everything that waits is sent, and then it is over."""
+        self.end = end
+        return [self._batch(partition, now) for partition, buffer in self._buffers.items() if buffer.count]
+
+    def _stopped(self, end: End) -> None:
+        self.end = self.end or end
+        self._buffers.clear()
+
+    def _sent(self, actions: list[Action], now: float) -> list[Action]:
+        if actions:
+            self._last_line_at = now
+        return actions
+
+    def _due(self, buffer: Buffer) -> float:
+        return buffer.flushed_at + self._limits.flush_seconds
+
+    def _all_silent(self) -> bool:
+        limit = self._limits.keep_alive_limit
+        return limit > 0 and all(buffer.keep_alives >= limit for buffer in self._buffers.values())

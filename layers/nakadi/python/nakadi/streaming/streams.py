@@ -1,0 +1,95 @@
+"""Streams: the door to an event type's events."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nakadi.catalog.event_types import EventTypes
+from nakadi.cursors.conversion import CursorError
+from nakadi.cursors.service import Cursors
+from nakadi.model.authorization import Subject
+from nakadi.model.cursor import Position
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Unusable
+from nakadi.ports import Clock, EventLogs
+from nakadi.streaming.cursors_header import cursors_in
+from nakadi.streaming.driver import Describe, Driver, Outlet
+from nakadi.streaming.feeds import Feeds
+from nakadi.streaming.judge import Judge
+from nakadi.streaming.lines import Lines
+from nakadi.streaming.oversight import Oversight
+from nakadi.streaming.parameters import Asked, Limits, PickSeconds, limits_of
+from nakadi.streaming.places import Place
+from nakadi.streaming.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A stream that may begin: who reads what, from where on, and for how long. Nothing is held for it yet."""
+
+    subject: Subject
+    event_type: EventType
+    starts: Mapping[str, Position]
+    limits: Limits
+
+
+class Streams:
+    """`longest_seconds` is the most that a stream may last here; None leaves it to the API's own limit."""
+
+    def __init__(
+        self,
+        *,
+        event_types: EventTypes,
+        judge: Judge,
+        cursors: Cursors,
+        logs: EventLogs,
+        clock: Clock,
+        longest_seconds: int | None = None,
+        pick_seconds: PickSeconds = random.randint,
+    ) -> None:
+        self._judge = judge
+        self._cursors = cursors
+        self._clock = clock
+        self._longest_seconds = longest_seconds
+        self._pick_seconds = pick_seconds
+        self._feeds = Feeds(logs)
+        self._oversight = Oversight(judge)
+        event_types.changed(lambda _: self._oversight.hurry())
+
+    def open(self, name: str, asked: Asked, cursors_header: str | None, subject: Subject) -> Opening:
+        """Check everything, in the order in which clients can see it. Raises outcomes."""
+        event_type = self._judge.admit(name, subject)
+        starts = self._starts(event_type, cursors_header)
+        limits = limits_of(asked, self._pick_seconds, self._longest_seconds)
+        return Opening(subject=subject, event_type=event_type, starts=starts, limits=limits)
+
+    async def serve(self, opening: Opening, lines: Lines, outlet: Outlet, describe: Describe) -> None:
+        """Stream until the end. `describe` puts the reason of an early end into bytes."""
+        event_type, subject, judge = opening.event_type, opening.subject, self._judge
+        driver = Driver(
+            Session(
+                opening.limits, opening.starts, self._clock.monotonic(), lambda each: judge.may_read(each, subject)
+            ),
+            [Place(self._feeds, self._cursors, event_type, *start) for start in opening.starts.items()],
+            lines,
+            outlet,
+            clock=self._clock,
+            describe=describe,
+            find_out=self._oversight.hurry,
+        )
+        with self._oversight.over(driver, subject, event_type):
+            await driver.run(opening.limits.stream_seconds)
+
+    def close(self) -> None:
+        """To be called when no stream is open any more."""
+        self._feeds.close()
+
+    def _starts(self, event_type: EventType, cursors_header: str | None) -> Mapping[str, Position]:
+        if cursors_header is None:
+            return self._cursors.newest(event_type)
+        try:
+            return self._cursors.starts(event_type, cursors_in(cursors_header))
+        except CursorError as error:
+            raise Unusable(str(error)) from error

@@ -1,0 +1,30 @@
+"""Events as streams get them from the log."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from nakadi.model.events import Record, Slice, StoredEvent
+from nakadi.streaming.chunks import Chunk, Run
+
+STORED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def a_record(text: str) -> Record:
+    return Record(f'"{text}"'.encode())
+
+
+def a_chunk(*records: Record | str, start: int = 0, order: int = 1) -> Chunk:
+    """Events from offset `start` on; a text stands for an event with this value."""
+    made = [each if isinstance(each, Record) else a_record(each) for each in records]
+    events = tuple(StoredEvent(start + index, record, STORED_AT) for index, record in enumerate(made))
+    return Chunk(order, start, Slice(events, start + len(events)))
+
+
+def some_events(count: int, start: int = 0, size: int = 1) -> Run:
+    """Consecutive events whose values are their offsets, filled up to `size` bytes."""
+    records = [Record(str(offset).rjust(size, "0").encode()) for offset in range(start, start + count)]
+    return a_chunk(*records, start=start).behind(start)
+
+
+def values(runs: Iterable[Run]) -> list[bytes]:
+    return [value for run in runs for value in run.joined.split(b",")]

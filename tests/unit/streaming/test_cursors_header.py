@@ -1,0 +1,82 @@
+"""The header that says where a stream begins."""
+
+import pytest
+
+from nakadi.cursors.conversion import CursorError
+from nakadi.model.cursor import Cursor
+from nakadi.model.outcomes import Malformed
+from nakadi.streaming.cursors_header import cursors_in
+
+ONE = Cursor("0", "001-0001-000000000000000012")
+
+
+@pytest.mark.parametrize(
+    ("header", "cursors"),
+    [
+        ('[{"partition":"0","offset":"001-0001-000000000000000012"}]', (ONE,)),
+        (
+            ' [ {"offset": "BEGIN", "partition": "1"} ,{"partition":"0","offset":"5"}] ',
+            (Cursor("1", "BEGIN"), Cursor("0", "5")),
+        ),
+        ('[{"partition":"0","offset":"001-0001-000000000000000012","event_type":"a","x":{"y":[1]}}]', (ONE,)),
+        ('[{"partition":0,"offset":12}]', (Cursor("0", "12"),)),
+        ('[{"partition":-1.50,"offset":1e5}]', (Cursor("-1.50", "1e5"),)),
+        ('[{"partition":true,"offset":false}]', (Cursor("true", "false"),)),
+        ('[{"partition":"0","offset":"1"}] and more', (Cursor("0", "1"),)),
+        ('[{"partition":"0","offset":"1"}], [{"partition":"1","offset":"1"}]', (Cursor("0", "1"),)),
+        ("[]", ()),
+        ('[{"partition":0,"offset":99999999999999999999999999}]', (Cursor("0", "99999999999999999999999999"),)),
+    ],
+)
+def test_cursors_are_read_from_a_list_of_objects(header, cursors):
+    """Unknown members and what follows the list say nothing, and numbers are taken as they are written. (L20, L32)"""
+    assert cursors_in(header) == cursors
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "garbage",
+        "{}",
+        '{"partition":"0","offset":"1"}',
+        '"0"',
+        "[1]",
+        '["0"]',
+        "[[]]",
+        '[{"partition":"0","offset":"1"}',
+        "[{'partition':'0','offset':'1'}]",
+        '[{"partition":"0","offset":{}}]',
+        '[{"partition":["0"],"offset":"1"}]',
+        '[{"partition":"0","offset":NaN}]',
+        "[" * 100_000,
+    ],
+)
+def test_anything_else_is_bad_syntax(header):
+    """What is not a list of objects is malformed, however it is wrong. (L21)"""
+    with pytest.raises(Malformed, match=r"^incorrect syntax of X-nakadi-cursors header$"):
+        cursors_in(header)
+
+
+@pytest.mark.parametrize("header", ["null", "[null]", '[{"partition":"0","offset":"1"},null]'])
+def test_null_is_no_cursor(header):
+    """A null in the place of the list or of a cursor is malformed. (L31)"""
+    with pytest.raises(Malformed):
+        cursors_in(header)
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        ('[{"offset":"1"}]', "partition must not be null"),
+        ('[{"partition":null,"offset":"1"}]', "partition must not be null"),
+        ('[{"partition":"0"}]', "offset must not be null"),
+        ('[{"partition":"0","offset":null}]', "offset must not be null"),
+        ("[{}]", "partition must not be null"),
+        ('[{"partition":"0"},{"offset":"1"}]', "offset must not be null"),
+    ],
+)
+def test_both_members_are_needed(header, text):
+    """A missing or null member is told, the partition first, cursor by cursor. (L23, L36a)"""
+    with pytest.raises(CursorError, match=f"^{text}$"):
+        cursors_in(header)
