@@ -17,6 +17,8 @@ from nakadi.http.negotiation import OLD_PROBLEM_JSON
 
 STREAM = "application/x-json-stream"
 
+EVENT_STREAM = "text/event-stream"
+
 Validate = Callable[[Any], Any]
 
 # What may happen to a request that asks for no operation, or before it is known which.
@@ -104,24 +106,27 @@ def _assert_body(
     assert media_type in content, (
         f"{what} came as {media_type or 'nothing'}, not as {' or '.join(content) or 'nothing'}"
     )
-    for value in _values(media_type, body):
-        validate(_schema(content[media_type]["schema"], value), value, what)
+    for schema, value in _values(media_type, content[media_type]["schema"], body):
+        validate(schema, value, what)
         if media_type == PROBLEM_JSON:
             assert value["status"] == status, f"{what} says that its status is {value['status']}"
 
 
-def _values(media_type: str, body: bytes) -> list[Any]:
+def _values(media_type: str, schema: Mapping[str, Any], body: bytes) -> list[tuple[Mapping[str, Any], Any]]:
+    """What there is to validate in a body, each with its schema."""
     if media_type in (JSON, PROBLEM_JSON):
-        return [orjson.loads(body)]
+        return [(schema, orjson.loads(body))]
     if media_type == STREAM:
-        return [orjson.loads(line) for line in body.splitlines()]
-    return [body.decode()]
+        return [_line(line) for line in body.splitlines()]
+    if media_type == EVENT_STREAM:
+        return [_line(line.removeprefix(b"data: ")) for line in body.splitlines() if line.startswith(b"data: ")]
+    return [(schema, body.decode())]
 
 
-def _schema(schema: Mapping[str, Any], value: Any) -> Mapping[str, Any]:
-    """The last line of a stream may be a Problem."""
-    is_last_word = schema.get("$ref", "").endswith("EventStreamBatch") and "cursor" not in value
-    return {"$ref": "#/components/schemas/Problem"} if is_last_word else schema
+def _line(line: bytes) -> tuple[Mapping[str, Any], Any]:
+    """A batch; the last line of a stream may be a Problem instead."""
+    value = orjson.loads(line)
+    return {"$ref": f"#/components/schemas/{'EventStreamBatch' if 'cursor' in value else 'Problem'}"}, value
 
 
 def _as_json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,9 @@ BATCH = {"cursor": {"partition": "0", "offset": "001-0001-000000000000000000"}, 
 
 
 def check(operation: str | None, status: int, content: Any = None, *, as_: str = "json", **rest: Any) -> None:
-    headers = {"x-flow-id": "a-flow", "content-type": f"application/{as_}; charset=utf-8", **rest.pop("headers", {})}
+    family = "text" if as_ == "event-stream" else "application"
+    given = {"x-flow-id": "a-flow", "content-type": f"{family}/{as_}; charset=utf-8"}
+    headers = given | ({"warning": "299"} if operation == "stream_events" else {}) | rest.pop("headers", {})
     body = content if isinstance(content, bytes) else b"" if content is None else orjson.dumps(content)
     assert_answer_matches(operation, status, headers, body, **rest)
 
@@ -37,6 +39,12 @@ def check(operation: str | None, status: int, content: Any = None, *, as_: str =
             "x-json-stream",
         ),
         ("stream_events", 200, orjson.dumps(BATCH) + b"\n" + orjson.dumps(PROBLEM), "x-json-stream"),
+        (
+            "stream_events",
+            200,
+            b"retry: 3000\nid: []\n\nid: []\ndata: " + orjson.dumps(BATCH) + b"\n\n",
+            "event-stream",
+        ),
         (None, 404, PROBLEM, "problem+json"),
         ("get_partition", 413, PROBLEM | {"status": 413}, "problem+json"),
     ],
@@ -59,6 +67,7 @@ def test_described_answer_passes(operation: str | None, status: int, content: An
         ("delete_event_type", 200, {}, "json", "came as application/json"),
         ("create_event_type", 201, None, "json", "without Warning"),
         ("stream_events", 200, orjson.dumps({"cursor": {"partition": "0"}}), "x-json-stream", "offset"),
+        ("stream_events", 200, b'id: []\ndata: {"cursor":{}}\n\n', "event-stream", "partition"),
         (None, 200, {}, "json", "for no operation"),
     ],
 )

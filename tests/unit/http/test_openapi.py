@@ -154,7 +154,6 @@ def test_published_examples_fit_their_categories() -> None:
         ("EventType", "audience", Audience),
         ("EventOwnerSelector", "type", OwnerSelectorType),
         ("SchemaDraft", "type", SchemaType),
-        ("EventTypeSchema", "type", SchemaType),
         ("StorageDraft", "storage_type", StorageType),
         ("Storage", "storage_type", StorageType),
         ("FeatureName", None, Feature),
