@@ -46,7 +46,8 @@ class Router:
         node = self._root
         for segment in _segments(route.template):
             if _is_parameter(segment):
-                node = node.parameter = node.parameter or _Node()
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
             else:
                 node = node.literals.setdefault(segment, _Node())
         assert route.method not in node.routes, f"two routes for {route.method} {route.template}"
