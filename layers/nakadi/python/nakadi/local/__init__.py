@@ -1,0 +1,23 @@
+"""A broker on this machine: `python -m nakadi.local` as a program, `with Broker() as broker:` inside another one.
+
+>>> from nakadi.local import Broker
+>>> with Broker() as broker:
+...     broker.url.startswith("http://127.0.0.1:")
+True
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nakadi.local.broker import Broker
+
+__all__ = ["Broker"]
+
+
+def __getattr__(name: str) -> Any:
+    # The pytest plugin lives next door and is imported by every test run of its users: it must not cost them this.
+    if name == "Broker":
+        from nakadi.local.broker import Broker  # noqa: PLC0415  # the reason stands above
+
+        return Broker
+    raise AttributeError(name)

@@ -1,0 +1,7 @@
+"""`python -m nakadi.local`."""
+
+import sys
+
+from nakadi.local.program import main
+
+sys.exit(main())

@@ -1,0 +1,43 @@
+"""A whole broker inside another program."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from nakadi.bootstrap import open_broker
+from nakadi.local.housekeeper import Housekeeper
+from nakadi.local.serving import Serving
+from nakadi.settings import Settings
+
+
+class Broker:
+    """A broker on a free port of this machine, in memory, for as long as the `with` block takes.
+
+    Keywords are fields of `nakadi.settings.Settings`: `Broker(default_partitions=4)`. With
+    `registry="sqlite:///path"` and `event_log="sqlite:///path"` what it learns is kept.
+    """
+
+    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
+        self._inside = open_broker(Settings(**settings))
+        try:
+            self._serving = Serving(self._inside.application, host=host, port=port)
+        except OSError:
+            self._inside.close()
+            raise
+        self._housekeeper = Housekeeper(self._inside.housekeeping.run)
+        self.url = self._serving.url
+
+    def close(self) -> None:
+        """Let open streams come to their end, and give everything back. Doing it again changes nothing."""
+        self._serving.close()
+        self._housekeeper.close()
+        self._inside.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,54 @@
+"""What the program writes about itself: lines for people, or JSON for machines, and never a secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+
+from nakadi.http.application import flow_of_this_request
+
+# Nothing logs tokens on purpose. This is for the day when one stands in the text of somebody's exception.
+SECRETS = re.compile(
+    r"(?P<said>\b(?:bearer|basic)\s+|\bauthorization['\"]?\s*[:=]\s*b?['\"]?(?:bearer\s+|basic\s+)?)[^\s'\",;]+"
+    r"|\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*",
+    re.IGNORECASE,
+)
+
+
+def set_up(*, json_lines: bool, level: str, access_log: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if json_lines else Readable())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("nakadi.access").setLevel(logging.INFO if access_log else logging.WARNING)
+    # It warns of every request that is not HTTP; the client is told, and that is enough.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+
+
+def without_secrets(text: str) -> str:
+    return SECRETS.sub(lambda found: f"{found['said'] or ''}***", text)
+
+
+class Readable(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        line, newline, trace = without_secrets(super().format(record)).partition("\n")
+        flow_id = flow_of_this_request.get()
+        return line + (f"  [{flow_id}]" if flow_id else "") + newline + trace
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": without_secrets(record.getMessage()),
+            "flow_id": flow_of_this_request.get(),
+            "exception": without_secrets(self.formatException(record.exc_info)) if record.exc_info else "",
+        }
+        return json.dumps({name: value for name, value in fields.items() if value})

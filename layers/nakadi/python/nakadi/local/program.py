@@ -1,0 +1,139 @@
+"""The program: `python -m nakadi.local --port 8080 --data data`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nakadi.bootstrap import open_broker
+from nakadi.eventlogs import UnknownEngine as UnknownLog
+from nakadi.http.server import Server, listen, new_event_loop
+from nakadi.local import logs
+from nakadi.local.housekeeper import Housekeeper
+from nakadi.local.serving import url_of
+from nakadi.model.outcomes import Unavailable
+from nakadi.registries import UnknownEngine as UnknownRegistry
+from nakadi.settings import BadSetting, Settings
+from nakadi.sqlite_file import SCHEME, BadDataFile
+
+CANNOT_START = 1
+INTERRUPTED = 130
+
+
+class CannotStart(Exception):
+    """Raised when the program has to give up before it began; the message is a sentence for whoever started it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
+    try:
+        _run(options, os.environ)
+    except (CannotStart, BadSetting, BadDataFile, UnknownLog, UnknownRegistry, Unavailable) as reason:
+        print(f"The broker cannot start. {reason}", file=sys.stderr)
+        return CANNOT_START
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m nakadi.local",
+        description="A Nakadi event broker on this machine.",
+        epilog="NAKADI_* environment variables set everything else; docs/operations.md explains them.",
+    )
+    parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
+    parser.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: only this machine can connect")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of the data file, default ./data")
+    parser.add_argument("--engine", choices=("sqlite", "memory"), default="sqlite", help="memory keeps nothing")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="json: one object per line")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    parser.add_argument("--access-log", action="store_true", help="log every request")
+    return parser.parse_args(arguments)
+
+
+def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    settings = _settings(options, environ)
+    with (
+        _listening(options.host, options.port) as listening,
+        contextlib.closing(open_broker(settings)) as broker,
+        contextlib.closing(Housekeeper(broker.housekeeping.run)),
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        print(_greeting(url_of(options.host, listening.getsockname()[1]), settings), flush=True)
+        runner.run(_serve(Server(broker.application), listening))
+
+
+async def _serve(server: Server, listening: socket.socket) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        stopping.set()
+        # The second Ctrl-C does not wait for anybody.
+        loop.remove_signal_handler(signal.SIGINT)
+
+    loop.add_signal_handler(signal.SIGINT, stop)
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    await server.serve(listening, stopping)
+
+
+def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """The environment has the last word, so that a registry or log of one's own can be named."""
+    engine = "memory:" if options.engine == "memory" else f"{SCHEME}{options.data / 'nakadi.db'}"
+    settings = Settings.from_env({"NAKADI_REGISTRY": engine, "NAKADI_EVENT_LOG": engine, **environ})
+    if engine in (settings.registry, settings.event_log) and options.engine == "sqlite":
+        _see_that_it_is_writable(options.data)
+    return settings
+
+
+def _see_that_it_is_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CannotStart(f"Nothing can be written to the folder {folder}: {error.strerror}.") from error
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return listen(host, port)
+    except OverflowError:
+        raise CannotStart(f"There is no port {port}: they go from 0 to 65535.") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CannotStart(f"Port {port} is in use: stop who has it, or choose another with --port.") from error
+        raise CannotStart(f"Port {port} of {host} cannot be had: {error.strerror}.") from error
+
+
+def _greeting(url: str, settings: Settings) -> str:
+    kept = sorted({_place(settings.registry), _place(settings.event_log)})
+    token = ' -H "Authorization: Bearer $TOKEN"' if settings.auth != "off" else ""
+    example = (
+        '{"name":"hello.world","owning_application":"me","category":"undefined",'
+        '"schema":{"type":"json_schema","schema":"{}"}}'
+    )
+    return f"""\
+Nakadi is ready at {url}
+Everything is kept in {" and ".join(kept)}
+
+  curl {url}/health
+  curl{token} -H 'Content-Type: application/json' -d '{example}' {url}/event-types
+  curl{token} {url}/event-types
+
+Ctrl-C ends it."""
+
+
+def _place(engine: str) -> str:
+    return "memory, until it ends" if engine == "memory:" else engine.removeprefix(SCHEME)
