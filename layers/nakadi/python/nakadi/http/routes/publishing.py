@@ -1,0 +1,78 @@
+"""Publishing and deleting events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nakadi.access.permissions import Permissions
+from nakadi.http.message import Request, Response, empty_response, json_response
+from nakadi.http.problem import UnsupportedMediaType
+from nakadi.http.routing import Route
+from nakadi.model.outcomes import Malformed
+from nakadi.publishing.consumer_tag import directed_to
+from nakadi.publishing.outcome import BatchOutcome, Verdict
+from nakadi.publishing.pipeline import Publisher
+
+AVRO = "application/avro-binary"
+
+
+def routes(publisher: Publisher, permissions: Permissions) -> list[Route]:
+    doors = _Publishing(publisher, permissions)
+    return [
+        Route(
+            method="POST",
+            template="/event-types/{name}/events",
+            handler=doors.publish,
+            operation="publish_events",
+            produces=None,
+            any_body=True,
+        ),
+        Route(
+            method="POST",
+            template="/event-types/{name}/deleted-events",
+            handler=doors.delete,
+            operation="delete_events",
+            produces=None,
+            any_body=True,
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Publishing:
+    publisher: Publisher
+    permissions: Permissions
+
+    def publish(self, request: Request) -> Response:
+        _check_body(request)
+        tag = directed_to(request.headers.get("x-consumer-tag"))
+        name = self._unblocked(request)
+        return _answer(self.publisher.publish(name, request.body, request.subject, request.flow_id, tag))
+
+    def delete(self, request: Request) -> Response:
+        _check_body(request)
+        name = self._unblocked(request)
+        return _answer(self.publisher.delete(name, request.body, request.subject, request.flow_id))
+
+    def _unblocked(self, request: Request) -> str:
+        """The event type's name; asked before anything else is found out about it."""
+        name = request.path_parameters["name"]
+        self.permissions.require_producer(request.subject, name)
+        return name
+
+
+def _check_body(request: Request) -> None:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == AVRO:
+        raise UnsupportedMediaType(f"Content type '{AVRO}' not supported: events are published as JSON")
+    if not request.body:
+        raise Malformed(f"Required request body is missing: {request.method} {request.path}")
+
+
+def _answer(outcome: BatchOutcome) -> Response:
+    match outcome.verdict:
+        case Verdict.STORED:
+            return empty_response()
+        case Verdict.REJECTED:
+            return json_response(outcome.items, 422)
+        case Verdict.NOT_ALL_STORED:
+            return json_response(outcome.items, 207)

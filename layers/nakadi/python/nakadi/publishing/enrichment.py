@@ -1,0 +1,49 @@
+"""What the broker adds to an event: who sent it, when it came, and where it went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from nakadi.model.event_type import EnrichmentStrategy, EventType
+from nakadi.model.schema import Version
+from nakadi.publishing.batch import Batch
+from nakadi.publishing.outcome import Rejected, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What is the same for all events of a request."""
+
+    published_by: str
+    flow_id: str
+    received_at: datetime
+    version: Version
+
+
+def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Sequence[int]) -> list[bytes]:
+    """The events as they are stored: as they came, but for their metadata."""
+    if EnrichmentStrategy.METADATA not in event_type.enrichment_strategies:
+        return [batch.text(index) for index in range(len(batch.events))]
+    stamp = {
+        "published_by": origin.published_by,
+        "received_at": moment_text(origin.received_at),
+        "event_type": event_type.name,
+        "version": str(origin.version),
+    }
+    names = event_type.partitions
+    texts: list[bytes] = []
+    for index, (event, partition) in enumerate(zip(batch.events, partitions, strict=True)):
+        metadata = event.get("metadata")
+        if not isinstance(metadata, dict):
+            raise Rejected(Step.ENRICHING, index, "enrichment error", reached=Step.PARTITIONING, partitions=partitions)
+        flow_id = metadata.get("flow_id") or origin.flow_id
+        added = {**metadata, **stamp, "flow_id": flow_id, "partition": names[partition]}
+        texts.append(batch.text_with(index, "metadata", added))
+    return texts
+
+
+def moment_text(moment: datetime) -> str:
+    """UTC with exactly three digits of a second's fraction."""
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"

@@ -1,0 +1,122 @@
+"""What becomes of a batch: everything is stored, or there is one result for each event.
+
+A step that finds an event wanting raises `Rejected`, and with that event the whole batch is given up. Only the last
+step, storing, has results that differ from event to event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import Any
+
+from nakadi.model.events import Fate, Refused
+from nakadi.publishing.javatext import text_of
+
+
+class Step(StrEnum):
+    NONE = "none"
+    VALIDATING = "validating"
+    PARTITIONING = "partitioning"
+    ENRICHING = "enriching"
+    PUBLISHING = "publishing"
+
+
+class PublishingStatus(StrEnum):
+    SUBMITTED = "submitted"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemResult:
+    """The members are named as clients know them."""
+
+    eid: str
+    partition: str | None = None
+    publishing_status: PublishingStatus
+    step: Step
+    detail: str = ""
+
+
+class Verdict(Enum):
+    STORED = auto()
+    REJECTED = auto()
+    NOT_ALL_STORED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutcome:
+    """`items` are empty when everything is stored: then there is nothing to tell about them."""
+
+    verdict: Verdict
+    items: tuple[ItemResult, ...] = ()
+
+
+STORED = BatchOutcome(Verdict.STORED)
+
+
+class Rejected(Exception):
+    """Raised by a step that gives the batch up, because of the event `index` or, without one, as a whole.
+
+    `reached` is the last step of the events that this step did not come to; `partitions` are those chosen so far.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        index: int | None = None,
+        detail: str = "",
+        *,
+        reached: Step = Step.NONE,
+        partitions: Sequence[int] = (),
+    ) -> None:
+        super().__init__(detail)
+        self.step = step
+        self.index = index
+        self.detail = detail
+        self.reached = reached
+        self.partitions = partitions
+
+
+def rejected(events: Sequence[Mapping[str, Any]], rejection: Rejected) -> BatchOutcome:
+    items = (_given_up(index, event, rejection) for index, event in enumerate(events))
+    return BatchOutcome(Verdict.REJECTED, tuple(items))
+
+
+def _given_up(index: int, event: Mapping[str, Any], rejection: Rejected) -> ItemResult:
+    at_fault = index == rejection.index
+    came_to = rejection.index is not None and index <= rejection.index
+    return ItemResult(
+        eid=eid_of(event),
+        partition=str(rejection.partitions[index]) if index < len(rejection.partitions) else None,
+        publishing_status=PublishingStatus.FAILED if at_fault else PublishingStatus.ABORTED,
+        step=rejection.step if came_to else rejection.reached,
+        detail=rejection.detail if at_fault else "",
+    )
+
+
+def appended(events: Sequence[Mapping[str, Any]], partitions: Sequence[int], fates: Mapping[int, Fate]) -> BatchOutcome:
+    if not any(isinstance(fate, Refused) for fate in fates.values()):
+        return STORED
+    items = (_written(event, at, fates[at]) for event, at in zip(events, partitions, strict=True))
+    return BatchOutcome(Verdict.NOT_ALL_STORED, tuple(items))
+
+
+def _written(event: Mapping[str, Any], partition: int, fate: Fate) -> ItemResult:
+    refused = isinstance(fate, Refused)
+    return ItemResult(
+        eid=eid_of(event),
+        partition=str(partition),
+        publishing_status=PublishingStatus.FAILED if refused else PublishingStatus.SUBMITTED,
+        step=Step.PUBLISHING,
+        detail=fate.reason if isinstance(fate, Refused) else "",
+    )
+
+
+def eid_of(event: Mapping[str, Any]) -> str:
+    """An event's id as text, empty when there is none."""
+    metadata = event.get("metadata")
+    eid = metadata.get("eid") if isinstance(metadata, dict) else None
+    return "" if eid is None else text_of(eid)

@@ -1,0 +1,97 @@
+"""Which partition an event goes to, by the strategy of its event type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nakadi.model.event_type import Category, EventType, PartitionStrategy
+from nakadi.publishing.javatext import signed, string_hash, text_of
+from nakadi.publishing.outcome import Rejected, Step
+from nakadi.publishing.paths import NoSuchField, segments, value_at
+
+Event = Mapping[str, Any]
+
+Draw = Callable[[int], int]
+"""A number below the one that is given, each as likely as the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition, and the key fields' values by which it was chosen if it was chosen by key."""
+
+    partition: int
+    key: str | None = None
+
+
+class Unplaceable(Exception):
+    """Raised when an event does not hold what its partition is chosen by."""
+
+
+Placing = Callable[[Event], Place]
+
+
+def placed(event_type: EventType, events: Sequence[Event], draw: Draw) -> list[Place]:
+    """A place for each event; raises `Rejected` at the first that has none."""
+    place = placing(event_type, draw)
+    places: list[Place] = []
+    for index, event in enumerate(events):
+        try:
+            places.append(place(event))
+        except Unplaceable as error:
+            chosen = [each.partition for each in places]
+            raise Rejected(Step.PARTITIONING, index, str(error), reached=Step.VALIDATING, partitions=chosen) from error
+    return places
+
+
+def placing(event_type: EventType, draw: Draw) -> Placing:
+    """How the events of this type find their partition."""
+    match event_type.partition_strategy:
+        case PartitionStrategy.RANDOM:
+            return _at_random(event_type.timeline.partitions, draw)
+        case PartitionStrategy.USER_DEFINED:
+            return _as_told(event_type.partitions)
+        case PartitionStrategy.HASH:
+            return _by_key(event_type)
+
+
+def _at_random(partitions: int, draw: Draw) -> Placing:
+    if partitions == 1:
+        only = Place(0)
+        return lambda _: only
+    return lambda _: Place(draw(partitions))
+
+
+def _as_told(partitions: tuple[str, ...]) -> Placing:
+    places = {name: Place(int(name)) for name in partitions}
+
+    def place(event: Event) -> Place:
+        metadata = event.get("metadata")
+        told = metadata.get("partition") if isinstance(metadata, dict) else None
+        if not isinstance(told, str):
+            raise Unplaceable("Failed to resolve partition. Failed to get partition from event metadata")
+        if told not in places:
+            raise Unplaceable(f"Failed to resolve partition. Invalid partition specified when publishing event: {told}")
+        return places[told]
+
+    return place
+
+
+def _by_key(event_type: EventType) -> Placing:
+    if not event_type.partition_key_fields:
+        raise Rejected(Step.PARTITIONING, reached=Step.VALIDATING)
+    root = ("data",) if event_type.category is Category.DATA else ()
+    paths = [(*root, *segments(field)) for field in event_type.partition_key_fields]
+    # The list that the hash points into is in the order of texts: 0, 1, 10, 11, 2.
+    numbers = [int(name) for name in sorted(event_type.partitions)]
+
+    def place(event: Event) -> Place:
+        try:
+            keys = [text_of(value_at(event, path)) for path in paths]
+        except NoSuchField as error:
+            raise Unplaceable(str(error)) from error
+        total = signed(sum(map(string_hash, keys)))
+        return Place(numbers[abs(total) % len(numbers)], ",".join(keys))
+
+    return place

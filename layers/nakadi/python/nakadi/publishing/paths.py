@@ -1,0 +1,43 @@
+"""Paths into an event: `order.id`, with quotes or a backslash where a name holds a dot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class NoSuchField(Exception):
+    """Raised when an event has nothing at a path; tells the one segment that leads nowhere."""
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(f"field {segment} doesn't exist.")
+
+
+def segments(path: str) -> tuple[str, ...]:
+    """The names of a path. Quotes protect dots, a backslash protects any symbol, an empty name ends the path."""
+    names: list[str] = []
+    name, quoted = "", False
+    symbols = iter(path)
+    for symbol in symbols:
+        match symbol:
+            case "'":
+                quoted = not quoted
+            case "\\":
+                name += next(symbols, "")
+            case "." if not quoted:
+                if not name:
+                    break
+                names.append(name)
+                name = ""
+            case _:
+                name += symbol
+    return (*names, name) if name else tuple(names)
+
+
+def value_at(event: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = event
+    for segment in path:
+        if not isinstance(value, dict) or segment not in value:
+            raise NoSuchField(segment)
+        value = value[segment]
+    return value

@@ -1,0 +1,193 @@
+"""Publishing: ownership, validate, partition, key, enrich, append.
+
+Each step works on the whole batch, and the first to find an event wanting gives the batch up. Up to the last step
+nothing is stored and nothing is changed, so that a batch can simply begin anew when its event type has moved to another
+timeline.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nakadi.access.permissions import Permissions
+from nakadi.administration.features import Features
+from nakadi.catalog.event_types import BUSY, EventTypes
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import Operation, Subject
+from nakadi.model.event_type import EventType
+from nakadi.model.events import Fate, Record, Refused
+from nakadi.model.outcomes import TryLater, Unavailable
+from nakadi.model.schema import Schema, SchemaType
+from nakadi.model.timeline import Timeline
+from nakadi.ports import Clock, EventLogs, SealedTopic, UnknownTopic
+from nakadi.publishing.batch import Batch, read
+from nakadi.publishing.compaction import keys_of
+from nakadi.publishing.enrichment import Origin, enriched
+from nakadi.publishing.outcome import BatchOutcome, Rejected, Step, appended, rejected
+from nakadi.publishing.ownership import Owners, check_owners, owners_of
+from nakadi.publishing.partitioning import Draw, placed
+from nakadi.publishing.validation import check_sizes, effective_schema_of, validate
+from nakadi.schemas.validator import Validators
+
+log = logging.getLogger(__name__)
+
+# A switch of timelines takes well under a second; whoever waits asks again this often.
+ASK_AGAIN_SECONDS = 0.05
+
+Attempt = Callable[[EventType], BatchOutcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A batch, who brings it, and for whom it is meant."""
+
+    batch: Batch
+    subject: Subject
+    flow_id: str
+    directed_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publisher:
+    """Takes batches of events in. `most_wait` is how many seconds a batch waits for maintenance to be over."""
+
+    event_types: EventTypes
+    validators: Validators
+    permissions: Permissions
+    features: Features
+    logs: EventLogs
+    clock: Clock
+    most_event_bytes: int
+    most_wait: float = 40.0
+    pause: Callable[[float], None] = time.sleep
+    draw: Draw = random.randrange
+
+    def publish(
+        self, event_type: str, body: bytes, subject: Subject, flow_id: str, directed_to: str | None = None
+    ) -> BatchOutcome:
+        """Store the events of a body; raises what keeps it from being looked at, such as `Malformed` or `NotFound`."""
+        delivery = Delivery(batch=read(body), subject=subject, flow_id=flow_id, directed_to=directed_to)
+        return self._carried_out(event_type, subject, lambda current: self._published(delivery, current))
+
+    def delete(self, event_type: str, body: bytes, subject: Subject, flow_id: str) -> BatchOutcome:
+        """Store a tombstone for each event of a body."""
+        delivery = Delivery(batch=read(body), subject=subject, flow_id=flow_id)
+        return self._carried_out(event_type, subject, lambda current: self._deleted(delivery, current))
+
+    def _published(self, delivery: Delivery, event_type: EventType) -> BatchOutcome:
+        events = delivery.batch.events
+        try:
+            owners = self._owners(delivery, event_type)
+            schema = self._validate(delivery, event_type)
+            places = placed(event_type, events, self.draw)
+            keys = keys_of(event_type, events, places)
+            partitions = [place.partition for place in places]
+            values = enriched(event_type, delivery.batch, self._origin(delivery, schema), partitions)
+        except Rejected as rejection:
+            return rejected(events, rejection)
+        directed_to = delivery.directed_to
+        records = (
+            Record(value, key, owner, directed_to) for value, key, owner in zip(values, keys, owners, strict=True)
+        )
+        return self._append(delivery, event_type, partitions, records)
+
+    def _deleted(self, delivery: Delivery, event_type: EventType) -> BatchOutcome:
+        events = delivery.batch.events
+        try:
+            owners = self._owners(delivery, event_type)
+            self._check_deletable(delivery, event_type)
+            places = placed(event_type, events, self.draw)
+            keys = keys_of(event_type, events, places)
+        except Rejected as rejection:
+            return rejected(events, rejection)
+        partitions = [place.partition for place in places]
+        tombstones = (Record(None, key, owner) for key, owner in zip(keys, owners, strict=True))
+        return self._append(delivery, event_type, partitions, tombstones)
+
+    def _carried_out(self, name: str, subject: Subject, attempt: Attempt) -> BatchOutcome:
+        """Attempt until the event type's current timeline is open, or for as long as one may be kept waiting."""
+        event_type = self.event_types.cached(name)
+        self.permissions.require(Operation.WRITE, event_type.resource, subject)
+        deadline = self.clock.monotonic() + self.most_wait
+        while True:
+            try:
+                return attempt(event_type)
+            except (SealedTopic, UnknownTopic):
+                event_type = self._moved(event_type, deadline)
+
+    def _moved(self, event_type: EventType, deadline: float) -> EventType:
+        """The event type, once it has another timeline than this."""
+        while True:
+            current = self.event_types.get(event_type.name)
+            if current.timeline.id != event_type.timeline.id:
+                return current
+            if self.clock.monotonic() >= deadline:
+                raise TryLater(BUSY)
+            self.pause(ASK_AGAIN_SECONDS)
+
+    def _owners(self, delivery: Delivery, event_type: EventType) -> Owners:
+        events, selector = delivery.batch.events, event_type.event_owner_selector
+        if not self._by_owner(event_type) or selector is None:
+            return [None] * len(events)
+        owners = owners_of(events, selector)
+        check_owners(events, owners, delivery.subject, self.permissions)
+        return owners
+
+    def _by_owner(self, event_type: EventType) -> bool:
+        selector = event_type.event_owner_selector
+        return selector is not None and self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ)
+
+    def _validate(self, delivery: Delivery, event_type: EventType) -> Schema:
+        """The schema that the events were found to follow."""
+        schema = self._json_schema(event_type)
+        reached = self._reached(event_type)
+        if schema is None:
+            detail = f"No json_schema found for event type: {event_type.name}"
+            raise Rejected(Step.VALIDATING, 0, detail, reached=reached)
+        judging = replace(event_type, schema=schema)
+        validator = self.validators.of(judging, lambda: effective_schema_of(judging))
+        validate(judging, delivery.batch, validator, most_bytes=self.most_event_bytes, reached=reached)
+        return schema
+
+    def _json_schema(self, event_type: EventType) -> Schema | None:
+        if event_type.schema.type is SchemaType.JSON:
+            return event_type.schema
+        versions = self.event_types.schemas(event_type)
+        return next((schema for schema in versions if schema.type is SchemaType.JSON), None)
+
+    def _check_deletable(self, delivery: Delivery, event_type: EventType) -> None:
+        if not event_type.cleanup_policy.compacts:
+            raise Rejected(Step.VALIDATING)
+        check_sizes(delivery.batch, most_bytes=self.most_event_bytes, reached=self._reached(event_type))
+
+    def _reached(self, event_type: EventType) -> Step:
+        """How far events came before any of them was validated: asking for their owners is a part of it."""
+        return Step.VALIDATING if self._by_owner(event_type) else Step.NONE
+
+    def _origin(self, delivery: Delivery, schema: Schema) -> Origin:
+        return Origin(
+            published_by=delivery.subject.name,
+            flow_id=delivery.flow_id,
+            received_at=self.clock.now(),
+            version=schema.version,
+        )
+
+    def _append(
+        self, delivery: Delivery, event_type: EventType, partitions: Sequence[int], records: Iterable[Record]
+    ) -> BatchOutcome:
+        batches: dict[int, list[Record]] = {}
+        for partition, record in zip(partitions, records, strict=True):
+            batches.setdefault(partition, []).append(record)
+        fates = self._store(event_type.timeline, batches) if batches else {}
+        return appended(delivery.batch.events, partitions, fates)
+
+    def _store(self, timeline: Timeline, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        try:
+            return self.logs.of(timeline.storage_id).append(timeline.topic, batches)
+        except Unavailable:
+            log.warning("Nothing is known to be stored in %s", timeline.topic, exc_info=True)
+            return dict.fromkeys(batches, Refused("internal error"))
