@@ -213,8 +213,6 @@ class Feed:
         self._waiting.add(follower)
         if self._more:
             self._read_on()
-        elif len(self._waiting) == len(self._followers):
-            self._clear()  # nobody needs what was read
 
     def _read_on(self) -> None:
         if not self._reading:
@@ -233,6 +231,8 @@ class Feed:
             self._more = True
             self._append(found)
             self._wake(self._waiting)
+        elif len(self._waiting) == len(self._followers):
+            self._clear()  # everybody has what was read
         if self._more and self._waiting:
             self._read_on()
 

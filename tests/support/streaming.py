@@ -1,0 +1,91 @@
+"""What streams are tried against: a log whose reads are seen, an outlet that keeps what was written."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nakadi.clock import SystemClock
+from nakadi.eventlogs.memory import MemoryLog
+from nakadi.http.message import ClientGone
+from nakadi.model.events import Record, Slice
+
+PATIENCE = 5.0
+
+
+class SeenLog:
+    """A log in memory. `reads` has the start of every read; `troubles` are raised by the next reads, one by one."""
+
+    def __init__(self, log: MemoryLog | None = None) -> None:
+        self._log = log or MemoryLog(SystemClock())
+        self.reads: list[int] = []
+        self.troubles: list[Exception] = []
+        self.watchers = 0
+        self.most_events = 1000
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def of(self, _storage_id: str) -> "SeenLog":
+        return self
+
+    def publish(self, topic: str, *values: str, partition: int = 0) -> None:
+        self._log.append(topic, {partition: [Record(f'"{value}"'.encode()) for value in values]})
+
+    def read(self, topic: str, partition: int, start: int, *, limit: int = 1000, max_bytes: int = 10**6) -> Slice:
+        self.reads.append(start)
+        if self.troubles:
+            raise self.troubles.pop(0)
+        return self._log.read(topic, partition, start, limit=min(limit, self.most_events), max_bytes=max_bytes)
+
+    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        self.watchers += 1
+        stop = self._log.watch(changed)
+
+        def ended() -> None:
+            self.watchers -= 1
+            stop()
+
+        return ended
+
+
+@dataclass
+class KeptOutlet:
+    """Keeps what is written. `slow` lets nothing through until it is told `room`."""
+
+    written: list[bytes] = field(default_factory=list)
+    slow: bool = False
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def write(self, chunk: bytes) -> None:
+        if self.leaving.is_set():
+            raise ClientGone
+        if self.slow:
+            await self.room.wait()
+        self.written.append(chunk)
+        self.came.set()
+
+    async def gone(self) -> None:
+        await self.leaving.wait()
+
+    async def draining(self) -> None:
+        await self.ending.wait()
+
+    @property
+    def text(self) -> str:
+        return b"".join(self.written).decode()
+
+    async def until(self, condition: Callable[[str], bool]) -> str:
+        """What was written, once it is what the test waits for."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition(self.text):
+                self.came.clear()
+                await self.came.wait()
+        return self.text
+
+    async def lines(self, count: int) -> Sequence[str]:
+        """The first lines, once there are as many."""
+        return (await self.until(lambda text: text.count("\n") >= count)).splitlines()[:count]

@@ -1,0 +1,395 @@
+"""Carrying facts to a session and actions to a client, over a log in memory."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from nakadi.clock import SystemClock
+from nakadi.cursors.service import Cursors
+from nakadi.http.message import ClientGone
+from nakadi.model.cursor import Position
+from nakadi.model.event_type import EventType
+from nakadi.model.events import Record
+from nakadi.model.outcomes import NotPermitted
+from nakadi.ports import OffsetUnavailable
+from nakadi.streaming import driver as driver_module
+from nakadi.streaming.driver import Driver
+from nakadi.streaming.feeds import Feeds
+from nakadi.streaming.lines import JsonLines, ServerSentEvents
+from nakadi.streaming.parameters import Limits
+from nakadi.streaming.places import Place
+from nakadi.streaming.session import End, Session
+from tests.support.builders import a_timeline, an_event_type
+from tests.support.streaming import PATIENCE, KeptOutlet, SeenLog
+
+Scenario = Callable[["Stage"], Awaitable[None]]
+
+
+class Stage:
+    """An event type, its log, and streams over it."""
+
+    def __init__(self) -> None:
+        self.log = SeenLog()
+        self.event_type = an_event_type(partitions=2)
+        self.log.create_topic(self.event_type.timeline.topic, 2)
+        self.feeds = Feeds(self.log)
+        self.asked_what_became = asyncio.Event()
+        self.running: list[asyncio.Task[None]] = []
+
+    def publish(self, *values: str, partition: int = 0) -> None:
+        self.log.publish(self.event_type.timeline.topic, *values, partition=partition)
+
+    def stream(self, outlet: KeptOutlet, starts: dict[str, Position] | None = None, **limits: float) -> Driver:
+        """A stream that is being served from now on."""
+        starts = starts or {"0": Position(1, -1)}
+        cursors = Cursors(self.log)
+        clock = SystemClock()
+        wanted = Limits(**{"flush_seconds": 1000} | limits)
+        driver = Driver(
+            Session(wanted, starts, clock.monotonic()),
+            [Place(self.feeds, cursors, self.event_type, *start) for start in starts.items()],
+            JsonLines(starts),
+            outlet,
+            clock=clock,
+            describe=lambda error: f"PROBLEM {error}".encode(),
+            find_out=self.asked_what_became.set,
+        )
+        self.running.append(asyncio.ensure_future(driver.run(wanted.stream_seconds)))
+        return driver
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*self.running)
+
+    def switched(self, *, events: int) -> EventType:
+        """The event type after a switch to another timeline, of which this many events were in partition 0."""
+        old = replace(self.event_type.timeline, latest_positions={0: events - 1, 1: -1})
+        new = a_timeline(order=old.order + 1, partitions=2)
+        self.log.create_topic(new.topic, 2)
+        changed = replace(self.event_type, timelines=(*self.event_type.timelines[:-1], old, new))
+        self.event_type = changed
+        return changed
+
+
+def play(scenario: Scenario) -> None:
+    async def played() -> None:
+        stage = Stage()
+        try:
+            await scenario(stage)
+        finally:
+            for task in stage.running:
+                task.cancel()
+            await asyncio.gather(*stage.running, return_exceptions=True)
+            stage.feeds.close()
+
+    asyncio.run(played())
+
+
+def line(offset: int, *values: str, partition: int = 0, timeline: int = 1) -> str:
+    events = ",".join(f'"{value}"' for value in values)
+    cursor = f'{{"partition":"{partition}","offset":"{Position(timeline, offset)}"}}'
+    return f'{{"cursor":{cursor},"events":[{events}]}}'
+
+
+def test_events_are_carried_as_they_come():
+    """What is published reaches the client, line by line. (L41, L45, L46)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        stage.publish("a", "b", "c")
+        stage.stream(outlet, batch_limit=2, stream_limit=4)
+        assert await outlet.lines(1) == [line(1, "a", "b")]
+        stage.publish("d")
+        await stage.ended()
+        assert outlet.text == f"{line(1, 'a', 'b')}\n{line(3, 'c', 'd')}\n"
+
+    play(scenario)
+
+
+def test_all_partitions_are_followed():
+    """A stream over several partitions carries each from its own start. (L20)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        stage.publish("a", "b")
+        stage.publish("c", partition=1)
+        stage.stream(outlet, {"0": Position(1, 0), "1": Position(1, -1)}, stream_limit=2)
+        await stage.ended()
+        assert sorted(outlet.text.splitlines()) == sorted([line(1, "b"), line(0, "c", partition=1)])
+
+    play(scenario)
+
+
+def test_small_lines_that_are_due_together_travel_together():
+    """Single-event batches of one read are not written one by one. (L46, L50)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        stage.publish(*map(str, range(500)))
+        stage.stream(outlet, stream_limit=500)
+        await stage.ended()
+        assert outlet.text.count("\n") == 500
+        assert len(outlet.written) < 10
+
+    play(scenario)
+
+
+def test_time_passes_without_events():
+    """Timers wake a stream that nothing else wakes. (L47, L49, L53)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        driver = stage.stream(outlet, flush_seconds=0.02, keep_alive_limit=3)
+        await stage.ended()
+        assert outlet.text == '{"cursor":{"partition":"0","offset":"001-0001--1"}}\n' * 3
+        assert driver.session.end is End.KEEP_ALIVES
+
+    play(scenario)
+
+
+def test_an_event_does_not_wait_for_a_timer():
+    """A stream with long time-outs sends a full batch at once."""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        stage.stream(outlet, flush_seconds=1000)
+        await asyncio.sleep(0.01)
+        stage.publish("a")
+        assert await outlet.lines(1) == [line(0, "a")]
+
+    play(scenario)
+
+
+def test_an_idle_stream_notices_that_its_client_has_gone():
+    """A client that leaves while nothing is sent ends the stream, which gives everything back. (L53)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        driver = stage.stream(outlet)
+        await asyncio.sleep(0.01)
+        outlet.leaving.set()
+        await stage.ended()
+        assert driver.session.end is End.GONE
+        assert stage.log.watchers == 0
+
+    play(scenario)
+
+
+def test_a_write_to_nobody_ends_the_stream():
+    """What an outlet raises is not swallowed, and everything is given back. (L53)"""
+
+    async def scenario(stage: Stage) -> None:
+        class Closed(KeptOutlet):
+            async def write(self, _chunk: bytes) -> None:
+                raise ClientGone
+
+        stage.publish("a")
+        stage.stream(Closed())
+        with pytest.raises(ClientGone):
+            await stage.ended()
+        assert stage.log.watchers == 0
+
+    play(scenario)
+
+
+def test_draining_ends_the_stream_with_what_it_holds():
+    """When the process ends, buffered events are sent and the stream ends by itself."""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        stage.publish("a", "b", "c")
+        stage.stream(outlet, batch_limit=2)
+        await outlet.lines(1)
+        outlet.ending.set()
+        await stage.ended()
+        assert outlet.text == f"{line(1, 'a', 'b')}\n{line(2, 'c')}\n"
+
+    play(scenario)
+
+
+def test_a_refusal_is_the_last_line():
+    """A reason to end is written behind what was sent. (L60)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        stage.publish("a")
+        driver = stage.stream(outlet)
+        await outlet.lines(1)
+        driver.tell(lambda _: driver.session.refused(NotPermitted("no more")))
+        await stage.ended()
+        assert outlet.text == f"{line(0, 'a')}\nPROBLEM no more\n"
+
+    play(scenario)
+
+
+def test_a_slow_client_holds_up_only_itself():
+    """While one client takes nothing, another one gets everything; the slow one gets it later. (L68)"""
+
+    async def scenario(stage: Stage) -> None:
+        slow, fast = KeptOutlet(slow=True), KeptOutlet()
+        stage.stream(slow, stream_limit=300)
+        stage.stream(fast, stream_limit=300)
+        for number in range(30):
+            stage.publish(*[f"{number}-{each}" * 100 for each in range(10)])
+        await fast.until(lambda text: text.count("\n") == 300)
+        assert slow.written == []
+        slow.room.set()
+        await stage.ended()
+        assert slow.text == fast.text
+
+    play(scenario)
+
+
+def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
+    """A stream whose client does not read is given up some time after its end. (L53)"""
+    monkeypatch.setattr(driver_module, "GRACE_SECONDS", 0.01)
+
+    async def scenario(stage: Stage) -> None:
+        stage.publish("a")
+        stage.stream(KeptOutlet(slow=True), stream_seconds=0.05)
+        with pytest.raises(TimeoutError):
+            await stage.ended()
+        assert stage.log.watchers == 0
+
+    play(scenario)
+
+
+def test_events_that_are_not_delivered_do_not_move_the_cursor():
+    """A partition with nothing but tombstones keeps telling where it was. (L58)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        stage.publish("a")
+        stage.log.append(stage.event_type.timeline.topic, {0: [Record(None, key="k")] * 3})
+        stage.stream(outlet, flush_seconds=0.05, keep_alive_limit=1)
+        await stage.ended()
+        assert outlet.text == f'{line(0, "a")}\n{{"cursor":{{"partition":"0","offset":"{Position(1, 0)}"}}}}\n'
+
+    play(scenario)
+
+
+# Timelines
+
+
+def test_a_stream_crosses_into_the_next_timeline():
+    """After the last event of a timeline, a stream that is open goes on with the next one's first. (L67)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        stage.publish("a", "b")
+        driver = stage.stream(outlet)
+        await outlet.lines(2)
+        driver.update(stage.switched(events=2))
+        stage.publish("c")
+        assert await outlet.lines(3) == [line(0, "a"), line(1, "b"), line(0, "c", timeline=2)]
+
+    play(scenario)
+
+
+def test_a_switch_in_the_middle_of_reading_loses_nothing():
+    """What is left of the old timeline comes before the new one's events. (L67, L68)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet(slow=True)
+        stage.log.most_events = 2
+        stage.publish(*"abcdef")
+        driver = stage.stream(outlet)
+        await asyncio.sleep(0.02)
+        driver.update(stage.switched(events=6))
+        stage.publish("g")
+        outlet.room.set()
+        lines = await outlet.lines(7)
+        assert lines == [line(n, v) for n, v in enumerate("abcdef")] + [line(0, "g", timeline=2)]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("consumed", range(-1, 6))
+def test_every_cursor_leads_to_exactly_what_follows_it(consumed):
+    """From any place, also across timelines and an empty one, a stream has no gap and no repeat. (L67, L68)"""
+
+    async def scenario(stage: Stage) -> None:
+        expected = [line(n, v) for n, v in enumerate("abc")] + [line(n, v, timeline=3) for n, v in enumerate("def")]
+        places = [Position(1, n) for n in range(3)] + [Position(3, n) for n in range(3)]
+        stage.publish(*"abc")
+        stage.switched(events=3)
+        stage.switched(events=0)
+        stage.publish(*"def")
+        outlet = KeptOutlet()
+        start = Position(1, -1) if consumed < 0 else places[consumed]
+        stage.stream(outlet, {"0": start}, flush_seconds=0.2, keep_alive_limit=1)
+        await stage.ended()
+        assert outlet.text.splitlines()[:-1] == expected[consumed + 1 :]
+
+    play(scenario)
+
+
+def test_events_that_expired_under_a_stream_end_it_with_a_reason():
+    """A stream whose next events are gone says so, as a cursor that points at them would. (L63)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        stage.log.troubles = [OffsetUnavailable("gone")]
+        stage.stream(outlet, {"0": Position(1, 4)})
+        await stage.ended()
+        assert outlet.text == (
+            f"PROBLEM offset 000000000000000004 for partition 0 event type {stage.event_type.name} is unavailable as "
+            "retention time of data elapsed. PATCH partition offset with valid and available offset\n"
+        )
+
+    play(scenario)
+
+
+def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
+    """A stream that was still in a timeline whose events went is told so, and not sent on over the gap. (L63, L68)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        topic = stage.event_type.timeline.topic
+        stage.publish("a")
+        driver = stage.stream(outlet)
+        await outlet.lines(1)
+        stage.log.delete_topic(topic)
+        stage.log._log._announcements.announce(topic, 0)
+        async with asyncio.timeout(PATIENCE):
+            await stage.asked_what_became.wait()
+        changed = stage.switched(events=5)
+        old, new = changed.timelines
+        driver.update(replace(changed, timelines=(replace(old, deleted=True), new)))
+        await stage.ended()
+        assert "PROBLEM offset 000000000000000000 for partition 0" in outlet.text
+
+    play(scenario)
+
+
+def test_a_missing_topic_ends_nothing_by_itself():
+    """Only the event type can say what became of a topic that is not found; until then the stream stays. (L61)"""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        stage.log.delete_topic(stage.event_type.timeline.topic)
+        driver = stage.stream(outlet, flush_seconds=0.02)
+        assert (await outlet.lines(1))[0].startswith('{"cursor"')
+        assert stage.asked_what_became.is_set()
+        assert driver.session.end is None
+
+    play(scenario)
+
+
+# Form
+
+
+def test_the_form_of_lines_is_not_the_drivers_business():
+    """Server-sent events are carried just the same, and begin at once."""
+
+    async def scenario(stage: Stage) -> None:
+        outlet = KeptOutlet()
+        starts = {"0": Position(1, -1)}
+        driver = stage.stream(outlet, starts)
+        driver._lines = ServerSentEvents(starts)
+        opening = 'retry: 3000\nid: [{"partition":"0","offset":"001-0001--1"}]\n\n'
+        assert await outlet.until(lambda text: text.endswith("\n\n")) == opening
+
+    play(scenario)

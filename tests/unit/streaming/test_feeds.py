@@ -1,0 +1,329 @@
+"""One reader for all who follow a partition."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.timeline import Timeline
+from nakadi.ports import OffsetUnavailable, UnknownTopic
+from nakadi.streaming import feeds as feeds_module
+from nakadi.streaming.feeds import Feeds, Follower
+from tests.support.builders import a_timeline
+from tests.support.streaming import PATIENCE, SeenLog
+
+Scenario = Callable[["Stage"], Awaitable[None]]
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.log = SeenLog()
+        self.timeline: Timeline = a_timeline()
+        self.log.create_topic(self.timeline.topic, 1)
+        self.feeds = Feeds(self.log)
+        self.woken = asyncio.Event()
+
+    def publish(self, *values: str) -> None:
+        self.log.publish(self.timeline.topic, *values)
+
+    async def follow(self, offset: int = 0) -> Follower:
+        return await self.feeds.follow(self.timeline, 0, offset, self.woken.set)
+
+    async def taken(self, follower: Follower, count: int) -> list[str]:
+        """The next events of a follower, once there are as many."""
+        found: list[str] = []
+        async with asyncio.timeout(PATIENCE):
+            while len(found) < count:
+                self.woken.clear()
+                run = follower.take()
+                if run is None:
+                    await self.woken.wait()
+                elif len(run):
+                    found += [value.strip('"') for value in run.joined.decode().split(",")]
+        return found
+
+    async def idle(self) -> None:
+        """Until nothing more is read."""
+        seen = -1
+        while seen != len(self.log.reads):
+            seen = len(self.log.reads)
+            await asyncio.sleep(0.02)
+
+
+def play(scenario: Scenario) -> None:
+    async def played() -> None:
+        async with a_stage() as stage:
+            await scenario(stage)
+
+    asyncio.run(played())
+
+
+@asynccontextmanager
+async def a_stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    try:
+        yield stage
+    finally:
+        stage.feeds.close()
+
+
+def test_what_is_there_is_taken_from_the_offset_on():
+    """A follower gets the events from its offset on, in order. (L33)"""
+
+    async def scenario(stage: Stage) -> None:
+        stage.publish("a", "b", "c", "d")
+        assert await stage.taken(await stage.follow(1), 3) == ["b", "c", "d"]
+
+    play(scenario)
+
+
+def test_new_events_wake_whoever_waits():
+    """An event that is stored while a follower waits reaches it, without anybody having looked in between."""
+
+    async def scenario(stage: Stage) -> None:
+        follower = await stage.follow()
+        assert follower.take() is None
+        await stage.idle()
+        reads = len(stage.log.reads)
+        await asyncio.sleep(0.05)
+        assert len(stage.log.reads) == reads
+        stage.publish("a")
+        assert await stage.taken(follower, 1) == ["a"]
+
+    play(scenario)
+
+
+def test_the_log_is_read_once_for_everybody():
+    """Followers that keep up share what was read."""
+
+    async def scenario(stage: Stage) -> None:
+        followers = [await stage.follow() for _ in range(20)]
+        for follower in followers:
+            assert follower.take() is None
+        await stage.idle()
+        before = len(stage.log.reads)
+        stage.publish("a", "b")
+        for follower in followers:
+            assert await stage.taken(follower, 2) == ["a", "b"]
+        await stage.idle()
+        assert len(stage.log.reads) - before == 2, "one that finds the events, one that finds no more"
+
+    play(scenario)
+
+
+def test_one_that_comes_from_behind_catches_up_and_joins():
+    """A follower from further back reads for itself until it is where the others are, and misses nothing. (L34, L68)"""
+
+    async def scenario(stage: Stage) -> None:
+        stage.log.most_events = 3
+        stage.publish(*map(str, range(20)))
+        ahead = await stage.follow(20)
+        assert ahead.take() is None
+        await stage.idle()
+        behind = await stage.follow(0)
+        assert await stage.taken(behind, 20) == list(map(str, range(20)))
+        assert behind.take() is None
+        await stage.idle()
+        before = len(stage.log.reads)
+        stage.publish("new")
+        assert await stage.taken(behind, 1) == ["new"]
+        assert await stage.taken(ahead, 1) == ["new"]
+        await stage.idle()
+        assert len(stage.log.reads) - before == 2
+
+    play(scenario)
+
+
+def test_one_ahead_of_the_reader_takes_it_along():
+    """A follower at the end does not wait for one that began far back; both get everything."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.log.most_events = 2
+        stage.publish(*map(str, range(10)))
+        behind = await stage.follow(0)
+        assert await stage.taken(behind, 2) == ["0", "1"]
+        ahead = await stage.follow(10)
+        assert ahead.take() is None
+        stage.publish("new")
+        assert await stage.taken(ahead, 1) == ["new"]
+        assert await stage.taken(behind, 9) == [*map(str, range(2, 10)), "new"]
+
+    play(scenario)
+
+
+def test_followers_that_catch_up_together_read_together():
+    """Several who come from the same place share the reads."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.publish(*map(str, range(10)))
+        ahead = await stage.follow(10)
+        assert ahead.take() is None
+        await stage.idle()
+        followers = [await stage.follow(0) for _ in range(10)]
+        for follower in followers:
+            assert follower.take() is None
+        for follower in followers:
+            assert len(await stage.taken(follower, 10)) == 10
+        assert stage.log.reads.count(0) == 1
+
+    play(scenario)
+
+
+def test_a_slow_follower_keeps_nobody_and_little_memory(monkeypatch):
+    """The window is bounded: whoever falls out of it reads for itself, and still gets everything. (L68)"""
+    monkeypatch.setattr(feeds_module, "WINDOW_BYTES", 5000)
+
+    async def scenario(stage: Stage) -> None:
+        fast, slow = await stage.follow(), await stage.follow()
+        assert slow.take() is None
+        assert fast.take() is None
+        for number in range(50):
+            stage.publish(str(number))
+            assert await stage.taken(fast, 1) == [str(number)]
+        window = fast._feed._window
+        assert len(window) < 10
+        assert await stage.taken(slow, 50) == list(map(str, range(50)))
+
+    play(scenario)
+
+
+def test_nothing_is_kept_when_everybody_has_it():
+    """Once all followers have taken what was read, it is let go."""
+
+    async def scenario(stage: Stage) -> None:
+        follower = await stage.follow()
+        stage.publish("a")
+        assert await stage.taken(follower, 1) == ["a"]
+        assert follower.take() is None
+        await stage.idle()
+        assert follower._feed._window == []
+
+    play(scenario)
+
+
+def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
+    """Reading is tried again where it stopped, and nothing is lost or repeated. (L63)"""
+    monkeypatch.setattr(feeds_module, "SHORTEST_PAUSE", 0.001)
+
+    async def scenario(stage: Stage) -> None:
+        stage.log.troubles = [Unavailable("down"), Unavailable("still down")]
+        follower = await stage.follow()
+        stage.publish("a")
+        assert await stage.taken(follower, 1) == ["a"]
+        assert stage.log.reads[:3] == [0, 0, 0]
+
+    play(scenario)
+
+
+def test_pauses_grow_and_shrink_again(monkeypatch):
+    """A log that stays away is asked less and less often; once it answers, the next trouble starts small."""
+    monkeypatch.setattr(feeds_module, "SHORTEST_PAUSE", 0.001)
+    monkeypatch.setattr(feeds_module, "LONGEST_PAUSE", 0.003)
+
+    async def scenario(stage: Stage) -> None:
+        stage.log.troubles = [Unavailable("down")] * 4
+        follower = await stage.follow()
+        stage.publish("a")
+        assert await stage.taken(follower, 1) == ["a"]
+        assert follower._feed._reader._pause == 0.001
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("trouble", [OffsetUnavailable("gone"), UnknownTopic("gone")])
+def test_what_cannot_be_read_any_more_is_told(trouble, behind):
+    """If the events that come next are gone, whoever needs them is told. (L63)"""
+
+    async def scenario(stage: Stage) -> None:
+        stage.publish("a", "b")
+        if behind:
+            ahead = await stage.follow(2)
+            assert ahead.take() is None
+            await stage.idle()
+        stage.log.troubles = [trouble]
+        follower = await stage.follow(0)
+        with pytest.raises(type(trouble)):
+            await stage.taken(follower, 1)
+
+    play(scenario)
+
+
+def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
+    """A follower that arrives where another one failed is told as well instead of waiting for ever."""
+
+    async def scenario(stage: Stage) -> None:
+        staying = await stage.follow(1)
+        stage.log.troubles = [OffsetUnavailable("gone"), OffsetUnavailable("gone")]
+        with pytest.raises(OffsetUnavailable):
+            await stage.taken(staying, 1)
+        another = await stage.follow(1)
+        with pytest.raises(OffsetUnavailable):
+            await stage.taken(another, 1)
+
+    play(scenario)
+
+
+def test_a_log_is_watched_only_while_somebody_follows():
+    """With the last follower, feed and watch are given back; the next one starts anew."""
+
+    async def scenario(stage: Stage) -> None:
+        first, second = await stage.follow(), await stage.follow()
+        assert stage.log.watchers == 1
+        first.leave()
+        first.leave()
+        assert stage.log.watchers == 1
+        second.leave()
+        assert stage.log.watchers == 0
+        stage.publish("a")
+        assert await stage.taken(await stage.follow(), 1) == ["a"]
+
+    play(scenario)
+
+
+def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
+    """When the last follower leaves while the log is away, nobody asks it any more."""
+    monkeypatch.setattr(feeds_module, "SHORTEST_PAUSE", 0.001)
+
+    async def scenario(stage: Stage) -> None:
+        stage.log.troubles = [Unavailable("down")] * 1000
+        follower = await stage.follow()
+        assert follower.take() is None
+        await asyncio.sleep(0.01)
+        follower.leave()
+        await stage.idle()
+        reads = len(stage.log.reads)
+        await asyncio.sleep(0.02)
+        assert len(stage.log.reads) == reads
+
+    play(scenario)
+
+
+def test_an_event_published_while_a_read_is_under_way_is_found():
+    """News that comes during a read makes for another one. (L36)"""
+
+    async def scenario(stage: Stage) -> None:
+        follower = await stage.follow()
+        for number in range(200):
+            assert follower.take() is None
+            stage.publish(str(number))
+            assert await stage.taken(follower, 1) == [str(number)]
+
+    play(scenario)
+
+
+def test_news_after_the_loop_was_closed_hurts_nobody():
+    """A publisher does not notice that a loop has ended before its streams did."""
+    log = SeenLog()
+    timeline = a_timeline()
+    log.create_topic(timeline.topic, 1)
+    feeds = Feeds(log)
+
+    async def scenario() -> None:
+        await feeds.follow(timeline, 0, 0, lambda: None)
+
+    asyncio.run(scenario())
+    log.publish(timeline.topic, "a")
+    feeds.close()
