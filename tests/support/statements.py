@@ -109,13 +109,13 @@ def _test_docstrings(path: Path) -> Iterator[str]:
 
 
 def _with_ranges_written_out(docstring: str) -> str:
-    """`R215-R217` and `R215–R217` name the ones between, too."""
+    """`R215-R217` names the ones between, too."""
 
     def written_out(match: re.Match[str]) -> str:
         letter, first, last = match[1], int(match[2]), int(match[3])
         return " ".join(f"{letter}{number}" for number in range(first, last + 1))
 
-    return re.sub(r"\b([RPLCS])(\d+)[-–]\1?(\d+)\b", written_out, docstring)
+    return re.sub(r"\b([RPLCS])(\d+)[-\u2013]\1?(\d+)\b", written_out, docstring)
 
 
 def _numbers(text: str) -> Iterator[str]:

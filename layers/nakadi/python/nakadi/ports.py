@@ -142,7 +142,14 @@ class EventLog(Protocol):
         """Store records, and tell each partition's fate."""
 
     def read(
-        self, topic: str, partition: int, start: int, *, limit: int = 1000, max_bytes: int = 4_000_000, wait: float = 0.0
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = 1000,
+        max_bytes: int = 4_000_000,
+        wait: float = 0.0,
     ) -> Slice:
         """Events from offset `start` on, tombstones included.
 

@@ -32,10 +32,18 @@ class KeySet:
 
     def key(self, key_id: str | None) -> jwt.PyJWK | None:
         """The key of this id; without an id, the only key there is."""
-        with self._lock:
-            if self._older_than(KEEP_SECONDS) or (not self._find(key_id) and self._older_than(LOOK_AGAIN_SECONDS)):
+        known = self._find(key_id)
+        if known is not None and not self._older_than(KEEP_SECONDS):
+            return known
+        # One caller looks again; others wait for it only if they have nothing to go on with.
+        if not self._lock.acquire(blocking=known is None):
+            return known
+        try:
+            if self._older_than(KEEP_SECONDS if self._find(key_id) else LOOK_AGAIN_SECONDS):
                 self._refresh()
-            return self._find(key_id)
+        finally:
+            self._lock.release()
+        return self._find(key_id)
 
     def _find(self, key_id: str | None) -> jwt.PyJWK | None:
         if key_id is None and len(self._keys) == 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from nakadi.caching import Cache
@@ -10,7 +11,8 @@ from nakadi.catalog.documents import event_type_body, event_type_of, schema_body
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
 from nakadi.model.schema import Schema
-from nakadi.ports import ABSENT, ChangedMeanwhile, Change, Put, Registry, Remove
+from nakadi.model.timeline import Timeline
+from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Put, Registry, Remove
 
 KIND = "event-types"
 SCHEMAS = "schemas"
@@ -77,34 +79,26 @@ class EventTypes:
         self._listeners.append(listener)
 
     def add(self, event_type: EventType, *conditions: Change) -> None:
+        put = Put(KIND, event_type.name, event_type_body(event_type), expected=ABSENT)
         try:
-            self._write(
-                event_type.name,
-                Put(KIND, event_type.name, event_type_body(event_type), expected=ABSENT),
-                _schema_put(event_type),
-                *conditions,
-            )
+            self._write(event_type.name, put, _schema_put(event_type), *conditions)
         except ChangedMeanwhile as error:
-            if error.change.kind != KIND:
-                raise
-            raise taken(event_type.name) from error
+            if error.change is put:
+                raise taken(event_type.name) from error
+            raise
 
-    def replace(self, old: EventType, new: EventType, *conditions: Change) -> None:
-        """Store `new` if nobody has touched `old` meanwhile; raises `ChangedMeanwhile` otherwise."""
+    def replace(self, old: EventType, new: EventType, *conditions: Change) -> EventType:
+        """Store `new` if nobody has touched `old` meanwhile, else raise `ChangedMeanwhile`; `new` as it is stored."""
         put = Put(KIND, old.name, event_type_body(new), expected=old.revision)
         added = () if new.schema.version == old.schema.version else (_schema_put(new),)
         self._write(old.name, put, *added, *conditions)
+        return replace(new, revision=old.revision + 1)
 
     def remove(self, event_type: EventType, *conditions: Change) -> None:
         """Remove it, leaving a note of what has to be cleared away; raises `ChangedMeanwhile`."""
         timelines = (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
-        topics = [[each.storage_id, each.topic] for each in timelines if not each.deleted]
-        self._write(
-            event_type.name,
-            Remove(KIND, event_type.name, expected=event_type.revision),
-            Put(LEFTOVERS, event_type.id, {"topics": topics}),
-            *conditions,
-        )
+        remove = Remove(KIND, event_type.name, expected=event_type.revision)
+        self._write(event_type.name, remove, leftover(event_type.id, timelines), *conditions)
 
     def again_if_changed(self, attempt: Callable[[], Result]) -> Result:
         """Carry out read-decide-write until nobody wrote in between."""
@@ -122,6 +116,12 @@ class EventTypes:
             self._cache.forget(name)
         for listener in self._listeners:
             listener(name)
+
+
+def leftover(key: str, timelines: Iterable[Timeline]) -> Put:
+    """The note that these timelines' events are to be cleared away."""
+    topics = [[each.storage_id, each.topic] for each in timelines if not each.deleted]
+    return Put(LEFTOVERS, key, {"topics": topics})
 
 
 def unknown(name: str) -> NotFound:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-import string
 import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -34,12 +33,19 @@ SUSPICIOUS = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]|%25|/\.{1,2}
 HALF_AN_ESCAPE = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
 
 Authenticate = Callable[[Request], Subject]
+Answered = Callable[[str, int, float], None]
+"""Told of every answer: the operation, its status, the seconds that it took."""
+
+
+def nobody_counts(_operation: str, _status: int, _seconds: float) -> None:
+    pass
 
 
 class Application:
-    def __init__(self, routes: Iterable[Route], authenticate: Authenticate) -> None:
+    def __init__(self, routes: Iterable[Route], authenticate: Authenticate, answered: Answered = nobody_counts) -> None:
         self.router = Router(routes)
         self._authenticate = authenticate
+        self._answered = answered
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
@@ -72,7 +78,7 @@ class Application:
             except (NotAuthenticated, NotPermitted) as refusal:
                 return token_problem(refusal)
             return self._dispatch(compression.unpacked(request))
-        except Exception as error:  # the last line of defence: a client always gets a Problem
+        except Exception as error:  # noqa: BLE001  # the last line of defence: a client always gets a Problem
             return negotiation.adapted(request, self._problem(request, error))
 
     def _dispatch(self, request: Request) -> Answer:
@@ -80,8 +86,17 @@ class Application:
         if request.method == "OPTIONS":
             return Response(200, {"allow": self.router.allowed(raw_path)})
         route, parameters = self.router.find(request.method, raw_path)
-        negotiation.check(request, route)
-        return route.handler(replace(request, path_parameters=parameters))
+        began = time.perf_counter()
+        answer = self._handled(route, replace(request, path_parameters=parameters))
+        self._answered(route.operation, answer.status, time.perf_counter() - began)
+        return answer
+
+    def _handled(self, route: Route, request: Request) -> Answer:
+        try:
+            negotiation.check(request, route)
+            return route.handler(request)
+        except Exception as error:  # noqa: BLE001  # counted with the operation that it belongs to
+            return negotiation.adapted(request, self._problem(request, error))
 
     def _problem(self, request: Request, error: Exception) -> Response:
         problem = problem_of(error)
@@ -92,8 +107,7 @@ class Application:
 
 
 def new_flow_id() -> str:
-    alphabet = string.ascii_letters + string.digits
-    return "".join(secrets.choice(alphabet) for _ in range(24))
+    return secrets.token_hex(12)
 
 
 def _raw_path(request: Request) -> str:

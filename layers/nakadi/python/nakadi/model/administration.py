@@ -54,7 +54,7 @@ class Feature(StrEnum):
     REPARTITIONING = "repartitioning"
     EVENT_OWNER_SELECTOR_AUTHZ = "event_owner_selector_authz"
     ACCESS_LOG_ENABLED = "access_log_enabled"
-    TOKEN_SUBSCRIPTIONS_ITERATION = "token_subscriptions_iteration"
+    TOKEN_SUBSCRIPTIONS_ITERATION = "token_subscriptions_iteration"  # noqa: S105  # a feature, no password
     RETURN_BODY_ON_CREATE_UPDATE_EVENT_TYPE = "return_body_on_create_update_event_type"
     VALIDATE_SUBSCRIPTION_OWNING_APPLICATION = "validate_subscription_owning_application"
     VALIDATE_EVENT_TYPE_OWNING_APPLICATION = "validate_event_type_owning_application"

@@ -1,15 +1,18 @@
-"""Events as the event log keeps them."""
+"""Events as the event log keeps them.
+
+What there is one of per event is a named tuple: it is made at a third of the cost of a frozen dataclass.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from nakadi.model.authorization import Attribute
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What a publisher hands to the log.
 
     `value` is the event as compact JSON text in UTF-8, without any line break; None is a tombstone.
@@ -23,8 +26,7 @@ class Record:
     directed_to: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
+class StoredEvent(NamedTuple):
     """A record in its place."""
 
     offset: int

@@ -1,0 +1,105 @@
+"""Creating an event type."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from uuid import uuid4
+
+from nakadi.administration.features import Features
+from nakadi.administration.storages import Storages
+from nakadi.catalog import drafts, rules
+from nakadi.catalog.data_lake import check_data_lake_annotations
+from nakadi.catalog.event_types import EventTypes, taken
+from nakadi.catalog.limits import Limits
+from nakadi.catalog.moments import now_in_milliseconds
+from nakadi.catalog.soundness import check_schema
+from nakadi.catalog.timelines import first_timeline
+from nakadi.catalog.violations import violations
+from nakadi.model.administration import Feature
+from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy
+from nakadi.model.outcomes import Conflict, Fault, Invalid, SwitchedOff, Violations
+from nakadi.model.schema import Schema, Version
+from nakadi.ports import ChangedMeanwhile, Clock, EventLogs
+
+log = logging.getLogger(__name__)
+
+AUTHORIZATION_MANDATORY = "Authorization section is mandatory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    event_types: EventTypes
+    storages: Storages
+    features: Features
+    logs: EventLogs
+    clock: Clock
+    limits: Limits
+
+    def create(self, draft: EventTypeDraft) -> EventType:
+        """Register an event type. When this returns, events can be published and read."""
+        if self.features.is_on(Feature.DISABLE_EVENT_TYPE_CREATION):
+            raise SwitchedOff("Event Type creation is disabled")
+        check_fields(draft)
+        self.features.require_writable()
+        event_type = self._judged(draft)
+        if self.event_types.find(event_type.name) is not None:
+            raise taken(event_type.name)
+        return self._stored(event_type)
+
+    def _judged(self, draft: EventTypeDraft) -> EventType:
+        """The event type that the draft asks for, if no rule stands against it. The order is the clients' to see."""
+        assert draft.schema is not None
+        assert draft.category is not None
+        assert draft.cleanup_policy is not None
+        self.limits.check_retention(draft.retention_time)
+        check_data_lake_annotations(
+            draft.annotations or {}, mandatory=self.features.is_on(Feature.FORCE_DATA_LAKE_ANNOTATIONS)
+        )
+        text = check_schema(draft.schema, draft)
+        rules.check_cleanup_policy(draft.cleanup_policy, draft.category)
+        rules.check_enrichment(draft.enrichment_strategies or (), draft.category)
+        strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
+        if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
+            raise Invalid(AUTHORIZATION_MANDATORY)
+        drafts.check_authorization(draft.authorization)
+        rules.check_owner_selector(draft.event_owner_selector)
+        return self._new(draft, text, strategy)
+
+    def _new(self, draft: EventTypeDraft, text: str, strategy: PartitionStrategy) -> EventType:
+        now = now_in_milliseconds(self.clock)
+        statistic = drafts.statistics(draft.default_statistic)
+        partitions = rules.partition_count(
+            statistic, default=self.limits.default_partitions, maximum=self.limits.max_partitions
+        )
+        return EventType(
+            id=str(uuid4()),
+            schema=Schema(text=text, version=Version(), created_at=now),
+            partition_strategy=strategy,
+            default_statistic=statistic,
+            retention_time=draft.retention_time or self.limits.retention_default,
+            annotations=draft.annotations or {},
+            labels=draft.labels or {},
+            created_at=now,
+            updated_at=now,
+            timelines=(first_timeline(self.storages.chosen().id, partitions, now),),
+            **drafts.plain_fields(draft),
+        )
+
+    def _stored(self, event_type: EventType) -> EventType:
+        """First the place for its events, then the event type: nobody finds one without the other."""
+        timeline = event_type.timeline
+        event_log = self.logs.of(timeline.storage_id)
+        event_log.create_topic(timeline.topic, timeline.partitions)
+        try:
+            self.event_types.add(event_type, *self.storages.still_there(timeline.storage_id))
+        except (Conflict, Fault, ChangedMeanwhile):
+            event_log.delete_topic(timeline.topic)
+            raise
+        return event_type
+
+
+def check_fields(draft: EventTypeDraft) -> None:
+    found = violations(draft)
+    if found:
+        raise Violations(found)

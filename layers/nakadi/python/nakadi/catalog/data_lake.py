@@ -1,0 +1,45 @@
+"""The annotations that a data lake goes by: whether events are kept there, for how long, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from nakadi.model.outcomes import Invalid
+
+MATERIALIZE = "datalake.zalando.org/materialize-events"
+PERIOD = "datalake.zalando.org/retention-period"
+REASON = "datalake.zalando.org/retention-period-reason"
+
+_PERIOD = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
+_FEWEST_AND_MOST = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
+
+
+def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandatory: bool = False) -> None:
+    materialize, period = annotations.get(MATERIALIZE), annotations.get(PERIOD)
+    if mandatory and materialize is None:
+        raise Invalid(f"Annotation {MATERIALIZE} is required")
+    if materialize not in (None, "on", "off"):
+        raise Invalid(f'Annotation {MATERIALIZE} must be "on" or "off", not "{materialize}"')
+    if materialize == "on" and period is None:
+        raise Invalid(f'Annotation {PERIOD} is required when {MATERIALIZE} is "on"')
+    if period is not None:
+        _check_period(period, annotations.get(REASON))
+
+
+def _check_period(period: str, reason: str | None) -> None:
+    if not reason:
+        raise Invalid(f"Annotation {REASON} is required when {PERIOD} is set")
+    if period != "unlimited" and not _is_period(period):
+        raise Invalid(
+            f'Annotation {PERIOD} must be "unlimited" or a period of 7 to 3650 days, 1 to 521 weeks, 1 to 120 months '
+            f'or 1 to 10 years, such as "30 days" or "2y", not "{period}"'
+        )
+
+
+def _is_period(text: str) -> bool:
+    period = _PERIOD.fullmatch(text)
+    if period is None:
+        return False
+    fewest, most = _FEWEST_AND_MOST[(period[2] or period[3])[0]]
+    return fewest <= int(period[1]) <= most

@@ -1,0 +1,131 @@
+"""Timelines: moving an event type to a new generation of its log, perhaps in another storage.
+
+A switch has two writes. The first announces the new timeline, so that nobody begins another one. Then the new topic is
+made and the old one sealed: from there on publishers find the old topic closed, and ask again until the second write
+puts the new timeline in its place. Every step can be repeated; a switch that was cut short is finished by the next
+one who looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+from nakadi.access.permissions import Permissions, denied
+from nakadi.administration.features import Features
+from nakadi.administration.storages import Storages
+from nakadi.catalog.event_types import EventTypes
+from nakadi.model.administration import AdminPermission
+from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Conflict, Invalid, NotFound
+from nakadi.model.timeline import Timeline
+from nakadi.ports import Change, Clock, EventLogs
+
+# A switch takes less than a second; one that has taken this long was cut short.
+ABANDONED_AFTER = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timelines:
+    event_types: EventTypes
+    storages: Storages
+    permissions: Permissions
+    features: Features
+    logs: EventLogs
+    clock: Clock
+
+    def of(self, name: str, subject: Subject) -> tuple[Timeline, ...]:
+        """Every timeline, by order. Whether the event type exists is only for administrators to learn."""
+        self._require_administrator(name, AdminPermission.READ, subject)
+        event_type = self.event_types.find(name)
+        if event_type is None:
+            raise NotFound(f'EventType "{name}" does not exist')
+        return (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
+
+    def switch(self, name: str, storage_id: str | None, subject: Subject) -> None:
+        """Begin a new timeline in a storage."""
+        self.features.require_writable()
+        self.event_types.get(name)
+        self._require_administrator(name, AdminPermission.WRITE, subject)
+        self._complete(self.event_types.again_if_changed(lambda: self._announce(name, storage_id)))
+
+    def finish_abandoned(self, event_type: EventType) -> None:
+        """Finish a switch that whoever began it did not."""
+        if abandoned(event_type, self.clock.now()):
+            self._complete(event_type)
+
+    def _require_administrator(self, name: str, permission: AdminPermission, subject: Subject) -> None:
+        if not self.permissions.is_administrator(subject, permission):
+            raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, name))
+
+    def _announce(self, name: str, storage_id: str | None) -> EventType:
+        event_type = self.event_types.get(name)
+        if event_type.cleanup_policy.compacts:
+            raise Invalid("It is not possible to create a timeline for event type with 'compact' cleanup_policy")
+        still_there = self._storage_checks(storage_id)
+        if event_type.switching_to is not None:
+            self.finish_abandoned(event_type)
+            raise Conflict(f"Timeline is already being created for: {name}")
+        announced = replace(event_type, switching_to=next_timeline(event_type, str(storage_id), self.clock.now()))
+        return self.event_types.replace(event_type, announced, *still_there)
+
+    def _storage_checks(self, storage_id: str | None) -> tuple[Change, ...]:
+        try:
+            if storage_id is not None:
+                return self.storages.still_there(storage_id)
+        except NotFound:
+            pass
+        raise Invalid(f"No storage with id: {'null' if storage_id is None else storage_id}")
+
+    def _complete(self, event_type: EventType) -> None:
+        following = event_type.switching_to
+        assert following is not None
+        self.logs.of(following.storage_id).create_topic(following.topic, following.partitions)
+        positions = self._seal(event_type.timeline)
+        self.event_types.replace(event_type, switched(event_type, positions, self.clock.now()))
+
+    def _seal(self, timeline: Timeline) -> Mapping[int, int]:
+        """Close a topic; the last offset of each partition."""
+        old_log = self.logs.of(timeline.storage_id)
+        old_log.seal_topic(timeline.topic)
+        bounds = old_log.bounds(timeline.topic, range(timeline.partitions))
+        return {partition: each.next - 1 for partition, each in bounds.items()}
+
+
+def abandoned(event_type: EventType, now: datetime) -> bool:
+    following = event_type.switching_to
+    return following is not None and now - following.created_at > ABANDONED_AFTER
+
+
+def first_timeline(storage_id: str, partitions: int, now: datetime) -> Timeline:
+    return replace(_timeline(1, storage_id, partitions, now), switched_at=now)
+
+
+def next_timeline(event_type: EventType, storage_id: str, now: datetime) -> Timeline:
+    """The timeline that is to follow, with as many partitions."""
+    current = event_type.timeline
+    return _timeline(current.order + 1, storage_id, current.partitions, now)
+
+
+def switched(event_type: EventType, positions: Mapping[int, int], now: datetime) -> EventType:
+    """The event type with its announced timeline in use, and the old one closed at these positions."""
+    *closed, current = event_type.timelines
+    assert event_type.switching_to is not None
+    kept_until = now + timedelta(milliseconds=event_type.retention_time)
+    ended = replace(current, latest_positions=dict(positions), cleaned_up_at=kept_until)
+    begun = replace(event_type.switching_to, switched_at=now)
+    return replace(event_type, timelines=(*closed, ended, begun), switching_to=None)
+
+
+def _timeline(order: int, storage_id: str, partitions: int, now: datetime) -> Timeline:
+    return Timeline(
+        id=str(uuid4()),
+        order=order,
+        storage_id=storage_id,
+        topic=uuid4().hex,
+        partitions=partitions,
+        created_at=now,
+    )

@@ -1,0 +1,114 @@
+"""Changing an event type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from nakadi.access import lists
+from nakadi.access.permissions import Permissions
+from nakadi.administration.features import Features
+from nakadi.catalog import changes, drafts, rules
+from nakadi.catalog.creation import AUTHORIZATION_MANDATORY, check_fields
+from nakadi.catalog.data_lake import check_data_lake_annotations
+from nakadi.catalog.event_types import EventTypes
+from nakadi.catalog.limits import Limits
+from nakadi.catalog.moments import now_in_milliseconds
+from nakadi.catalog.soundness import check_schema
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import Operation, Subject
+from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy
+from nakadi.model.outcomes import Invalid
+from nakadi.model.timeline import Timeline
+from nakadi.ports import Clock
+from nakadi.schemas.evolution import evolved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    event_types: EventTypes
+    permissions: Permissions
+    features: Features
+    clock: Clock
+    limits: Limits
+
+    def update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
+        """Replace the definition of an event type, as far as the rules of change allow it."""
+        check_fields(draft)
+        self.features.require_writable()
+        return self.event_types.again_if_changed(lambda: self._update(name, draft, subject))
+
+    def _update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
+        old = self.event_types.get(name)
+        self._check_permitted(old, draft, subject)
+        new = self._judged(old, draft, subject)
+        return self.event_types.replace(old, new)
+
+    def _check_permitted(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> None:
+        if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
+            raise Invalid(AUTHORIZATION_MANDATORY)
+        self.permissions.require(Operation.VIEW, old.resource, subject)
+        # Administrators may go beyond what owners may: they can move limits and repair what was fixed too early.
+        if not self._unbound(subject):
+            self.limits.check_retention(draft.retention_time)
+            check_data_lake_annotations(draft.annotations or {})
+            self.permissions.require(Operation.ADMIN, old.resource, subject)
+            changes.check_owner_selector(old.event_owner_selector, drafts.owner_selector(draft.event_owner_selector))
+
+    def _judged(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> EventType:
+        """The event type as the draft wishes it, if no rule stands against that. The order is the clients' to see."""
+        assert draft.schema is not None
+        assert draft.category is not None
+        assert draft.cleanup_policy is not None
+        rules.check_owner_selector(draft.event_owner_selector)
+        lists.check_not_removed(old.authorization, draft.authorization)
+        drafts.check_authorization(draft.authorization)
+        if draft.name != old.name:
+            raise Invalid("path does not match resource name")
+        changes.check_cleanup_policy(old.cleanup_policy, draft.cleanup_policy)
+        rules.check_cleanup_policy(draft.cleanup_policy, draft.category)
+        text = check_schema(draft.schema, draft)
+        changes.check_audience(old.audience, draft.audience)
+        strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
+        new = self._replaced(old, draft, strategy)
+        changes.check_constraints(
+            old,
+            new,
+            is_event_type_admin=self.permissions.allows(Operation.ADMIN, old.resource, subject),
+            is_nakadi_admin=self._unbound(subject),
+        )
+        new = replace(new, schema=evolved(old, text, new.compatibility_mode, new.updated_at))
+        changes.check_statistics(old.default_statistic, drafts.statistics(draft.default_statistic))
+        return new
+
+    def _replaced(self, old: EventType, draft: EventTypeDraft, strategy: PartitionStrategy) -> EventType:
+        """The draft's fields; those that it leaves out and that have no default of their own stay as they were."""
+        retention = old.retention_time if draft.retention_time is None else draft.retention_time
+        moved = timedelta(milliseconds=retention - old.retention_time)
+        return replace(
+            old,
+            partition_strategy=strategy,
+            default_statistic=drafts.statistics(draft.default_statistic) or old.default_statistic,
+            retention_time=retention,
+            annotations=old.annotations if draft.annotations is None else draft.annotations,
+            labels=old.labels if draft.labels is None else draft.labels,
+            updated_at=_later(now_in_milliseconds(self.clock), old.updated_at),
+            timelines=tuple(_kept_for_longer(each, moved) for each in old.timelines),
+            **drafts.plain_fields(draft),
+        )
+
+    def _unbound(self, subject: Subject) -> bool:
+        """Administrators are; while authentication is off nobody stands out as one."""
+        return not subject.trusted and self.permissions.is_administrator(subject)
+
+
+def _kept_for_longer(timeline: Timeline, moved: timedelta) -> Timeline:
+    """Events that wait to be let go of wait as long as the new retention time says."""
+    if timeline.cleaned_up_at is None:
+        return timeline
+    return replace(timeline, cleaned_up_at=timeline.cleaned_up_at + moved)
+
+
+def _later(now: datetime, before: datetime) -> datetime:
+    """Every change moves the time of the last change, also two within one millisecond."""
+    return max(now, before + timedelta(milliseconds=1))

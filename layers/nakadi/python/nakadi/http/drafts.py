@@ -1,0 +1,83 @@
+"""Drafts: what a request body asks for, field by field, before anybody says whether it makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nakadi.http.authorizations import authorization_draft
+from nakadi.http.bodies import Members, illegal_word
+from nakadi.model.event_type import (
+    Audience,
+    Category,
+    CleanupPolicy,
+    CompatibilityMode,
+    EnrichmentStrategy,
+    EventTypeDraft,
+    OwnerSelectorDraft,
+    OwnerSelectorType,
+    StatisticsDraft,
+)
+from nakadi.model.schema import SchemaDraft, SchemaType
+
+STATISTICS = ("messages_per_minute", "message_size", "read_parallelism", "write_parallelism")
+
+
+def event_type_draft(body: Members) -> EventTypeDraft:
+    schema, authorization = body.object("schema"), body.object("authorization")
+    options, selector = body.object("options"), body.object("event_owner_selector")
+    statistic = body.object("default_statistic")
+    return EventTypeDraft(
+        name=body.text("name"),
+        owning_application=body.text("owning_application"),
+        category=body.word("category", Category),
+        schema=None if schema is None else schema_draft(schema),
+        partition_key_fields=body.texts("partition_key_fields") or (),
+        ordering_key_fields=body.texts("ordering_key_fields") or (),
+        ordering_instance_ids=body.texts("ordering_instance_ids") or (),
+        default_statistic=None if statistic is None else _statistics_draft(statistic),
+        retention_time=None if options is None else options.integer("retention_time"),
+        authorization=None if authorization is None else authorization_draft(authorization),
+        audience=body.exact_word("audience", Audience),
+        event_owner_selector=None if selector is None else _owner_selector_draft(selector),
+        annotations=body.mapping("annotations"),
+        labels=body.mapping("labels"),
+        **_with_defaults(body),
+    )
+
+
+def _with_defaults(body: Members) -> dict[str, Any]:
+    """The fields that have a default of their own when they are left out, and are null when they are null."""
+    readers: Mapping[str, Callable[[str], Any]] = {
+        "enrichment_strategies": lambda name: body.words(name, EnrichmentStrategy),
+        "partition_strategy": body.text,
+        "cleanup_policy": lambda name: body.word(name, CleanupPolicy),
+        "compatibility_mode": lambda name: body.word(name, CompatibilityMode),
+    }
+    return {name: read(name) for name, read in readers.items() if name in body}
+
+
+def schema_draft(body: Members) -> SchemaDraft:
+    return SchemaDraft(type=_schema_type(body.text("type")), text=body.text("schema"))
+
+
+def _schema_type(text: str | None) -> SchemaType | None:
+    """In any letter case; the oldest documents wrote it with a hyphen."""
+    if text is None:
+        return None
+    word = text.lower().replace("-", "_")
+    if word not in set(SchemaType):
+        raise illegal_word(text, SchemaType)
+    return SchemaType(word)
+
+
+def _statistics_draft(body: Members) -> StatisticsDraft:
+    return StatisticsDraft(**{name: body.integer(name) for name in STATISTICS})
+
+
+def _owner_selector_draft(body: Members) -> OwnerSelectorDraft:
+    return OwnerSelectorDraft(
+        type=body.word("type", OwnerSelectorType),
+        name=body.text("name"),
+        value=body.text("value"),
+    )

@@ -1,0 +1,86 @@
+"""A running broker of every engine, and a client for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+from tests.support.tokens import Issuer
+
+ENGINES = ("memory", "sqlite")
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def running(request, tmp_path_factory) -> Iterator[Broker]:
+    """A broker behind a socket. Tests share it, and use names of their own."""
+    with Broker(**engine_settings(request.param, tmp_path_factory.mktemp("data"))) as broker:
+        yield broker
+
+
+@pytest.fixture
+def api(running) -> Iterator[httpx.Client]:
+    """A client of the running broker."""
+    with httpx.Client(base_url=running.url, timeout=30) as client:
+        yield client
+
+
+def engine_settings(engine, folder):
+    url = "memory:" if engine == "memory" else f"sqlite:///{folder / 'nakadi.db'}"
+    return {"registry": url, "event_log": url}
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A broker that asks for tokens, and the issuer of them."""
+
+    broker: Broker
+    issuer: Issuer
+
+    def client(self, subject: str = "ann", **claims: object) -> httpx.Client:
+        return httpx.Client(base_url=self.broker.url, headers=self.issuer.bearer(subject, **claims), timeout=30)
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory) -> Iterator[Guarded]:
+    issuer = Issuer(tmp_path_factory.mktemp("issuer"))
+    with Broker(**issuer.settings, all_data_access=(("user", "the-archiver"),)) as broker:
+        yield Guarded(broker, issuer)
+
+
+@pytest.fixture
+def ann(guarded) -> Iterator[httpx.Client]:
+    """Somebody with a token and every scope."""
+    with guarded.client("ann") as client:
+        yield client
+
+
+@pytest.fixture
+def bob(guarded) -> Iterator[httpx.Client]:
+    """Somebody else."""
+    with guarded.client("bob") as client:
+        yield client
+
+
+@pytest.fixture
+def admin(guarded) -> Iterator[httpx.Client]:
+    """An administrator of the broker."""
+    with guarded.client("the-admin") as client:
+        yield client
+
+
+@pytest.fixture
+def switched_on(api) -> Iterator[object]:
+    """`switched_on("feature")` switches a feature on until the test ends."""
+    on: list[str] = []
+
+    def switch(feature: str) -> None:
+        on.append(feature)
+        assert api.post("/settings/features", json={"feature": feature, "enabled": True}).status_code == 204
+
+    yield switch
+    for feature in on:
+        api.post("/settings/features", json={"feature": feature, "enabled": False})

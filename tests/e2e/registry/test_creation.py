@@ -1,0 +1,502 @@
+"""POST /event-types."""
+
+import json
+import uuid
+from datetime import datetime
+
+import pytest
+
+from tests.support.api import a_business_definition, a_definition, created, lists, problem, violations
+from tests.support.builders import a_name
+
+
+def test_creating_answers_with_nothing_but_a_warning(api):
+    """A new event type is answered 201, without body or location, and with the data access warning. (R92, R94, R268)"""
+    answer = api.post("/event-types", json=a_definition())
+
+    assert answer.status_code == 201
+    assert answer.content == b""
+    assert "location" not in answer.headers
+    assert answer.headers["warning"] == '299 nakadi "Data access warning"'
+
+
+def test_the_mandatory_fields_are_enough(api):
+    """What is left out is filled with the defaults, and comes back with every field in its place. (R67, R80, R102)"""
+    definition = a_definition()
+    api.post("/event-types", json=definition)
+
+    stored = api.get(f"/event-types/{definition['name']}").json()
+
+    created_at = stored["created_at"]
+    assert stored == {
+        "name": definition["name"],
+        "owning_application": "shop",
+        "category": "undefined",
+        "enrichment_strategies": [],
+        "partition_strategy": "random",
+        "partition_key_fields": [],
+        "cleanup_policy": "delete",
+        "ordering_key_fields": [],
+        "ordering_instance_ids": [],
+        "schema": {"type": "json_schema", "schema": "{}", "version": "1.0.0", "created_at": created_at},
+        "default_statistic": None,
+        "options": {"retention_time": 172_800_000},
+        "authorization": None,
+        "annotations": {},
+        "labels": {},
+        "compatibility_mode": "forward",
+        "updated_at": created_at,
+        "created_at": created_at,
+    }
+
+
+def test_times_have_milliseconds_and_utc(api):
+    """Times are RFC 3339 in UTC with three digits of a second. (R14)"""
+    stored = created(api)
+
+    assert len(stored["created_at"]) == len("2016-08-04T16:41:12.000Z")
+    assert stored["created_at"].endswith("Z")
+    assert datetime.fromisoformat(stored["created_at"]).tzinfo is not None
+
+
+def test_every_field_comes_back_as_it_was_sent(api):
+    """A definition with every field set reads the same when it is asked for. (R1, R67, R77)"""
+    schema = {"type": "object", "properties": {"sku": {"type": "string"}, "at": {"type": "integer"}}}
+    definition = a_business_definition(
+        schema=schema,
+        partition_strategy="hash",
+        partition_key_fields=["sku"],
+        ordering_key_fields=["at"],
+        ordering_instance_ids=["sku"],
+        cleanup_policy="compact_and_delete",
+        compatibility_mode="compatible",
+        default_statistic={
+            "messages_per_minute": 10,
+            "message_size": 100,
+            "read_parallelism": 2,
+            "write_parallelism": 3,
+        },
+        options={"retention_time": 86_400_000},
+        authorization=lists(),
+        audience="company-internal",
+        event_owner_selector={"type": "path", "name": "retailer", "value": "sku"},
+        annotations={"nakadi.io/note": "on purpose", "empty": None},
+        labels={"team": "checkout"},
+    )
+
+    stored = created(api, definition)
+
+    assert {name: stored[name] for name in definition if name != "schema"} == {
+        name: value for name, value in definition.items() if name != "schema"
+    }
+    assert json.loads(stored["schema"]["schema"]) == schema
+
+
+def test_unset_audience_and_owner_selector_are_left_out(api):
+    """Audience and owner selector appear only when they are set. (R67)"""
+    stored = created(api)
+
+    assert "audience" not in stored
+    assert "event_owner_selector" not in stored
+
+
+@pytest.mark.parametrize(
+    ("policy", "warning"),
+    [
+        ("delete", "Data access warning"),
+        ("compact", "Data access warning. Compaction warning"),
+        ("compact_and_delete", "Data access warning"),
+    ],
+)
+def test_only_pure_compaction_is_warned_of(api, policy, warning):
+    """The second sentence of the warning is for cleanup policy `compact` alone. (R94)"""
+    answer = api.post("/event-types", json=a_business_definition(cleanup_policy=policy))
+
+    assert answer.headers["warning"] == f'299 nakadi "{warning}"'
+
+
+def test_the_body_is_returned_when_a_feature_says_so(api, switched_on):
+    """With the feature on, the stored event type is the answer. (R93)"""
+    switched_on("return_body_on_create_update_event_type")
+    definition = a_definition()
+
+    answer = api.post("/event-types", json=definition)
+
+    assert answer.status_code == 201
+    assert answer.json() == api.get(f"/event-types/{definition['name']}").json()
+    assert "warning" in answer.headers
+
+
+def test_unknown_and_read_only_fields_are_passed_over(api):
+    """Fields that mean nothing here are no mistake; older documents have many of them. (R2)"""
+    definition = a_definition(
+        created_at="0001-01-01T00:00:00Z",
+        updated_at=7,
+        default_statistics={"x": 1},
+        validation_strategies=["schema-validation"],
+        read_scopes=[],
+        write_scopes=[],
+        data_key_fields=["a"],
+        flavour="vanilla",
+    )
+    definition["schema"]["version"] = "9.9.9"
+    definition["schema"]["created_at"] = "0001-01-01T00:00:00Z"
+
+    assert created(api, definition)["schema"]["version"] == "1.0.0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "shown"),
+    [
+        ({"category": "UNDEFINED"}, "category", "undefined"),
+        ({"category": "Undefined"}, "category", "undefined"),
+        ({"cleanup_policy": "DELETE"}, "cleanup_policy", "delete"),
+        ({"compatibility_mode": "Compatible"}, "compatibility_mode", "compatible"),
+        (
+            {"category": "business", "enrichment_strategies": ["METADATA_ENRICHMENT"]},
+            "enrichment_strategies",
+            ["metadata_enrichment"],
+        ),
+    ],
+)
+def test_words_are_read_in_any_letter_case(api, changes, field, shown):
+    """Enumerated values are understood in any letter case, and shown in lower case. (R3)"""
+    assert created(api, **changes)[field] == shown
+
+
+@pytest.mark.parametrize("written", ["json_schema", "JSON_SCHEMA", "json-schema"])
+def test_the_schema_type_has_old_spellings(api, written):
+    """Old spellings of the schema type are understood, and the new one is shown. (R3, R267)"""
+    definition = a_definition()
+    definition["schema"]["type"] = written
+
+    assert created(api, definition)["schema"]["type"] == "json_schema"
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"category": "odd"}, "Illegal enum value: 'odd'. Possible values: [undefined, data, business]"),
+        ({"cleanup_policy": "x"}, "Illegal enum value: 'x'. Possible values: [delete, compact, compact_and_delete]"),
+        ({"compatibility_mode": "x"}, "Illegal enum value: 'x'. Possible values: [forward, compatible, none]"),
+        ({"enrichment_strategies": ["x"]}, "Illegal enum value: 'x'. Possible values: [metadata_enrichment]"),
+        ({"schema": {}, "audience": "Company-Internal"}, "Illegal enum value: 'Company-Internal'. Possible values: ["),
+    ],
+)
+def test_an_unknown_word_is_a_bad_request(api, changes, detail):
+    """An unknown enumerated value is 400 and lists the known ones; an audience is known by its exact letters. (R4)"""
+    assert problem(api.post("/event-types", json=a_definition(**changes)), 400).startswith(detail)
+
+
+def test_an_unknown_schema_type_is_a_bad_request(api):
+    """A schema type that does not exist is 400. (R267)"""
+    definition = a_definition()
+    definition["schema"]["type"] = "xml_schema"
+
+    assert problem(api.post("/event-types", json=definition), 400).startswith("Illegal enum value: 'xml_schema'")
+
+
+def test_avro_schemas_are_clearly_refused(api):
+    """This broker has no Avro: a definition with it is 422 and says so, instead of being accepted. (R159)"""
+    definition = a_definition()
+    definition["schema"] = {"type": "avro_schema", "schema": '{"type": "record", "name": "x", "fields": []}'}
+
+    assert "avro_schema are not supported" in problem(api.post("/event-types", json=definition), 422)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"nonsense", b'{"name": "a"', b"[]", b'"text"', b"3", b'{"schema": "text"}', b'{"name": {}}', b"\xff"],
+)
+def test_what_cannot_be_read_is_a_bad_request(api, body):
+    """Broken JSON and values of the wrong kind are 400, before any rule is looked at. (R6, R96)"""
+    answer = api.post("/event-types", content=body, headers={"content-type": "application/json"})
+
+    assert problem(answer, 400).startswith("JSON parse error: ")
+
+
+def test_a_missing_body_is_a_bad_request(api):
+    """No body where one is needed is 400 and says so. (R7)"""
+    answer = api.post("/event-types", headers={"content-type": "application/json"})
+
+    assert problem(answer, 400).startswith("Required request body is missing")
+
+
+def test_bodies_are_read_forgivingly(api):
+    """The last of several equal keys counts, what follows the document does not, and scalars become texts. (R8)"""
+    name = a_name()
+    schema = '{"type": "json_schema", "schema": "{}"}'
+    text = (
+        f'{{"name": "other", "name": "{name}", "owning_application": 5, "category": "undefined", "schema": {schema}}} x'
+    )
+
+    answer = api.post("/event-types", content=text, headers={"content-type": "application/json"})
+
+    assert answer.status_code == 201
+    assert api.get(f"/event-types/{name}").json()["owning_application"] == "5"
+
+
+def test_a_scalar_is_no_list(api):
+    """A single value where a list belongs is 400. (R8)"""
+    problem(api.post("/event-types", json=a_definition(partition_key_fields="sku")), 400)
+
+
+@pytest.mark.parametrize("field", ["name", "owning_application", "category", "schema"])
+def test_a_mandatory_field_must_be_there(api, field):
+    """A missing and a null mandatory field are told by name. (R18, R21, R68, R70)"""
+    definition = a_definition()
+    missing = {name: value for name, value in definition.items() if name != field}
+
+    for body in (missing, definition | {field: None}):
+        assert violations(api.post("/event-types", json=body)) == {f'Field "{field}" must not be null'}
+
+
+@pytest.mark.parametrize("field", ["enrichment_strategies", "cleanup_policy", "compatibility_mode"])
+def test_a_null_is_no_default(api, field):
+    """Null for a field with a default is told as missing. (R5, R70)"""
+    answer = api.post("/event-types", json=a_definition(**{field: None}))
+
+    assert violations(answer) == {f'Field "{field}" must not be null'}
+
+
+def test_every_violation_gets_its_line(api):
+    """All violations are told at once, each in a line with the path of its field. (R18, R19)"""
+    answer = api.post(
+        "/event-types",
+        json={
+            "name": "?",
+            "category": "undefined",
+            "schema": {"type": "json_schema"},
+            "authorization": {"admins": [], "readers": [{"value": "x"}], "writers": None},
+            "default_statistic": {"messages_per_minute": -1, "message_size": 0, "read_parallelism": 0},
+            "annotations": {"": "x", "My-_key": "y" * 1001},
+            "labels": {"a": "*"},
+        },
+    )
+
+    assert violations(answer) == {
+        'Field "name" format not allowed',
+        'Field "owning_application" must not be null',
+        'Field "schema.schema" must not be null',
+        'Field "authorization.admins" must contain at least one attribute',
+        'Field "authorization.readers[0].data_type" must not be null',
+        'Field "authorization.writers" must not be null',
+        'Field "default_statistic.messages_per_minute" can\'t be less then zero',
+        'Field "default_statistic.message_size" can\'t be less then 1',
+        'Field "default_statistic.read_parallelism" at least one reader expected',
+        'Field "default_statistic.write_parallelism" must not be null',
+        'Field "annotations[]" Key cannot be empty',
+        'Field "annotations[]" Key name should start and end with a letter or a digit',
+        'Field "annotations[My-_key]" size must be between 0 and 1000',
+        'Field "labels[a]" Should contain only allowed symbols',
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"options": {"retention_time": 10_799_999}}, "can not be less than 10800000"),
+        ({"options": {"retention_time": 345_600_001}}, "can not be more than 345600000"),
+        (
+            {"cleanup_policy": "compact"},
+            "cleanup_policy 'compact' and 'compact_and_delete' is not available for 'undefined' event type category",
+        ),
+        (
+            {"enrichment_strategies": ["metadata_enrichment"]},
+            "must not define enrichment strategy for undefined event type",
+        ),
+        (
+            {"category": "business", "enrichment_strategies": ["metadata_enrichment"] * 2},
+            "enrichment strategies must not contain duplicated entries",
+        ),
+        ({"category": "data"}, "must define metadata enrichment strategy"),
+        ({"partition_strategy": "Random"}, "partition strategy does not exist: Random"),
+        ({"partition_strategy": None}, "partition strategy must not be null"),
+        (
+            {"partition_strategy": "hash"},
+            "partition_key_fields field should be set for partition strategy 'hash'",
+        ),
+        (
+            {"partition_strategy": "user_defined"},
+            "'user_defined' partition strategy can't be used for EventType of category 'undefined'",
+        ),
+        (
+            {"authorization": lists(admins="ann ann", readers="bob bob bob")},
+            (
+                "authorization property 'ADMIN' contains duplicated attribute(s): user:ann; "
+                "authorization property 'READ' contains duplicated attribute(s): user:bob"
+            ),
+        ),
+        (
+            {"event_owner_selector": {"type": "metadata", "name": "x", "value": "y"}},
+            "event_owner_selector specifying value for type 'metadata' is not supported",
+        ),
+        (
+            {"event_owner_selector": {"type": "path", "name": "x", "value": "no.where"}},
+            "event_owner_selector.value [no.where] absent in schema",
+        ),
+        ({"ordering_key_fields": ["a", "b"]}, "ordering_key_fields [a, b] absent in schema"),
+        (
+            {"ordering_instance_ids": ["a"]},
+            "`ordering_instance_ids` field can not be defined without defining `ordering_key_fields`",
+        ),
+    ],
+)
+def test_a_broken_rule_is_told(api, changes, detail):
+    """Each rule of a definition answers 422 in its own words.
+    (R61, R71, R74, R75, R78, R82, R84, R98, R99, R100)
+    """
+    assert problem(api.post("/event-types", json=a_definition(**changes)), 422).endswith(detail)
+
+
+@pytest.mark.parametrize("retention", [10_800_000, 345_600_000])
+def test_retention_bounds_are_allowed(api, retention):
+    """The shortest and the longest retention time are within the bounds. (R78)"""
+    assert created(api, options={"retention_time": retention})["options"] == {"retention_time": retention}
+
+
+@pytest.mark.parametrize("options", [None, {}, {"retention_time": None}])
+def test_no_retention_is_the_default(api, options):
+    """Missing, empty and null options all mean the default retention. (R79)"""
+    assert created(api, options=options)["options"] == {"retention_time": 172_800_000}
+
+
+def test_an_owner_in_the_metadata_needs_no_value(api):
+    """A selector of type `metadata` without a value can be created, which the reference could not. (R74)"""
+    selector = {"type": "metadata", "name": "owner"}
+
+    assert created(api, event_owner_selector=selector)["event_owner_selector"] == {**selector, "value": None}
+
+
+def test_key_fields_are_not_looked_up_in_the_schema(api):
+    """Partition key fields may name what the schema does not, with any strategy. (R86, R273)"""
+    assert created(api, partition_key_fields=["no.where"])["partition_key_fields"] == ["no.where"]
+
+
+def test_paths_of_a_data_event_begin_with_data(api):
+    """Ordering fields are looked up in what events really look like. (R81)"""
+    schema = {"properties": {"at": {"type": "integer"}}}
+    data = a_business_definition(category="data", schema=schema)
+
+    assert created(api, data | {"ordering_key_fields": ["data.at", "metadata.occurred_at", "data_type"]})
+    assert "absent in schema" in problem(
+        api.post("/event-types", json=data | {"name": a_name(), "ordering_key_fields": ["at"]}), 422
+    )
+
+
+def test_a_name_is_taken_once(api):
+    """A name that exists is 409, in words without quotes. (R97)"""
+    definition = a_definition()
+    created(api, definition)
+
+    assert problem(api.post("/event-types", json=definition), 409) == f"EventType {definition['name']} already exists."
+
+
+def test_a_broken_rule_is_told_before_a_taken_name(api):
+    """That the name exists is found last: an invalid definition of it is 422. (R97)"""
+    definition = a_definition()
+    created(api, definition)
+
+    problem(api.post("/event-types", json=definition | {"partition_strategy": "odd"}), 422)
+
+
+ORDER = [
+    ({"category": "odd"}, 400),
+    ({"name": "?"}, "format not allowed"),
+    ({"options": {"retention_time": 1}}, "retention_time"),
+    ({"annotations": {"datalake.zalando.org/materialize-events": "perhaps"}}, "materialize-events"),
+    ({"schema": {"type": "json_schema", "schema": "x"}}, "schema must be a valid json"),
+    ({"cleanup_policy": "compact"}, "cleanup_policy"),
+    ({"enrichment_strategies": ["metadata_enrichment"]}, "enrichment"),
+    ({"partition_strategy": "odd"}, "partition strategy"),
+    ({"authorization": lists(admins="a a")}, "duplicated attribute"),
+    ({"event_owner_selector": {"type": "metadata", "name": "x", "value": "y"}}, "event_owner_selector"),
+]
+
+
+@pytest.mark.parametrize("step", range(len(ORDER)))
+def test_checks_come_in_their_order(api, step):
+    """Of several mistakes the one that is checked first is answered. (R96)"""
+    definition = a_definition()
+    for changes, _ in reversed(ORDER[step:]):
+        definition |= changes
+    expected = ORDER[step][1]
+
+    answer = api.post("/event-types", json=definition)
+
+    if expected == 400:
+        problem(answer, 400)
+    else:
+        assert expected in problem(answer, 422)
+
+
+def test_creation_can_be_switched_off(api, switched_on):
+    """With creation disabled a request is 501, be it sound or not, as long as it can be read. (R96)"""
+    switched_on("disable_event_type_creation")
+
+    assert problem(api.post("/event-types", json={}), 501) == "Event Type creation is disabled"
+    problem(api.post("/event-types", json={"category": "odd"}), 400)
+
+
+def test_a_read_only_registry_takes_nothing(api, switched_on):
+    """While writing is disabled creation is 503, after the look at the fields and before the rules. (R96, R231)"""
+    switched_on("disable_db_write_operations")
+
+    answer = api.post("/event-types", json=a_definition(partition_strategy="odd"))
+
+    assert problem(answer, 503) == "Database is currently in read-only mode"
+    assert "retry-after" in answer.headers
+    violations(api.post("/event-types", json=a_definition(name=None)))
+
+
+def test_an_authorization_section_can_be_made_mandatory(api, switched_on):
+    """With the feature on, a definition without authorization is 422. (R96)"""
+    switched_on("force_event_type_authz")
+
+    assert problem(api.post("/event-types", json=a_definition()), 422) == "Authorization section is mandatory"
+    assert created(api, authorization=lists())["authorization"] == lists()
+
+
+def test_every_owning_application_is_one(api, switched_on):
+    """With the feature on, applications are checked against those that are known, and here all are. (R101)"""
+    switched_on("validate_event_type_owning_application")
+
+    assert created(api, owning_application="never-heard-of")["owning_application"] == "never-heard-of"
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "partitions"), [(None, None, 1), (1, 1, 1), (2, 5, 5), (3, 2, 3), (8, 1, 8), (9, 100, 8)]
+)
+def test_parallelism_decides_the_number_of_partitions(api, read, write, partitions):
+    """Partitions are as many as the greater parallelism, at most 8, and one without statistics. (R103, R105)"""
+    statistic = {
+        "messages_per_minute": 10**6,
+        "message_size": 10**6,
+        "read_parallelism": read,
+        "write_parallelism": write,
+    }
+    event_type = created(api, default_statistic=statistic if read else None)
+
+    listed = api.get(f"/event-types/{event_type['name']}/partitions").json()
+
+    assert [each["partition"] for each in listed] == [str(number) for number in range(partitions)]
+
+
+def test_a_null_section_is_no_section(api):
+    """Null for authorization, audience, selector and statistics says that there is none. (R67)"""
+    stored = created(api, authorization=None, audience=None, event_owner_selector=None, default_statistic=None)
+
+    assert stored["authorization"] is None
+
+
+def test_the_schema_is_kept_to_the_letter(api):
+    """The schema comes back byte for byte, whatever its layout. (R109)"""
+    text = '{ "type":"object",\n  "properties": {"\\u00e9": {}} }'
+
+    assert created(api, schema=text)["schema"]["schema"] == text
+
+
+def test_names_with_dots_are_one_segment(api):
+    """A name may end like a file, or hold a UUID. (R28, R69)"""
+    for name in (a_name("foo") + ".ps", f"x.{uuid.uuid4()}", a_name("x") + ".json"):
+        assert created(api, name=name)["name"] == name

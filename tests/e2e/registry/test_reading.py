@@ -1,0 +1,106 @@
+"""GET /event-types and GET /event-types/{name}."""
+
+import pytest
+
+from tests.support.api import a_definition, attributes, created, lists, problem
+from tests.support.builders import a_name
+
+
+def names(answer):
+    assert answer.status_code == 200
+    return [each["name"] for each in answer.json()]
+
+
+def test_the_list_holds_every_event_type_by_name(api):
+    """The list is a plain array of whole event types, sorted by name. (R67, R87, R91)"""
+    stored = [created(api, name=a_name(prefix)) for prefix in ("list.b", "list.a", "list.C")]
+
+    listed = api.get("/event-types").json()
+
+    assert [each["name"] for each in listed] == sorted(each["name"] for each in listed)
+    assert all(each in listed for each in stored)
+
+
+def test_the_list_can_be_narrowed_to_an_application(api):
+    """Only event types of exactly that application are listed. (R89)"""
+    application = a_name("app")
+    mine = created(api, owning_application=application)
+    created(api, owning_application=application + "x")
+
+    assert names(api.get("/event-types", params={"owning_application": application})) == [mine["name"]]
+
+
+def test_the_list_can_be_narrowed_to_a_writer(api):
+    """Only event types that name the writer itself are listed; a wildcard is nobody's name. (R89)"""
+    writer = a_name("writer")
+    everybody = lists() | {"writers": [{"data_type": "*", "value": "*"}]}
+    mine = created(api, authorization=lists() | {"writers": attributes("x", writer)})
+    created(api, authorization=lists() | {"readers": attributes(writer)})
+    created(api, authorization=everybody)
+
+    assert names(api.get("/event-types", params={"writer": f"user:{writer}"})) == [mine["name"]]
+
+
+def test_both_filters_have_to_match(api):
+    """Application and writer together narrow twice. (R89)"""
+    application, writer = a_name("app"), a_name("writer")
+    section = lists() | {"writers": attributes(writer)}
+    both = created(api, owning_application=application, authorization=section)
+    created(api, owning_application=application)
+    created(api, authorization=section)
+
+    found = api.get("/event-types", params={"owning_application": application, "writer": f"user:{writer}"})
+
+    assert names(found) == [both["name"]]
+
+
+def test_no_match_is_an_empty_list(api):
+    """Filters that match nothing give an empty array. (R91)"""
+    assert names(api.get("/event-types", params={"owning_application": a_name("nobody")})) == []
+
+
+@pytest.mark.parametrize(
+    ("writer", "reason"),
+    [
+        ("", "Authorization query is empty"),
+        ("ann", "Authorization format is incorrect. Should be data_type:value"),
+        ("user:ann:x", "Authorization format is incorrect. Should be data_type:value"),
+        ("user:", "Authorization format is incorrect. Should be data_type:value"),
+    ],
+)
+def test_a_writer_is_a_pair(api, writer, reason):
+    """A writer that is not one pair is a bad request with the reason. (R90)"""
+    assert reason in problem(api.get("/event-types", params={"writer": writer}), 400)
+
+
+def test_an_unknown_event_type_is_told_by_name(api):
+    """Asking for what does not exist is 404 with its name. (R16, R17, R107)"""
+    answer = api.get("/event-types/no.such.thing")
+
+    assert problem(answer, 404) == 'EventType "no.such.thing" does not exist.'
+    assert answer.json() == {
+        "type": "http://httpstatus.es/404",
+        "title": "Not Found",
+        "status": 404,
+        "detail": 'EventType "no.such.thing" does not exist.',
+    }
+
+
+def test_what_was_written_is_read_at_once(api):
+    """A read after a write sees it. (R108)"""
+    definition = a_definition()
+    created(api, definition)
+    api.put(f"/event-types/{definition['name']}", json=definition | {"owning_application": "other"})
+
+    assert api.get(f"/event-types/{definition['name']}").json()["owning_application"] == "other"
+
+
+def test_head_is_a_get_without_its_body(api):
+    """HEAD answers as GET would, without body. (R27)"""
+    event_type = created(api)
+
+    answer = api.head(f"/event-types/{event_type['name']}")
+
+    assert answer.status_code == 200
+    assert answer.content == b""
+    assert answer.headers["content-type"] == "application/json"

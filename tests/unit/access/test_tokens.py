@@ -1,0 +1,139 @@
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+
+import jwt
+import pytest
+
+from nakadi.access.keys import KeySet, fetch_from
+from nakadi.access.tokens import TokenRules, Tokens
+from nakadi.clock import SystemClock
+from nakadi.model.authorization import Attribute
+from nakadi.model.outcomes import NotAuthenticated
+from tests.support.tokens import AUDIENCE, ISSUER, Issuer
+
+RULES = TokenRules(
+    issuer=ISSUER,
+    audience=AUDIENCE,
+    algorithms=("ES256", "RS256"),
+    leeway_seconds=30,
+    subject_claim="sub",
+    attribute_claims=(("user", "sub"), ("team", "teams")),
+)
+
+
+@pytest.fixture
+def issuer(tmp_path):
+    return Issuer(tmp_path)
+
+
+@pytest.fixture
+def tokens(issuer):
+    clock = SystemClock()
+    return Tokens(KeySet(fetch_from(str(issuer.path)), clock), RULES, clock)
+
+
+def in_seconds(seconds):
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+def test_a_good_token_says_who_is_asking(tokens, issuer):
+    """A signed token gives the subject its name, attributes, scopes and realm. (R49, R66)"""
+    token = issuer.token("ann", scope="uid nakadi.config.write", teams=["checkout", "search"], realm="/people")
+
+    subject = tokens.subject(f"Bearer {token}")
+
+    assert subject.name == "ann"
+    assert subject.scopes == {"uid", "nakadi.config.write"}
+    assert subject.realm == "/people"
+    assert subject.attributes == {
+        Attribute("user", "ann"),
+        Attribute("team", "checkout"),
+        Attribute("team", "search"),
+    }
+    assert not subject.trusted
+
+
+@pytest.mark.parametrize("header", [None, ""])
+def test_no_token_is_told_as_such(tokens, header):
+    """Without a token the answer is that authentication is required. (R43)"""
+    with pytest.raises(NotAuthenticated, match="Full authentication is required to access this resource"):
+        tokens.subject(header)
+
+
+@pytest.mark.parametrize(
+    "header", ["Basic YTpi", "Bearer", "Bearer ", "Bearer a.b", "Bearer " + "x" * 20_000, "Bearer a.b.c", "Bearer \x00"]
+)
+def test_what_is_no_token_is_refused(tokens, header):
+    """A header that holds no token is refused, in other words than a missing one. (R43)"""
+    with pytest.raises(NotAuthenticated) as refusal:
+        tokens.subject(header)
+
+    assert "Full authentication" not in refusal.value.detail
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"exp": in_seconds(-31)},
+        {"exp": None},
+        {"exp": "tomorrow"},
+        {"nbf": in_seconds(40)},
+        {"iat": in_seconds(40)},
+        {"iss": "https://somebody.else"},
+        {"iss": None},
+        {"aud": "somebody-else"},
+        {"aud": None},
+        {"sub": None},
+        {"sub": ""},
+    ],
+)
+def test_a_claim_that_does_not_hold_refuses_the_token(tokens, issuer, claims):
+    """Issuer, audience, times and subject are all checked. (R43)"""
+    with pytest.raises(NotAuthenticated):
+        tokens.subject("Bearer " + issuer.signed({"sub": "ann", "scope": "uid", **claims}))
+
+
+@pytest.mark.parametrize("claims", [{"exp": in_seconds(-20)}, {"nbf": in_seconds(20)}, {"iat": in_seconds(20)}])
+def test_clocks_may_differ_a_little(tokens, issuer, claims):
+    """Times are allowed to be off by the leeway, and by no more. (R43)"""
+    assert tokens.subject("Bearer " + issuer.signed({"sub": "ann", **claims})).name == "ann"
+
+
+def test_a_token_without_signature_is_refused(tokens):
+    """The algorithm `none` is not an algorithm. (R43)"""
+    unsigned = jwt.encode({"sub": "ann", "iss": ISSUER, "aud": AUDIENCE, "exp": in_seconds(60)}, None, "none")
+
+    with pytest.raises(NotAuthenticated, match="algorithm"):
+        tokens.subject(f"Bearer {unsigned}")
+
+
+def test_a_public_key_is_no_shared_secret(tokens):
+    """A token that is signed with the published key as if it were a password is refused. (R43)"""
+    forged = jwt.encode({"sub": "ann"}, "0" * 64, "HS256", {"kid": "0"})
+
+    with pytest.raises(NotAuthenticated, match="algorithm"):
+        tokens.subject(f"Bearer {forged}")
+
+
+def test_a_changed_token_is_refused(tokens, issuer):
+    """A token whose claims were changed after signing is refused. (R43)"""
+    head, body, signature = issuer.token("ann").split(".")
+    claims = json.loads(base64.urlsafe_b64decode(body + "=="))
+    changed = base64.urlsafe_b64encode(json.dumps({**claims, "sub": "the-admin"}).encode()).decode().rstrip("=")
+
+    with pytest.raises(NotAuthenticated):
+        tokens.subject(f"Bearer {head}.{changed}.{signature}")
+
+
+def test_a_key_id_that_nobody_knows_is_refused(tokens, issuer):
+    """A token that names an unknown key is refused. (R43)"""
+    with pytest.raises(NotAuthenticated, match="key"):
+        tokens.subject("Bearer " + issuer.signed({"sub": "ann"}, kid="unknown"))
+
+
+def test_scopes_may_come_as_a_list(tokens, issuer):
+    """Scopes are read from a text of words and from a list. (R44)"""
+    listed = issuer.signed({"sub": "ann", "scp": ["uid", "nakadi.event_stream.read"]})
+
+    assert tokens.subject(f"bearer {listed}").scopes == {"uid", "nakadi.event_stream.read"}
