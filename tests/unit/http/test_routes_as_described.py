@@ -1,0 +1,44 @@
+"""The routes of a wired broker, held against the description: the same operations, answering what they can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nakadi.bootstrap import open_broker
+from nakadi.http import openapi
+from nakadi.http.routing import Route
+from nakadi.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def routes() -> Iterator[tuple[Route, ...]]:
+    broker = open_broker(Settings())
+    yield broker.application.router.routes
+    broker.close()
+
+
+def test_routes_and_operations_are_the_same(routes: tuple[Route, ...]) -> None:
+    """Every route stands in the description, and everything in the description has a route."""
+    described = {(each.method, each.path, each.id) for each in openapi.operations().values()}
+    assert {(each.method, each.template, each.operation) for each in routes} == described
+
+
+def test_media_types_are_refused_as_described(routes: tuple[Route, ...]) -> None:
+    """Operations that insist on JSON bodies say so, and so do those that some `Accept` has no room for. (R11, R12)"""
+    for route in routes:
+        described = openapi.operations()[route.operation].responses
+        reads_json_only = route.method in ("POST", "PUT", "PATCH") and not route.any_body
+        assert ("415" in described) == reads_json_only, route.operation
+        # A Content-Encoding is refused whatever the operation answers, unless it is a POST.
+        assert ("406" in described) == (route.produces is not None or route.method != "POST"), route.operation
+
+
+def test_success_comes_as_described(routes: tuple[Route, ...]) -> None:
+    """What a route produces is what the description says that it answers with. (R13)"""
+    for route in routes:
+        described = openapi.operations()[route.operation].responses
+        for status, response in described.items():
+            if status in ("200", "201") and route.produces is not None and response.get("content"):
+                assert list(response["content"]) == [route.produces], route.operation
