@@ -1,0 +1,163 @@
+"""Strict JSON."""
+
+import json
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nakadi.schemas.strict_json import MAX_DEPTH, StrictJsonError, parse, read
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda values: st.lists(values) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), values),
+)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(StrictJsonError) as refused:
+        parse(text)
+    return str(refused.value)
+
+
+@given(JSON_VALUES)
+def test_reads_whatever_is_json(value):
+    """A value that was written as JSON is read as it was, types included. (R9)"""
+    text = json.dumps(value)
+    assert repr(parse(text)) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'a': 1}",
+        "{a: 1}",
+        "{\"a\": 'b'}",
+        '{"a": 1,}',
+        "[1,]",
+        "[,]",
+        '{"a": NaN}',
+        '{"a": Infinity}',
+        '{"a": -Infinity}',
+        '{"a": nope}',
+        '{"a": tru}',
+        '{"a": .5}',
+        '{"a": +1}',
+        '{"a": -}',
+        '{"a": "tab\there"}',
+        '{"a": "line\nbreak"}',
+        '{"a": "\x00"}',
+        '{"a\x1f": 1}',
+        '{"a": "\\x"}',
+        '{"a": "\\u12"}',
+        '{"a": 9223372036854775808}',
+        '{"a": -9223372036854775809}',
+        '{"a": 1e999}',
+        '{"a": 1, "a": 2}',
+        '{"a": {"b": 1, "b": 1}}',
+        '{"a" 1}',
+        '{"a": 1 "b": 2}',
+        '{"a": 1',
+        '{"a',
+        '{"a":',
+        "{",
+        "[1",
+        "",
+        "  ",
+        '{"a": 1} x',
+        "{}{}",
+    ],
+)
+def test_refuses_what_only_lenient_parsers_take(text):
+    """Whatever is not strictly JSON is refused. (R9, P33, P34)"""
+    assert refusal(text)
+
+
+@pytest.mark.parametrize("text", ['{"a": "\\\'"}', '{"a": 01}', '{"a": -01}', '{"a": 1.}', '{"a": 1.e5}'])
+def test_refuses_forms_that_would_break_other_parsers(text):
+    """An escaped apostrophe, a leading zero or a bare dot is refused: others could not read it. (R9, P35, deviation)"""
+    assert refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'"\b\t\n\f\r\"\\\/A"', '\b\t\n\f\r"\\/A'),
+        (r'"\u0041\u00e9\u20AC"', "Aé€"),
+        (r'"\ud83d\ude00"', "😀"),
+        ("9223372036854775807", 2**63 - 1),
+        ("-9223372036854775808", -(2**63)),
+        ("1.50", 1.5),
+        ("-0.0", -0.0),
+        ("2e3", 2000.0),
+        (" \t\r\n[ ] ", []),
+    ],
+)
+def test_reads_escapes_and_numbers(text, value):
+    """The escapes of JSON, all 64-bit integers and all finite floats are understood. (R9)"""
+    assert repr(parse(text)) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"properties": { }}}', "Unexpected symbol '}' at pos 19"),
+        ('{"properties": {', "Unexpected end of data at pos 16"),
+        ('{"a": 1, }', "Not allowed to finish object with comma at pos 9"),
+        ("[1, ]", "Not allowed to finish array with comma at pos 4"),
+        ("[9223372036854775808]", "Can not use long value '9223372036854775808' cause it is too big at pos 1"),
+        ("[1e999]", "1e999 can not be used at pos 1"),
+        ('["a\tb"]', "Illegal escape. at pos 3"),
+        ('{"a": 1, "b": {"c": 0, "c": 1}}', 'Duplicate key "c"'),
+    ],
+)
+def test_messages_tell_what_and_where(text, message):
+    """A refusal names the symbol and its place. (R9, R10, P30, P31, P32, P34)"""
+    assert refusal(text) == message
+
+
+@pytest.mark.parametrize("text", [r'"\ud800"', r'"\udc00"', r'"\ud800A"', r'"\ud800\ud800"'])
+def test_refuses_half_a_character(text):
+    """Half of a surrogate pair is refused, as it could not be sent to anybody in UTF-8. (R9)"""
+    assert refusal(text).startswith("Illegal escape.")
+
+
+def test_reads_one_value_out_of_a_longer_text():
+    """A value in the middle of a text is read up to its end, and messages count from its beginning. (P36)"""
+    text = '[{"a": 1}, {"b": x}]'
+
+    assert read(text, 1) == ({"a": 1}, 9)
+    with pytest.raises(StrictJsonError, match="Unexpected symbol 'x' at pos 6"):
+        read(text, 11)
+
+
+def test_depth_has_a_limit():
+    """Nesting that could exhaust the interpreter is refused, long before it does. (R9)"""
+    assert parse("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+    assert refusal("[" * 100_000) == f"Nested more than {MAX_DEPTH} levels deep at pos {MAX_DEPTH}"
+    assert sys.getrecursionlimit() > 3 * MAX_DEPTH
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" + "1" * 500_000 + "]",
+        "[0." + "1" * 500_000 + "]",
+        '"' + "\\\\" * 250_000,
+        "{" + ",".join(f'"k{n}":{n}' for n in range(50_000)) + "}",
+    ],
+    ids=["long integer", "long float", "escapes without end", "many keys"],
+)
+def test_takes_time_in_proportion_to_the_text(text):
+    """Half a megabyte of anything is read or refused quickly. (R9)"""
+    start = time.perf_counter()
+    with suppress(StrictJsonError):
+        parse(text)
+    assert time.perf_counter() - start < 3
