@@ -1,0 +1,101 @@
+"""A schema as a document: the draft it is written in, and what its references point at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+from urllib.parse import unquote
+
+RawSchema = Mapping[str, Any] | bool
+
+
+class Draft(IntEnum):
+    FOUR = 4
+    SIX = 6
+    SEVEN = 7
+
+    @property
+    def id_keyword(self) -> str:
+        return "id" if self is Draft.FOUR else "$id"
+
+
+_DRAFTS = {f"http://json-schema.org/draft-{draft:02d}/schema": draft for draft in Draft}
+
+
+def draft_of(root: Mapping[str, Any]) -> Draft | None:
+    """The draft that `$schema` names, the oldest if there is none; None if it is not one of ours."""
+    url = root.get("$schema", "http://json-schema.org/draft-04/schema")
+    return next((draft for known, draft in _DRAFTS.items() if isinstance(url, str) and url.startswith(known)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    root: Mapping[str, Any]
+    draft: Draft
+
+    @classmethod
+    def of(cls, root: Mapping[str, Any]) -> Document:
+        return cls(root, draft_of(root) or Draft.FOUR)
+
+    def target(self, reference: str) -> RawSchema | None:
+        """The schema that a reference within the document points at, if there is one."""
+        fragment = unquote(reference.removeprefix("#"))
+        if fragment and not fragment.startswith("/"):
+            return None
+        found: Any = self.root
+        for step in fragment.split("/")[1:]:
+            found = _member(found, step.replace("~1", "/").replace("~0", "~"))
+        return found if isinstance(found, Mapping | bool) else None
+
+
+def is_local(reference: str) -> bool:
+    return reference.startswith("#")
+
+
+def _member(value: Any, step: str) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(step)
+    if isinstance(value, list) and step.isdecimal() and len(step) < 10 and int(step) < len(value):
+        return value[int(step)]
+    return None
+
+
+# Where the schemas within a schema stand: under names, in a list, or alone (though `items` may also be a list).
+NAMED = ("properties", "patternProperties", "dependencies")
+COMBINATORS = ("allOf", "anyOf", "oneOf")
+ALONE = ("items", "additionalItems", "additionalProperties", "not")
+ALONE_SINCE = {
+    Draft.FOUR: (),
+    Draft.SIX: ("contains", "propertyNames"),
+    Draft.SEVEN: ("contains", "propertyNames", "if", "then", "else"),
+}
+
+# A schema under one of these judges the very same value as the schema around it.
+IN_PLACE = frozenset({*COMBINATORS, "dependencies", "not", "if", "then", "else"})
+
+
+def keywords_with_schemas(draft: Draft) -> tuple[str, ...]:
+    return (*NAMED, *COMBINATORS, *ALONE, *ALONE_SINCE[draft])
+
+
+def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, str, Any]]:
+    """What stands where a schema may stand right inside this one: the keyword, the way to it, and the value."""
+    for keyword in keywords_with_schemas(draft):
+        match schema.get(keyword):
+            case dict() as named if keyword in NAMED:
+                yield from ((keyword, f"{keyword}/{name}", value) for name, value in named.items())
+            case list() as listed:
+                yield from ((keyword, f"{keyword}/{index}", value) for index, value in enumerate(listed))
+            case None:
+                pass
+            case value:
+                yield keyword, keyword, value
+
+
+def size(schema: Any) -> int:
+    """What it takes to look at a schema without those within: its keywords and what they list."""
+    if not isinstance(schema, Mapping):
+        return 1
+    return 1 + sum(len(value) if isinstance(value, dict | list) else 1 for value in schema.values())

@@ -1,0 +1,184 @@
+"""Whether a schema can be used at all: words of the right kind, references that lead somewhere, patterns of RE2.
+
+Only what is in use is judged, that is what can be reached from the root; an unused definition may be anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from nakadi.model.outcomes import Invalid
+from nakadi.schemas.document import COMBINATORS, IN_PLACE, Document, Draft, is_local, subschemas
+from nakadi.schemas.json_types import fits, type_name
+from nakadi.schemas.patterns import BadPattern, Patterns
+
+Place = tuple[str, Mapping[str, Any]]
+
+TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
+
+# How many schemas may judge one and the same value, one inside the other; validation follows them all.
+MAX_IN_PLACE = 100
+
+_SCHEMA = ("JsonObject", "Boolean")
+_NUMBER = ("Number",)
+
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("$ref", "title", "description", "pattern", "format"), ("String",)),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), _NUMBER),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), ("Integer",)),
+    **dict.fromkeys(("properties", "patternProperties", "dependencies", "definitions"), ("JsonObject",)),
+    **dict.fromkeys(("required", "enum", *COMBINATORS), ("JsonArray",)),
+    **dict.fromkeys(("additionalItems", "additionalProperties", "not"), _SCHEMA),
+    "uniqueItems": ("Boolean",),
+    "items": (*_SCHEMA, "JsonArray"),
+    "type": ("String", "JsonArray"),
+}
+
+_VALUES_OF: Mapping[Draft, Mapping[str, tuple[str, ...]]] = {
+    Draft.FOUR: dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), ("Boolean",)),
+    Draft.SIX: {
+        **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
+        **dict.fromkeys(("contains", "propertyNames"), _SCHEMA),
+    },
+    Draft.SEVEN: {
+        **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
+        **dict.fromkeys(("contains", "propertyNames", "if", "then", "else"), _SCHEMA),
+    },
+}
+
+
+def check_loadable(document: Document) -> None:
+    for place in reachable(document):
+        reason = next(_reasons_against(place, document), None)
+        if reason is not None:
+            raise _not_loadable(reason)
+    _check_that_judging_ends(document)
+
+
+def check_references(document: Document) -> None:
+    for _, schema in reachable(document):
+        reference = schema.get("$ref", "#")
+        if not is_local(reference):
+            raise Invalid(f"external url reference is not supported: {reference}")
+
+
+def check_patterns(document: Document) -> None:
+    patterns = Patterns()
+    for _, schema in reachable(document):
+        for pattern in (*schema.get("patternProperties", ()), *([schema["pattern"]] if "pattern" in schema else [])):
+            try:
+                patterns.of(pattern)
+            except BadPattern as error:
+                raise Invalid(f"invalid regex pattern in the schema: {error}") from error
+
+
+def reachable(document: Document) -> Iterator[Place]:
+    """Every schema in use, each once, an outer one before those within it."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("#", document.root)]
+    while waiting:
+        pointer, schema = waiting.pop()
+        if not isinstance(schema, Mapping) or id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        yield pointer, schema
+        within = [(f"{pointer}/{way}", value) for _, way, value in subschemas(schema, document.draft)]
+        waiting.extend(reversed([*within, *_referred(schema, document)]))
+
+
+def _referred(schema: Mapping[str, Any], document: Document) -> list[tuple[str, Any]]:
+    reference = schema.get("$ref")
+    return [(reference, document.target(reference))] if reference and is_local(reference) else []
+
+
+def _reasons_against(place: Place, document: Document) -> Iterator[str]:
+    yield from _wrong_values(place, document.draft)
+    yield from _wrong_members(place, document.draft)
+    yield from _unknown_types(place)
+    yield from _crowded_combinators(place)
+    yield from _zero_divisor(place)
+    yield from _dangling_reference(place, document)
+
+
+def _wrong_values(place: Place, draft: Draft) -> Iterator[str]:
+    pointer, schema = place
+    expected = {**_VALUES, **_VALUES_OF[draft], draft.id_keyword: ("String",)}
+    for keyword, value in schema.items():
+        if keyword in expected:
+            yield from _mismatch(f"{pointer}/{keyword}", value, expected[keyword])
+
+
+def _wrong_members(place: Place, draft: Draft) -> Iterator[str]:
+    pointer, schema = place
+    for keyword, way, member in subschemas(schema, draft):
+        names_or_schema = keyword == "dependencies"
+        yield from _mismatch(f"{pointer}/{way}", member, (*_SCHEMA, "JsonArray") if names_or_schema else _SCHEMA)
+        if names_or_schema:
+            yield from _not_strings(f"{pointer}/{way}", member)
+    for keyword in ("required", "type"):
+        yield from _not_strings(f"{pointer}/{keyword}", schema.get(keyword))
+
+
+def _not_strings(pointer: str, value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _mismatch(f"{pointer}/{index}", each, ("String",))
+
+
+def _mismatch(pointer: str, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
+    if not any(fits(value, each) for each in expected):
+        wanted = expected[0] if len(expected) == 1 else f"one of {', '.join(expected)}"
+        yield f"{pointer}: expected type: {wanted}, found: {type_name(value)}"
+
+
+def _unknown_types(place: Place) -> Iterator[str]:
+    _, schema = place
+    listed = schema.get("type", [])
+    for each in listed if isinstance(listed, list) else [listed]:
+        if each not in TYPES:
+            yield f"unknown type: [{each}]"
+
+
+def _crowded_combinators(place: Place) -> Iterator[str]:
+    pointer, schema = place
+    found = sum(each in schema for each in COMBINATORS)
+    if found > 1:
+        yield f"{pointer}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {found} found"
+
+
+def _zero_divisor(place: Place) -> Iterator[str]:
+    pointer, schema = place
+    if schema.get("multipleOf", 1) == 0:
+        yield f"{pointer}/multipleOf: nothing is a multiple of 0"
+
+
+def _dangling_reference(place: Place, document: Document) -> Iterator[str]:
+    pointer, schema = place
+    reference = schema.get("$ref", "#")
+    if is_local(reference) and document.target(reference) is None:
+        yield f"{pointer}/$ref: there is no schema at [{reference}]"
+
+
+def _check_that_judging_ends(document: Document) -> None:
+    """No value may be judged by a schema that hands it on, by whatever way, to itself; nor by too long a chain."""
+    judges = {id(schema): _judges_of_the_same(schema, document) for _, schema in reachable(document)}
+    heights: dict[int, int] = {}
+    try:
+        for number in TopologicalSorter(judges).static_order():
+            heights[number] = 1 + max((heights[each] for each in judges[number]), default=0)
+    except CycleError as error:
+        raise _not_loadable("a schema refers back to itself for the same value") from error
+    if max(heights.values()) > MAX_IN_PLACE:
+        raise _not_loadable(f"more than {MAX_IN_PLACE} schemas within each other are about the same value")
+
+
+def _judges_of_the_same(schema: Mapping[str, Any], document: Document) -> list[int]:
+    within = (value for keyword, _, value in subschemas(schema, document.draft) if keyword in IN_PLACE)
+    referred = (target for _, target in _referred(schema, document))
+    return [id(each) for each in (*within, *referred) if isinstance(each, Mapping)]
+
+
+def _not_loadable(reason: str) -> Invalid:
+    return Invalid(f"schema must be a valid json-schema: {reason}")

@@ -1,0 +1,241 @@
+"""What kind of schema a schema is.
+
+Every schema is of exactly one kind, which decides the keywords that it is compared by; all others are not looked at. A
+node says what its own keywords say; the schemas within it are left as they were written and are classified in their
+turn, so that a schema which contains itself is no trouble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nakadi.schemas.document import COMBINATORS, Draft, RawSchema
+from nakadi.schemas.json_types import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a schema says of itself rather than of values."""
+
+    id: str | None = None
+    title: str | None = None
+    description: str | None = None
+
+
+NOTHING = About()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    about: About
+
+
+class Always(Node):
+    """`true`"""
+
+
+class Never(Node):
+    """`false`"""
+
+
+class Empty(Node):
+    """Says nothing of values."""
+
+
+class Boolean(Node):
+    """`"type": "boolean"`"""
+
+
+class Null(Node):
+    """`"type": "null"`"""
+
+
+class Const(Node):
+    """Exactly one value."""
+
+
+class Not(Node):
+    """Whatever another schema refuses."""
+
+
+class Conditional(Node):
+    """`if`, `then` and `else`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enum(Node):
+    values: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference(Node):
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Combined(Node):
+    criterion: str
+    members: tuple[RawSchema, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class String(Node):
+    max_length: int | None
+    min_length: int | None
+    pattern: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Node):
+    maximum: float | None
+    minimum: float | None
+    multiple_of: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Object(Node):
+    properties: Mapping[str, RawSchema]
+    pattern_properties: Mapping[str, RawSchema]
+    name_dependencies: Mapping[str, tuple[str, ...]]
+    schema_dependencies: Mapping[str, RawSchema]
+    additional_properties: RawSchema
+    required: tuple[str, ...]
+    max_properties: int | None
+    min_properties: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Array(Node):
+    items: RawSchema | None
+    item_list: tuple[RawSchema, ...]
+    additional_items: RawSchema
+    max_items: int | None
+    min_items: int | None
+    unique_items: bool
+
+
+_SAY_NOTHING_OF_VALUES = frozenset({"id", "$id", "title", "description"})
+
+_OBJECT = frozenset(
+    {
+        "properties",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "dependencies",
+        "patternProperties",
+        "additionalProperties",
+    }
+)
+_ARRAY = frozenset({"items", "additionalItems", "minItems", "maxItems", "uniqueItems"})
+_NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_STRING = frozenset({"minLength", "maxLength", "pattern", "format"})
+_CONDITIONAL = frozenset({"if", "then", "else"})
+_NOT = frozenset({"not"})
+_VALIDATING = _OBJECT | _ARRAY | _NUMBER | _STRING | _CONDITIONAL | _NOT | {"type", "contains", "propertyNames"}
+
+
+def classified(schema: RawSchema, draft: Draft) -> Node:
+    """The node that a schema is; the first of these that fits."""
+    if isinstance(schema, bool):
+        return Always(NOTHING) if schema else Never(NOTHING)
+    about = About(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
+    if "enum" in schema:
+        return Enum(about, frozenset(map(canonical, schema["enum"])))
+    if "const" in schema and draft >= Draft.SIX:
+        return Const(about)
+    if any(criterion in schema for criterion in COMBINATORS):
+        return _combined(schema, about)
+    if "$ref" in schema:
+        return Reference(about, schema["$ref"])
+    return _of_type(schema, about, draft)
+
+
+def _combined(schema: Mapping[str, Any], about: About) -> Combined:
+    """Keywords beside a combinator are one more schema that has to be satisfied."""
+    criterion = next(each for each in COMBINATORS if each in schema)
+    beside = {keyword: value for keyword, value in _without_about(schema).items() if keyword != criterion}
+    if _VALIDATING.isdisjoint(beside):
+        return Combined(about, criterion, tuple(schema[criterion]))
+    return Combined(about, "allOf", (beside, {criterion: schema[criterion]}))
+
+
+def _without_about(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {keyword: value for keyword, value in schema.items() if keyword not in _SAY_NOTHING_OF_VALUES}
+
+
+def _of_type(schema: Mapping[str, Any], about: About, draft: Draft) -> Node:
+    """Several types are a choice between schemas that differ only in their type."""
+    type_or_types = schema["type"] if "type" in schema else _type_by_keywords(schema, draft)
+    if isinstance(type_or_types, list):
+        shared = _without_about(schema)
+        return Combined(about, "anyOf", tuple(shared | {"type": each} for each in type_or_types))
+    return _MAKERS[type_or_types](schema, about)
+
+
+def _type_by_keywords(schema: Mapping[str, Any], draft: Draft) -> str:
+    telling = (
+        ("array", _ARRAY | {"contains"} if draft >= Draft.SIX else _ARRAY),
+        ("object", _OBJECT | {"propertyNames"} if draft >= Draft.SIX else _OBJECT),
+        ("number", _NUMBER),
+        ("string", _STRING),
+        ("conditional", _CONDITIONAL if draft >= Draft.SEVEN else frozenset()),
+        ("not", _NOT),
+    )
+    return next((kind for kind, keywords in telling if not keywords.isdisjoint(schema)), "nothing")
+
+
+def _string(schema: Mapping[str, Any], about: About) -> String:
+    return String(about, schema.get("maxLength"), schema.get("minLength"), schema.get("pattern"))
+
+
+def _number(schema: Mapping[str, Any], about: About) -> Number:
+    return Number(about, schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf"))
+
+
+def _object(schema: Mapping[str, Any], about: About) -> Object:
+    dependencies = schema.get("dependencies", {}).items()
+    return Object(
+        about,
+        properties=schema.get("properties", {}),
+        pattern_properties=schema.get("patternProperties", {}),
+        name_dependencies={name: tuple(value) for name, value in dependencies if isinstance(value, list)},
+        schema_dependencies={name: value for name, value in dependencies if not isinstance(value, list)},
+        additional_properties=schema.get("additionalProperties", True),
+        required=tuple(schema.get("required", ())),
+        max_properties=schema.get("maxProperties"),
+        min_properties=schema.get("minProperties"),
+    )
+
+
+def an_object_without_members(about: About) -> Object:
+    return _object({}, about)
+
+
+def _array(schema: Mapping[str, Any], about: About) -> Array:
+    items = schema.get("items")
+    return Array(
+        about,
+        items=None if isinstance(items, list) else items,
+        item_list=tuple(items) if isinstance(items, list) else (),
+        additional_items=schema.get("additionalItems", True),
+        max_items=schema.get("maxItems"),
+        min_items=schema.get("minItems"),
+        unique_items=schema.get("uniqueItems", False),
+    )
+
+
+_MAKERS: Mapping[str, Callable[[Mapping[str, Any], About], Node]] = {
+    "object": _object,
+    "array": _array,
+    "string": _string,
+    "integer": _number,
+    "number": _number,
+    "boolean": lambda _, about: Boolean(about),
+    "null": lambda _, about: Null(about),
+    "conditional": lambda _, about: Conditional(about),
+    "not": lambda _, about: Not(about),
+    "nothing": lambda _, about: Empty(about),
+}

@@ -1,0 +1,211 @@
+"""Whether a schema can be used."""
+
+import time
+
+import pytest
+
+from nakadi.model.outcomes import Invalid
+from nakadi.schemas.document import Document
+from nakadi.schemas.loading import MAX_IN_PLACE, check_loadable, check_patterns, check_references
+
+SIX = {"$schema": "http://json-schema.org/draft-06/schema#"}
+SEVEN = {"$schema": "http://json-schema.org/draft-07/schema#"}
+
+
+def refusal(schema, check=check_loadable) -> str:
+    with pytest.raises(Invalid) as refused:
+        check(Document.of(schema))
+    return refused.value.detail.removeprefix("schema must be a valid json-schema: ")
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"properties": {"a": {"type": "foo"}}}, "unknown type: [foo]"),
+        ({"properties": {"a": {"type": ["string", "foo"]}}}, "unknown type: [foo]"),
+        (
+            {"properties": {"a": {"type": 5}}},
+            "#/properties/a/type: expected type: one of String, JsonArray, found: Integer",
+        ),
+        ({"properties": {"a": {"type": ["null", 5]}}}, "#/properties/a/type/1: expected type: String, found: Integer"),
+        ({"required": "a"}, "#/required: expected type: JsonArray, found: String"),
+        ({"required": ["a", None]}, "#/required/1: expected type: String, found: Null"),
+        ({"properties": []}, "#/properties: expected type: JsonObject, found: JsonArray"),
+        ({"properties": {"a": "b"}}, "#/properties/a: expected type: one of JsonObject, Boolean, found: String"),
+        ({"properties": {"a": {"minLength": 1.0}}}, "#/properties/a/minLength: expected type: Integer, found: Double"),
+        (
+            {"properties": {"a": {"minLength": True}}},
+            "#/properties/a/minLength: expected type: Integer, found: Boolean",
+        ),
+        ({"properties": {"a": {"maximum": "9"}}}, "#/properties/a/maximum: expected type: Number, found: String"),
+        ({"properties": {"a": {"pattern": 1}}}, "#/properties/a/pattern: expected type: String, found: Integer"),
+        ({"properties": {"a": {"enum": "b"}}}, "#/properties/a/enum: expected type: JsonArray, found: String"),
+        (
+            {"properties": {"a": {"uniqueItems": 1}}},
+            "#/properties/a/uniqueItems: expected type: Boolean, found: Integer",
+        ),
+        ({"properties": {"a": {"$ref": {}}}}, "#/properties/a/$ref: expected type: String, found: JsonObject"),
+        (
+            {"additionalProperties": []},
+            "#/additionalProperties: expected type: one of JsonObject, Boolean, found: JsonArray",
+        ),
+        ({"not": [{}]}, "#/not: expected type: one of JsonObject, Boolean, found: JsonArray"),
+        ({"items": [[]]}, "#/items/0: expected type: one of JsonObject, Boolean, found: JsonArray"),
+        ({"allOf": {}}, "#/allOf: expected type: JsonArray, found: JsonObject"),
+        ({"allOf": [1]}, "#/allOf/0: expected type: one of JsonObject, Boolean, found: Integer"),
+        (
+            {"dependencies": {"a": "b"}},
+            "#/dependencies/a: expected type: one of JsonObject, Boolean, JsonArray, found: String",
+        ),
+        ({"dependencies": {"a": [1]}}, "#/dependencies/a/0: expected type: String, found: Integer"),
+        ({"definitions": 1}, "#/definitions: expected type: JsonObject, found: Integer"),
+        ({"title": 1}, "#/title: expected type: String, found: Integer"),
+        ({"id": 1}, "#/id: expected type: String, found: Integer"),
+        ({"anyOf": [{}], "oneOf": [{}]}, "#: expected at most 1 of 'allOf', 'anyOf', 'oneOf', 2 found"),
+        ({"properties": {"a": {"multipleOf": 0}}}, "#/properties/a/multipleOf: nothing is a multiple of 0"),
+        ({"items": {"not": {"required": {}}}}, "#/items/not/required: expected type: JsonArray, found: JsonObject"),
+    ],
+)
+def test_keywords_have_values_of_their_kind(schema, reason):
+    """A word of the wrong kind, anywhere in use, is refused and named. (R153)"""
+    assert refusal(schema) == reason
+
+
+@pytest.mark.parametrize(
+    ("draft", "bound", "refused"),
+    [
+        ({}, True, False),
+        ({}, 5, True),
+        (SIX, 5, False),
+        (SIX, True, True),
+        (SEVEN, 5.5, False),
+        (SEVEN, False, True),
+    ],
+)
+def test_exclusive_bounds_are_what_the_draft_says(draft, bound, refused):
+    """`exclusiveMinimum` is a boolean in draft 4 and a number from draft 6 on. (R153)"""
+    schema = {**draft, "properties": {"a": {"minimum": 1, "exclusiveMinimum": bound}}}
+    if refused:
+        assert "#/properties/a/exclusiveMinimum: expected type: " in refusal(schema)
+    else:
+        check_loadable(Document.of(schema))
+
+
+@pytest.mark.parametrize("keyword", ["contains", "propertyNames", "if", "then", "else"])
+def test_keywords_of_later_drafts_are_nothing_to_earlier_ones(keyword):
+    """What a draft does not know may have any value there. (R153)"""
+    check_loadable(Document.of({keyword: 5}))
+    assert refusal({**SEVEN, keyword: 5}) == f"#/{keyword}: expected type: one of JsonObject, Boolean, found: Integer"
+
+
+def test_booleans_are_schemas():
+    """`true` and `false` may stand for a schema. (R195)"""
+    check_loadable(Document.of({"properties": {"a": True}, "items": False, "not": False, "anyOf": [True]}))
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "#/definitions/missing",
+        "#/properties/a/0",
+        "#here",
+        "#/definitions/d/type",
+        "#/definitions/list/2",
+        "#/definitions/list",
+    ],
+)
+def test_references_lead_to_schemas(reference):
+    """A reference to nothing, or to something that is no schema, is refused. (R153)"""
+    definitions = {"d": {"type": "string"}, "list": [{}, {}]}
+    schema = {"properties": {"a": {"$ref": reference}}, "definitions": definitions}
+    assert refusal(schema) == f"#/properties/a/$ref: there is no schema at [{reference}]"
+
+
+@pytest.mark.parametrize(
+    "reference", ["#", "#/definitions/d", "#/definitions/list/1", "#/definitions/a~1b~0c%20d", "#/definitions/no"]
+)
+def test_references_may_lead_anywhere_in_the_document(reference):
+    """Any schema of the document can be referred to, special characters being escaped. (R153, R154)"""
+    definitions = {"d": {}, "list": [{}, {}], "a/b~c d": {}, "no": False}
+    check_loadable(Document.of({"properties": {"a": {"$ref": reference}}, "definitions": definitions}))
+
+
+def test_what_is_referred_to_is_in_use():
+    """A definition is judged as soon as something refers to it. (R153)"""
+    definitions = {"d": {"items": {"type": "foo"}}}
+    check_loadable(Document.of({"definitions": definitions}))
+    assert (
+        refusal({"properties": {"a": {"$ref": "#/definitions/d"}}, "definitions": definitions}) == "unknown type: [foo]"
+    )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}]},
+        {"not": {"$ref": "#"}},
+        {"dependencies": {"a": {"$ref": "#"}}},
+        {
+            "properties": {"p": {"$ref": "#/definitions/a"}},
+            "definitions": {"a": {"$ref": "#/definitions/b"}, "b": {"$ref": "#/definitions/a"}},
+        },
+        {**SEVEN, "if": {"anyOf": [{"$ref": "#"}]}},
+    ],
+)
+def test_judging_comes_to_an_end(schema):
+    """A schema that hands a value back to itself could never be evaluated, and is refused. (R153, deviation)"""
+    assert refusal(schema) == "a schema refers back to itself for the same value"
+
+
+def test_recursive_schemas_are_fine():
+    """A schema may contain itself, where each level is about a smaller value. (R153)"""
+    check_loadable(
+        Document.of({"properties": {"children": {"type": "array", "items": {"$ref": "#"}}, "next": {"$ref": "#"}}})
+    )
+
+
+def test_chains_of_references_have_a_limit():
+    """A value can be handed on only so many times. (R153, deviation)"""
+
+    def chain(length):
+        definitions = {f"d{n}": {"$ref": f"#/definitions/d{n + 1}"} for n in range(length)}
+        return {"$ref": "#/definitions/d0", "definitions": {**definitions, f"d{length}": {}}}
+
+    check_loadable(Document.of(chain(MAX_IN_PLACE - 2)))
+    assert refusal(chain(MAX_IN_PLACE - 1)).startswith(f"more than {MAX_IN_PLACE} schemas")
+    assert refusal(chain(5_000)).startswith(f"more than {MAX_IN_PLACE} schemas")
+
+
+@pytest.mark.parametrize(
+    "reference", ["http://example.com/schema.json#", "other.json", "/etc/passwd", "file:///etc/passwd", ""]
+)
+def test_references_stay_in_the_document(reference):
+    """Nothing outside the document is ever looked up. (R154)"""
+    schema = {"items": {"$ref": reference}}
+    check_loadable(Document.of(schema))
+    assert refusal(schema, check_references) == f"external url reference is not supported: {reference}"
+
+
+@pytest.mark.parametrize("pattern", ["(?!a)", "(?<=a)b", r"(a)\1", r"a\Z", "a{1001}", "(", "[z-a]"])
+@pytest.mark.parametrize("schema", [lambda p: {"items": {"pattern": p}}, lambda p: {"patternProperties": {p: {}}}])
+def test_patterns_are_of_re2(schema, pattern):
+    """Patterns and patterned property names that could take exponential time, or are broken, are refused. (R155)"""
+    assert refusal(schema(pattern), check_patterns).startswith("invalid regex pattern in the schema: ")
+
+
+def test_good_patterns_are_taken():
+    """Ordinary patterns, and property names that merely look like patterns, are fine. (R155)"""
+    check_patterns(Document.of({"properties": {"(": {"pattern": "^[a-z]{1,1000}$"}, "pattern": {"pattern": r"\d+"}}}))
+
+
+def test_size_is_no_trouble():
+    """Thousands of schemas that all refer to each other are judged in proportion to their number. (R153)"""
+    names = [f"d{n}" for n in range(2_000)]
+    definitions = {
+        name: {"properties": {each: {"$ref": f"#/definitions/{each}"} for each in names[:5]}} for name in names
+    }
+    schema = {"properties": {name: {"$ref": f"#/definitions/{name}"} for name in names}, "definitions": definitions}
+    start = time.perf_counter()
+    check_loadable(Document.of(schema))
+    assert time.perf_counter() - start < 5

@@ -1,0 +1,89 @@
+"""Kinds of schemas."""
+
+import pytest
+
+from nakadi.schemas import nodes
+from nakadi.schemas.document import Draft
+from nakadi.schemas.nodes import About, classified
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        (True, nodes.Always),
+        (False, nodes.Never),
+        ({"enum": [1], "type": "string", "anyOf": [{}], "$ref": "#"}, nodes.Enum),
+        ({"anyOf": [{}], "$ref": "#"}, nodes.Combined),
+        ({"$ref": "#", "type": "string"}, nodes.Reference),
+        ({"type": ["string", "null"]}, nodes.Combined),
+        ({"type": "object", "minItems": 1}, nodes.Object),
+        ({"type": "array"}, nodes.Array),
+        ({"type": "string"}, nodes.String),
+        ({"type": "integer"}, nodes.Number),
+        ({"type": "number"}, nodes.Number),
+        ({"type": "boolean"}, nodes.Boolean),
+        ({"type": "null"}, nodes.Null),
+        ({}, nodes.Empty),
+        ({"title": "t", "default": 1, "definitions": {}, "x-foo": 1}, nodes.Empty),
+        *(({keyword: 1}, nodes.Number) for keyword in ("minimum", "maximum", "multipleOf", "exclusiveMinimum")),
+        *(({keyword: 1}, nodes.String) for keyword in ("minLength", "maxLength", "pattern", "format")),
+        *(
+            ({keyword: 1, "properties": {}}, nodes.Array)
+            for keyword in ("items", "additionalItems", "minItems", "maxItems")
+        ),
+        ({"uniqueItems": True, "pattern": "a"}, nodes.Array),
+        ({"additionalProperties": True, "minimum": 1}, nodes.Object),
+        *(({keyword: {}, "not": {}}, nodes.Object) for keyword in ("properties", "dependencies", "patternProperties")),
+        *(({keyword: 1}, nodes.Object) for keyword in ("minProperties", "maxProperties")),
+        ({"required": [], "format": "email"}, nodes.Object),
+        ({"minimum": 1, "pattern": "a"}, nodes.Number),
+        ({"pattern": "a", "not": {}}, nodes.String),
+        ({"not": {}}, nodes.Not),
+    ],
+)
+def test_every_schema_is_of_one_kind(schema, kind):
+    """The first of a fixed list of signs decides what a schema is. (R195)"""
+    assert type(classified(schema, Draft.FOUR)) is kind
+
+
+@pytest.mark.parametrize(
+    ("schema", "since", "kind"),
+    [
+        ({"const": 1, "type": "string"}, Draft.SIX, nodes.Const),
+        ({"contains": {}}, Draft.SIX, nodes.Array),
+        ({"propertyNames": {}}, Draft.SIX, nodes.Object),
+        ({"if": {}, "not": {}}, Draft.SEVEN, nodes.Conditional),
+        ({"then": {}}, Draft.SEVEN, nodes.Conditional),
+        ({"else": {}}, Draft.SEVEN, nodes.Conditional),
+    ],
+)
+def test_some_signs_are_of_later_drafts(schema, since, kind):
+    """A keyword is a sign only in drafts that know it. (R195)"""
+    for draft in Draft:
+        assert (type(classified(schema, draft)) is kind) is (draft >= since)
+
+
+def test_keywords_beside_a_combinator_are_a_schema_of_their_own():
+    """A combinator with company is all of the company and the combinator. (R195)"""
+    schema = {"title": "t", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}], "definitions": {}}
+
+    assert classified(schema, Draft.FOUR) == nodes.Combined(
+        About(title="t"), "allOf", ({"properties": {"a": {}}, "definitions": {}}, {"anyOf": [{"required": ["a"]}]})
+    )
+    assert classified({"title": "t", "oneOf": [{}, True]}, Draft.FOUR) == nodes.Combined(
+        About(title="t"), "oneOf", ({}, True)
+    )
+
+
+def test_several_types_are_a_choice():
+    """Each of several types makes a schema with everything else that is said. (R195)"""
+    assert classified({"description": "d", "type": ["string", "null"], "maxLength": 5}, Draft.FOUR) == nodes.Combined(
+        About(description="d"), "anyOf", ({"type": "string", "maxLength": 5}, {"type": "null", "maxLength": 5})
+    )
+
+
+def test_the_identifier_is_spelt_as_the_draft_says():
+    """Draft 4 has `id`, later drafts have `$id`. (R196)"""
+    schema = {"id": "old", "$id": "new"}
+    assert classified(schema, Draft.FOUR).about.id == "old"
+    assert classified(schema, Draft.SIX).about.id == "new"

@@ -1,0 +1,149 @@
+"""Which places of an event a schema speaks of."""
+
+import time
+
+import pytest
+
+from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
+from nakadi.model.outcomes import Invalid
+from nakadi.schemas.effective import effective_schema
+from nakadi.schemas.paths import MAX_SEGMENTS, defines, missing
+
+ORDER = {
+    "properties": {
+        "id": {"type": "string"},
+        "customer": {"properties": {"name": {}, "address": {"$ref": "#/definitions/address"}}},
+        "items": {"type": "array", "items": {"properties": {"sku": {}}}},
+        "with.dot": {},
+    },
+    "patternProperties": {"x_[a-z]+": {"properties": {"inner": {}}}},
+    "additionalProperties": {"properties": {"other": {}}},
+    "dependencies": {"id": {"properties": {"because_of_id": {}}}, "key.path": {"properties": {}}, "names": ["id"]},
+    "definitions": {"address": {"properties": {"city": {"type": "string"}}}},
+}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "id",
+        "customer",
+        "customer.name",
+        "customer.address.city",
+        "items",
+        "x_a",
+        "x_abc.inner",
+        "because_of_id",
+        "key.path",
+    ],
+)
+def test_finds_properties(path):
+    """Paths lead through properties, references, patterns and dependencies on schemas. (R82, R83)"""
+    assert defines(ORDER, path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        ".",
+        "nothing",
+        "id.more",
+        "customer.nothing",
+        "items.sku",
+        "items.0",
+        "with.dot",
+        "x_",
+        "a_x_b",
+        "x_A",
+        "other",
+        "names",
+    ],
+)
+def test_finds_nothing_else(path):
+    """Paths do not lead into arrays or undeclared properties, and patterns have to match the whole name. (R83)"""
+    assert not defines(ORDER, path)
+
+
+A, B, AB = {"properties": {"a": {}}}, {"properties": {"b": {}}}, {"properties": {"a": {}, "b": {}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "found"),
+    [
+        ({"allOf": [A, AB]}, True),
+        ({"allOf": [A, B]}, False),
+        ({"oneOf": [A, B]}, True),
+        ({"oneOf": [A, AB]}, False),
+        ({"oneOf": [B, B]}, False),
+        ({"anyOf": [A, B]}, True),
+        ({"anyOf": [A, AB]}, True),
+        ({"anyOf": [B, B]}, False),
+        ({**A, "anyOf": [B, AB]}, True),
+        ({**A, "anyOf": [{"required": ["a"]}]}, False),
+        ({**B, "anyOf": [A]}, False),
+        ({"type": ["object", "null"], **A}, True),
+        ({"type": "string", **A}, False),
+        ({"enum": [{}], **A}, False),
+    ],
+)
+def test_combinations_define_what_their_criterion_says(schema, found):
+    """All of allOf, exactly one of oneOf, at least one of anyOf; what stands beside is one more of all. (R83)"""
+    assert defines(schema, "a") is found
+
+
+def test_tells_only_the_missing_ones():
+    """Of several paths only the missing ones are told, in order. (R82)"""
+    assert missing(ORDER, ["zebra", "id", "apple", "customer.name"]) == ("zebra", "apple")
+
+
+@pytest.mark.parametrize(
+    ("category", "path", "found"),
+    [
+        (Category.UNDEFINED, "id", True),
+        (Category.UNDEFINED, "metadata.occurred_at", False),
+        (Category.BUSINESS, "id", True),
+        (Category.BUSINESS, "metadata.occurred_at", True),
+        (Category.DATA, "id", False),
+        (Category.DATA, "data.id", True),
+        (Category.DATA, "data.customer.address.city", True),
+        (Category.DATA, "data_type", True),
+        (Category.DATA, "metadata.occurred_at", True),
+    ],
+)
+def test_paths_are_those_of_whole_events(category, path, found):
+    """Paths are looked up in the effective schema, where data stands in its envelope. (R81)"""
+    effective = effective_schema(
+        ORDER,
+        event_type="e",
+        category=category,
+        mode=CompatibilityMode.FORWARD,
+        cleanup_policy=CleanupPolicy.DELETE,
+    )
+    assert defines(effective, path) is found
+
+
+def test_a_schema_may_contain_itself():
+    """Through a recursive schema a path may be long, within reason. (R83)"""
+    tree = {"properties": {"child": {"$ref": "#"}, "leaf": {}}}
+
+    assert defines(tree, ".".join(["child"] * (MAX_SEGMENTS - 1) + ["leaf"]))
+    assert not defines(tree, ".".join(["child"] * MAX_SEGMENTS + ["leaf"]))
+    assert not defines(tree, "child." * 100_000)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}]},
+        {"anyOf": [{"properties": {"a": {"$ref": "#"}}}] * 10},
+        {"type": ["object"] * 10, "properties": {"a": {"$ref": "#"}}},
+    ],
+)
+def test_a_search_comes_to_an_end(schema):
+    """However a schema refers to itself, a search ends soon. (R83)"""
+    start = time.perf_counter()
+    with pytest.raises(Invalid, match="too entangled"):
+        missing(schema, [".".join("a" * (MAX_SEGMENTS - 1)) + ".b"])
+    assert time.perf_counter() - start < 10

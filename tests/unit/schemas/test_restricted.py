@@ -1,0 +1,132 @@
+"""The language of mode `compatible`."""
+
+import pytest
+
+from nakadi.model.outcomes import Invalid
+from nakadi.schemas.restricted import check_restricted, faults_in
+
+EVERY_KEYWORD = {
+    "id": "x",
+    "$schema": "http://json-schema.org/draft-04/schema#",
+    "title": "T",
+    "description": "D",
+    "default": None,
+    "properties": {
+        "number": {"multipleOf": 0.5, "maximum": 9, "exclusiveMaximum": True, "minimum": 1, "exclusiveMinimum": False},
+        "text": {"type": "string", "maxLength": 5, "minLength": 0, "pattern": "a", "format": "email"},
+        "list": {"items": {"type": ["string", "null"]}, "maxItems": 4, "minItems": 0, "uniqueItems": True},
+        "tuple": {"items": [{}, {"enum": [1, 1.0, True]}]},
+        "map": {"maxProperties": 3, "minProperties": 1, "additionalProperties": {"type": "integer"}},
+        "choice": {"anyOf": [{"$ref": "#/definitions/d"}, {"allOf": [{}]}, {"oneOf": [{}]}]},
+    },
+    "required": ["text"],
+    "additionalProperties": False,
+    "patternProperties": {"^x-": {}},
+    "definitions": {"d": {}},
+    "dependencies": {"text": {"required": ["list"]}},
+}
+
+
+def test_these_keywords_are_the_language():
+    """Every keyword of the language is accepted, also `additionalProperties`. (R162, R164, R270)"""
+    check_restricted(EVERY_KEYWORD)
+
+
+@pytest.mark.parametrize(
+    "keyword",
+    [
+        "not",
+        "additionalItems",
+        "const",
+        "contains",
+        "propertyNames",
+        "if",
+        "then",
+        "else",
+        "examples",
+        "example",
+        "readOnly",
+        "nullable",
+        "$id",
+        "$comment",
+        "x-extensible-enum",
+    ],
+)
+@pytest.mark.parametrize(
+    ("around", "place"),
+    [
+        (lambda schema: schema, "#"),
+        (lambda schema: {"properties": {"a": schema}}, "#/properties/a"),
+        (lambda schema: {"definitions": {"a": schema}}, "#/definitions/a"),
+        (lambda schema: {"items": schema}, "#/items"),
+        (lambda schema: {"items": [{}, schema]}, "#/items/1"),
+        (lambda schema: {"anyOf": [schema]}, "#/anyOf/0"),
+        (lambda schema: {"additionalProperties": schema}, "#/additionalProperties"),
+        (lambda schema: {"patternProperties": {"p": schema}}, "#/patternProperties/p"),
+        (lambda schema: {"dependencies": {"a": schema}}, "#/dependencies/a"),
+    ],
+)
+def test_other_keywords_are_not_permitted_anywhere(keyword, around, place):
+    """Any other keyword is refused at any depth, with one line that tells where. (R158, R163, R167, deviation)"""
+    with pytest.raises(Invalid) as refused:
+        check_restricted(around({keyword: {}}))
+    assert refused.value.detail == (
+        f"Invalid schema: Invalid schema found in [{place}]: extraneous key [{keyword}] is not permitted"
+    )
+
+
+def test_several_faults_are_told_together():
+    """All faults are told, joined by commas. (R158)"""
+    with pytest.raises(Invalid) as refused:
+        check_restricted({"properties": {"a": {"not": {}}, "b": {"minLength": -1}}})
+    assert refused.value.detail == (
+        "Invalid schema: Invalid schema found in [#/properties/a]: extraneous key [not] is not permitted, "
+        "Invalid schema found in [#/properties/b/minLength]: -1 is not greater or equal to 0"
+    )
+
+
+def test_names_are_not_keywords():
+    """A property may be called like a forbidden keyword. (R165)"""
+    check_restricted({"properties": {"not": {"type": "string"}, "const": {}}, "definitions": {"if": {}}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ({"exclusiveMinimum": True}, ("#", "property [minimum] is required")),
+        ({"exclusiveMaximum": True}, ("#", "property [maximum] is required")),
+        ({"minimum": 1, "exclusiveMinimum": 1}, ("#/exclusiveMinimum", "expected type: Boolean, found: Integer")),
+        ({"enum": []}, ("#/enum", "expected minimum item count: 1, found: 0")),
+        ({"enum": [{"a": 1, "b": 2}, {"b": 2, "a": 1}]}, ("#/enum", "array items are not unique")),
+        ({"required": []}, ("#/required", "expected minimum item count: 1, found: 0")),
+        ({"required": ["a", "a"]}, ("#/required", "array items are not unique")),
+        ({"required": [1]}, ("#/required/0", "expected type: String, found: Integer")),
+        ({"allOf": []}, ("#/allOf", "expected minimum item count: 1, found: 0")),
+        ({"items": []}, ("#/items", "expected minimum item count: 1, found: 0")),
+        ({"properties": {"a": True}}, ("#/properties/a", "expected type: JSONObject, found: Boolean")),
+        ({"anyOf": [False]}, ("#/anyOf/0", "expected type: JSONObject, found: Boolean")),
+        ({"items": True}, ("#/items", "expected type: JSONObject, found: Boolean")),
+        ({"definitions": []}, ("#/definitions", "expected type: JSONObject, found: JSONArray")),
+        ({"additionalProperties": "no"}, ("#/additionalProperties", "expected type: JSONObject, found: String")),
+        ({"dependencies": {"a": []}}, ("#/dependencies/a", "expected minimum item count: 1, found: 0")),
+        ({"dependencies": {"a": [1]}}, ("#/dependencies/a/0", "expected type: String, found: Integer")),
+        ({"dependencies": {"a": True}}, ("#/dependencies/a", "expected type: JSONObject, found: Boolean")),
+        ({"multipleOf": 0}, ("#/multipleOf", "0 is not greater than 0")),
+        ({"multipleOf": "1"}, ("#/multipleOf", "expected type: Number, found: String")),
+        ({"maxLength": 1.5}, ("#/maxLength", "expected type: Integer, found: Double")),
+        ({"type": "foo"}, ("#/type", "foo is not a valid enum value")),
+        ({"type": []}, ("#/type", "expected minimum item count: 1, found: 0")),
+        ({"type": ["string", "string"]}, ("#/type", "array items are not unique")),
+        ({"type": ["string", 5]}, ("#/type/1", "5 is not a valid enum value")),
+        ({"title": 1}, ("#/title", "expected type: String, found: Integer")),
+        (5, ("#", "expected type: JSONObject, found: Integer")),
+    ],
+)
+def test_values_are_those_of_draft_4(schema, fault):
+    """Values are of draft 4's types, lists have members and no duplicates, subschemas are objects. (R162, R166)"""
+    assert list(faults_in(schema)) == [fault]
+
+
+def test_a_name_list_is_fine_where_it_is_not_closed():
+    """The language itself knows dependencies by name. (R162)"""
+    check_restricted({"patternProperties": {"a": {"dependencies": {"b": ["c"]}}}})

@@ -1,0 +1,138 @@
+"""Submitting a schema."""
+
+import json
+
+import pytest
+
+from nakadi.model.event_type import Category, CompatibilityMode
+from nakadi.model.outcomes import Invalid
+from nakadi.schemas.submission import checked
+
+FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE
+
+
+def refusal(schema, category=Category.UNDEFINED, mode=FORWARD) -> str:
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    with pytest.raises(Invalid) as refused:
+        checked(text, category=category, mode=mode)
+    return refused.value.detail
+
+
+def accepted(schema, category=Category.UNDEFINED, mode=FORWARD):
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    return checked(text, category=category, mode=mode)
+
+
+def test_tells_the_schema():
+    """A sound schema is handed back as the value that its text says. (R150)"""
+    assert accepted('{"properties": {"a": {"type": "string"}}}') == {"properties": {"a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no", '{"a": 1,}', '{"a": 1, "a": 2}', "{} {}", "{}x", "[]", "5", '"text"', "null"]
+)
+def test_a_schema_is_a_strict_json_object(text):
+    """Broken JSON, text after the object, and roots that are no object are refused. (R9, R150)"""
+    assert refusal(text).startswith("schema must be a valid json: ")
+
+
+@pytest.mark.parametrize("mode", list(CompatibilityMode))
+def test_the_root_is_an_object_or_says_nothing(mode):
+    """The root's type is `object` or absent, in every mode. (R151)"""
+    assert accepted({"type": "object"}, mode=mode)
+    assert accepted({}, mode=mode) == {}
+    assert refusal({"type": "string"}, mode=mode) == '"type" of root element in schema can only be "object"'
+
+
+@pytest.mark.parametrize("root_type", [["object", "null"], ["object"], 5, None])
+def test_a_list_of_types_at_the_root_is_refused(root_type):
+    """The root's type is one string. (R151)"""
+    assert refusal({"type": root_type}) == 'schema must be a valid json: JSONObject["type"] not a string.'
+
+
+@pytest.mark.parametrize("draft", ["04", "06", "07"])
+@pytest.mark.parametrize("ending", ["", "#"])
+def test_three_drafts_are_known(draft, ending):
+    """Drafts 4, 6 and 7 may be named. (R152)"""
+    assert accepted({"$schema": f"http://json-schema.org/draft-{draft}/schema{ending}"})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://json-schema.org/draft-03/schema#",
+        "http://json-schema.org/schema#",
+        "https://json-schema.org/draft/2020-12/schema",
+        "",
+        5,
+        None,
+    ],
+)
+def test_other_drafts_are_not(url):
+    """A draft that is not known, or is no string at all, is refused. (R152, R160)"""
+    expected = f"could not determine schema version: no meta-schema is known with URL [{url}]"
+    assert refusal({"$schema": url}) == expected
+
+
+def test_a_root_type_is_looked_at_before_the_draft():
+    """Checks come in a fixed order: JSON, root, draft, loading, references, patterns. (R150, R151, R152)"""
+    draft_3 = {"$schema": "http://json-schema.org/draft-03/schema#"}
+    assert refusal({"type": "array", **draft_3}).startswith('"type" of root')
+    assert refusal({"required": 1, **draft_3}).startswith("could not determine schema version")
+    assert refusal(
+        {"properties": {"p": {"pattern": "("}, "r": {"$ref": "http://x.y"}, "t": {"type": "foo"}}}
+    ).startswith("schema must be a valid json-schema: unknown type")
+    assert refusal({"properties": {"p": {"pattern": "("}, "r": {"$ref": "http://x.y"}}}).startswith("external url")
+    assert refusal({"properties": {"p": {"pattern": "("}, "metadata": {}}}, Category.BUSINESS).startswith(
+        "invalid regex"
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "refused"),
+    [
+        ({"properties": {"metadata": {}}}, True),
+        ({"allOf": [{"properties": {"metadata": {}}}]}, True),
+        ({"$ref": "#/definitions/d", "definitions": {"d": {"properties": {"metadata": {}}}}}, True),
+        ({"properties": {"other": {"properties": {"metadata": {}}}}}, False),
+        ({"patternProperties": {"^m": {}}}, False),
+    ],
+)
+def test_metadata_is_reserved_in_business_events(schema, refused):
+    """The metadata of business events is the broker's; elsewhere the name is free. (R156)"""
+    if refused:
+        assert refusal(schema, Category.BUSINESS) == '"metadata" property is reserved'
+    else:
+        assert accepted(schema, Category.BUSINESS)
+    assert accepted(schema, Category.UNDEFINED)
+    assert accepted(schema, Category.DATA)
+
+
+@pytest.mark.parametrize("mode", [FORWARD, NONE])
+def test_unknown_keywords_are_welcome(mode):
+    """Extension keywords, and values that only a meta-schema would refuse, are fine in other modes. (R161)"""
+    assert accepted(
+        {"x-owner": "shop", "not": {"type": "null"}, "required": [], "properties": {"a": {"enum": []}}}, mode=mode
+    )
+
+
+def test_unknown_keywords_are_not_welcome_in_mode_compatible():
+    """Mode `compatible` has a language of its own. (R158, R161, R163)"""
+    assert refusal({"properties": {"a": {"x-extensible-enum": ["b"]}}}, mode=COMPATIBLE) == (
+        "Invalid schema: Invalid schema found in [#/properties/a]: extraneous key [x-extensible-enum] is not permitted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"dependencies": {"a": ["b"]}}, 'JSONObject["a"]'),
+        ({"properties": {"a": True}}, 'JSONObject["a"]'),
+        ({"definitions": {"d": False}}, 'JSONObject["d"]'),
+        ({"anyOf": [{}, True]}, "JSONArray[1]"),
+    ],
+)
+def test_mode_compatible_needs_objects_for_schemas(schema, place):
+    """In mode `compatible` a list of names or a boolean cannot stand for a schema; elsewhere both can. (R168)"""
+    assert refusal(schema, mode=COMPATIBLE) == f"schema must be a valid json: {place} is not a JSONObject."
+    assert accepted(schema)
