@@ -1,0 +1,289 @@
+"""What differs between two schemas.
+
+Each comparison of two nodes is a generator: it says one after the other which changes it sees and which two schemas
+within have to be compared at that point. A single loop follows, so that no schema is too deep, and changes come in the
+order of the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from nakadi.schemas import nodes
+from nakadi.schemas.document import Document, RawSchema, size
+from nakadi.schemas.nodes import Node, classified
+from nakadi.schemas.steps import spend
+
+# Definitions that refer to each other several times unfold into more schemas than anybody could compare.
+MOST_STEPS = 100_000
+
+
+class ChangeKind(StrEnum):
+    DESCRIPTION_CHANGED = "DESCRIPTION_CHANGED"
+    TITLE_CHANGED = "TITLE_CHANGED"
+    PROPERTIES_ADDED = "PROPERTIES_ADDED"
+    TYPE_NARROWED = "TYPE_NARROWED"
+    REQUIRED_ARRAY_EXTENDED = "REQUIRED_ARRAY_EXTENDED"
+    ADDITIONAL_PROPERTIES_NARROWED = "ADDITIONAL_PROPERTIES_NARROWED"
+    ID_CHANGED = "ID_CHANGED"
+    SCHEMA_REMOVED = "SCHEMA_REMOVED"
+    TYPE_CHANGED = "TYPE_CHANGED"
+    NUMBER_OF_ITEMS_CHANGED = "NUMBER_OF_ITEMS_CHANGED"
+    PROPERTY_REMOVED = "PROPERTY_REMOVED"
+    DEPENDENCY_ARRAY_CHANGED = "DEPENDENCY_ARRAY_CHANGED"
+    DEPENDENCY_SCHEMA_CHANGED = "DEPENDENCY_SCHEMA_CHANGED"
+    COMPOSITION_METHOD_CHANGED = "COMPOSITION_METHOD_CHANGED"
+    ATTRIBUTE_VALUE_CHANGED = "ATTRIBUTE_VALUE_CHANGED"
+    ENUM_ARRAY_CHANGED = "ENUM_ARRAY_CHANGED"
+    SUB_SCHEMA_CHANGED = "SUB_SCHEMA_CHANGED"
+    REQUIRED_ARRAY_CHANGED = "REQUIRED_ARRAY_CHANGED"
+    ADDITIONAL_PROPERTIES_CHANGED = "ADDITIONAL_PROPERTIES_CHANGED"
+    ADDITIONAL_ITEMS_CHANGED = "ADDITIONAL_ITEMS_CHANGED"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a schema, known by the step to it from the place around it."""
+
+    step: str = ""
+    around: Place | None = None
+
+    def __truediv__(self, step: str) -> Place:
+        return Place(step, self)
+
+    def __str__(self) -> str:
+        steps = []
+        place = self
+        while place.around is not None:
+            steps.append(place.step)
+            place = place.around
+        return "#/" + "/".join(reversed(steps))
+
+
+ROOT = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    kind: ChangeKind
+    place: Place
+
+    @property
+    def path(self) -> str:
+        return str(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two schemas that are to be compared; None where one of the documents has none."""
+
+    old: RawSchema | None
+    new: RawSchema | None
+    place: Place
+
+
+Found = Iterator[SchemaChange | Pair]
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[SchemaChange, ...]:
+    """All changes that are observed, in the order of the schema; raises `Exhausted` if that takes too long."""
+    return tuple(_Comparison(Document.of(old), Document.of(new)).changes())
+
+
+class _Comparison:
+    def __init__(self, old: Document, new: Document) -> None:
+        self._old = old
+        self._new = new
+        self._steps = [MOST_STEPS]
+
+    def changes(self) -> Iterator[SchemaChange]:
+        """Follow the comparisons, innermost first; a pair that is being compared further out is not begun again."""
+        root = Pair(self._old.root, self._new.root, ROOT)
+        stack = [(_identity(root), self._compared(root))]
+        under_way = {_identity(root)}
+        while stack:
+            identity, steps = stack[-1]
+            match next(steps, None):
+                case None:
+                    stack.pop()
+                    under_way.discard(identity)
+                case SchemaChange() as change:
+                    yield change
+                case pair if _identity(pair) not in under_way:
+                    stack.append((_identity(pair), self._compared(pair)))
+                    under_way.add(_identity(pair))
+
+    def _compared(self, pair: Pair) -> Found:
+        spend(self._steps, size(pair.old) + size(pair.new))
+        if pair.old is None or pair.new is None:
+            if pair.old is not pair.new:
+                yield SchemaChange(ChangeKind.SCHEMA_REMOVED, pair.place)
+            return
+        old, new = classified(pair.old, self._old.draft), classified(pair.new, self._new.draft)
+        if isinstance(old, nodes.Empty) and isinstance(new, nodes.Object):
+            old = nodes.an_object_without_members(old.about)
+        if type(old) is not type(new):
+            yield SchemaChange(_change_of_kind(old, new), pair.place)
+            return
+        yield from _about(old, new, pair.place)
+        yield from self._content(old, new, pair.place)
+
+    def _content(self, old: Node, new: Node, place: Place) -> Found:
+        match old, new:
+            case nodes.Reference(), nodes.Reference():
+                yield Pair(self._old.target(old.reference), self._new.target(new.reference), place / "$ref")
+            case nodes.Object(), nodes.Object():
+                yield from _objects(old, new, place)
+            case nodes.Array(), nodes.Array():
+                yield from _arrays(old, new, place)
+            case nodes.Combined(), nodes.Combined():
+                yield from _combinations(old, new, place)
+            case nodes.String(), nodes.String():
+                yield from _strings(old, new, place)
+            case nodes.Number(), nodes.Number():
+                yield from _numbers(old, new, place)
+            case nodes.Enum(), nodes.Enum() if old.values != new.values:
+                yield SchemaChange(ChangeKind.ENUM_ARRAY_CHANGED, place / "enum")
+
+
+def _identity(pair: Pair) -> tuple[int, int]:
+    """Both schemas live as long as they are being compared, so that nothing else can have their numbers."""
+    return id(pair.old), id(pair.new)
+
+
+def _change_of_kind(old: Node, new: Node) -> ChangeKind:
+    narrowed = isinstance(old, nodes.Empty) and not isinstance(new, nodes.Always)
+    return ChangeKind.TYPE_NARROWED if narrowed else ChangeKind.TYPE_CHANGED
+
+
+def _about(old: Node, new: Node, place: Place) -> Found:
+    if old.about.id != new.about.id:
+        yield SchemaChange(ChangeKind.ID_CHANGED, place / "id")
+    if old.about.title != new.about.title:
+        yield SchemaChange(ChangeKind.TITLE_CHANGED, place / "title")
+    if old.about.description != new.about.description:
+        yield SchemaChange(ChangeKind.DESCRIPTION_CHANGED, place / "description")
+
+
+def _strings(old: nodes.String, new: nodes.String, place: Place) -> Found:
+    if old.max_length != new.max_length:
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "maxLength")
+    elif old.min_length != new.min_length:
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "minLength")
+    elif None not in (old.pattern, new.pattern) and old.pattern != new.pattern:
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "pattern")
+
+
+def _numbers(old: nodes.Number, new: nodes.Number, place: Place) -> Found:
+    if not _same_number(old.maximum, new.maximum):
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "maximum")
+    elif not _same_number(old.minimum, new.minimum):
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "minimum")
+    elif not _same_number(old.multiple_of, new.multiple_of):
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "multipleOf")
+
+
+def _same_number(old: float | None, new: float | None) -> bool:
+    """1 and 1.0 are written by different hands and count as different."""
+    return old == new and type(old) is type(new)
+
+
+def _combinations(old: nodes.Combined, new: nodes.Combined, place: Place) -> Found:
+    if len(old.members) != len(new.members):
+        yield SchemaChange(ChangeKind.SUB_SCHEMA_CHANGED, place)
+    elif old.criterion != new.criterion:
+        yield SchemaChange(ChangeKind.COMPOSITION_METHOD_CHANGED, place)
+    else:
+        yield from _one_by_one(old.members, new.members, place / old.criterion)
+
+
+def _one_by_one(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], place: Place) -> Found:
+    for index, (left, right) in enumerate(zip(old, new, strict=True)):
+        yield Pair(left, right, place / str(index))
+
+
+def _objects(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+    yield from _properties(old, new, place / "properties")
+    yield from _name_dependencies(old, new, place / "dependencies")
+    yield from _schema_dependencies(old, new, place / "dependencies")
+    yield from _additional_properties(old, new, place / "additionalProperties")
+    yield from _required(old, new, place / "required")
+    if old.max_properties != new.max_properties:
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "maxProperties")
+    if old.min_properties != new.min_properties:
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "minProperties")
+
+
+def _properties(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+    for name, schema in old.properties.items():
+        if name in new.properties:
+            yield Pair(schema, new.properties[name], place / name)
+        else:
+            yield SchemaChange(ChangeKind.PROPERTY_REMOVED, place / name)
+    if len(new.properties) > len(old.properties):
+        yield SchemaChange(ChangeKind.PROPERTIES_ADDED, place)
+
+
+def _name_dependencies(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+    for name, needed in old.name_dependencies.items():
+        if name not in new.name_dependencies or set(needed) != set(new.name_dependencies[name]):
+            yield SchemaChange(ChangeKind.DEPENDENCY_ARRAY_CHANGED, place / name)
+
+
+def _schema_dependencies(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+    if old.schema_dependencies.keys() != new.schema_dependencies.keys():
+        yield SchemaChange(ChangeKind.DEPENDENCY_SCHEMA_CHANGED, place)
+        return
+    for name, schema in old.schema_dependencies.items():
+        yield Pair(schema, new.schema_dependencies[name], place / name)
+
+
+def _additional_properties(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+    before, after = old.additional_properties, new.additional_properties
+    if (before is False) is not (after is False):
+        yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_CHANGED, place)
+    elif before is True and isinstance(after, Mapping):
+        yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_NARROWED, place)
+    else:
+        yield Pair(_schema_of(before), _schema_of(after), place)
+
+
+def _schema_of(additional: RawSchema) -> RawSchema | None:
+    return None if isinstance(additional, bool) else additional
+
+
+def _required(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+    if not set(old.required) <= set(new.required):
+        yield SchemaChange(ChangeKind.REQUIRED_ARRAY_CHANGED, place)
+    elif len(new.required) > len(old.required):
+        yield SchemaChange(ChangeKind.REQUIRED_ARRAY_EXTENDED, place)
+
+
+def _arrays(old: nodes.Array, new: nodes.Array, place: Place) -> Found:
+    yield Pair(old.items, new.items, place / "items")
+    if len(old.item_list) != len(new.item_list):
+        yield SchemaChange(ChangeKind.NUMBER_OF_ITEMS_CHANGED, place)
+    else:
+        yield from _one_by_one(old.item_list, new.item_list, place / "items")
+    yield from _additional_items(old, new, place / "additionalItems")
+    if old.max_items != new.max_items:
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "maxItems")
+    if old.min_items != new.min_items:
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "minItems")
+    if old.unique_items != new.unique_items:
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "uniqueItems")
+
+
+def _additional_items(old: nodes.Array, new: nodes.Array, place: Place) -> Found:
+    if _permits_additional_items(old) is not _permits_additional_items(new):
+        yield SchemaChange(ChangeKind.ADDITIONAL_ITEMS_CHANGED, place)
+    else:
+        yield Pair(_schema_of(old.additional_items), _schema_of(new.additional_items), place)
+
+
+def _permits_additional_items(array: nodes.Array) -> bool:
+    """Beside a single schema for all items there are no additional ones to forbid."""
+    return array.items is not None or array.additional_items is not False

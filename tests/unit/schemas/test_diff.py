@@ -1,0 +1,354 @@
+"""What differs between two schemas."""
+
+import time
+from contextlib import suppress
+
+import pytest
+
+from nakadi.schemas.diff import differences
+from nakadi.schemas.steps import Exhausted
+
+
+def told(old, new) -> list[str]:
+    return [f"{change.kind} {change.path}" for change in differences(old, new)]
+
+
+def within(schema):
+    """The schema as the only property of an object."""
+    return {"properties": {"p": schema}}
+
+
+P = "#/properties/p"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ({"type": "string", "maxLength": 1}, {"type": "string"}, [f"ATTRIBUTE_VALUE_CHANGED {P}/maxLength"]),
+        (
+            {"type": "string", "maxLength": 1, "minLength": 1, "pattern": "a"},
+            {"type": "string", "maxLength": 2, "minLength": 2, "pattern": "b"},
+            [f"ATTRIBUTE_VALUE_CHANGED {P}/maxLength"],
+        ),
+        (
+            {"type": "string", "minLength": 1, "pattern": "a"},
+            {"type": "string", "minLength": 2, "pattern": "b"},
+            [f"ATTRIBUTE_VALUE_CHANGED {P}/minLength"],
+        ),
+        (
+            {"type": "string", "pattern": "a"},
+            {"type": "string", "pattern": "b"},
+            [f"ATTRIBUTE_VALUE_CHANGED {P}/pattern"],
+        ),
+        ({"type": "string", "pattern": "a"}, {"type": "string"}, []),
+        ({"type": "string", "format": "email"}, {"type": "string", "format": "uri"}, []),
+    ],
+)
+def test_strings_have_one_difference_at_most(old, new, changes):
+    """Of strings the first difference is told; a format, or a pattern on one side only, is not looked at. (R197)"""
+    assert told(within(old), within(new)) == changes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        (
+            {"type": "number", "maximum": 1, "minimum": 1},
+            {"type": "number", "maximum": 2, "minimum": 2},
+            [f"ATTRIBUTE_VALUE_CHANGED {P}/maximum"],
+        ),
+        (
+            {"type": "number", "minimum": 1, "multipleOf": 1},
+            {"type": "number", "multipleOf": 2},
+            [f"ATTRIBUTE_VALUE_CHANGED {P}/minimum"],
+        ),
+        ({"type": "number", "multipleOf": 1}, {"type": "number"}, [f"ATTRIBUTE_VALUE_CHANGED {P}/multipleOf"]),
+        (
+            {"type": "number", "minimum": 1},
+            {"type": "number", "minimum": 1.0},
+            [f"ATTRIBUTE_VALUE_CHANGED {P}/minimum"],
+        ),
+        ({"type": "number", "minimum": 1, "exclusiveMinimum": True}, {"type": "integer", "minimum": 1}, []),
+    ],
+)
+def test_numbers_have_one_difference_at_most(old, new, changes):
+    """Of numbers the first of maximum, minimum and multipleOf is told; 1 is not 1.0, an integer is a number. (R198)"""
+    assert told(within(old), within(new)) == changes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        (["a", "b"], ["b", "a"], False),
+        (["a", "a"], ["a"], False),
+        ([{"x": 1, "y": [2]}], [{"y": [2], "x": 1}], False),
+        (["a"], ["a", "b"], True),
+        ([1], [1.0], True),
+        ([1], [True], True),
+        ([None], ["null"], True),
+    ],
+)
+def test_enums_are_sets_of_values(old, new, changed):
+    """Of enums the set of values counts, types included. (R199)"""
+    assert told(within({"enum": old}), within({"enum": new})) == ([f"ENUM_ARRAY_CHANGED {P}/enum"] if changed else [])
+
+
+def test_combinations_are_compared_by_position():
+    """Members are counted, then the criterion is looked at, then each member at its place. (R200)"""
+    one, two = {"type": "string"}, {"type": "null"}
+
+    assert told({"anyOf": [one]}, {"oneOf": [one, two]}) == ["SUB_SCHEMA_CHANGED #/"]
+    assert told({"anyOf": [one]}, {"oneOf": [two]}) == ["COMPOSITION_METHOD_CHANGED #/"]
+    assert told({"anyOf": [one, two]}, {"anyOf": [two, one]}) == ["TYPE_CHANGED #/anyOf/0", "TYPE_CHANGED #/anyOf/1"]
+    assert told({"oneOf": [one]}, {"oneOf": [{"type": "string", "minLength": 1}]}) == [
+        "ATTRIBUTE_VALUE_CHANGED #/oneOf/0/minLength"
+    ]
+
+
+def test_objects_are_compared_in_order():
+    """Properties, dependencies, additional properties, required ones and limits are compared in this order. (R201)"""
+    old = {
+        "properties": {"gone": {}, "kept": {"type": "string"}},
+        "dependencies": {"a": ["x"], "b": ["x", "y"], "c": ["z"], "s": {}},
+        "required": ["kept"],
+        "maxProperties": 5,
+    }
+    new = {
+        "properties": {"kept": {"type": "null"}, "n1": {}, "n2": {}},
+        "dependencies": {"b": ["y", "x"], "c": ["other"], "s": {"type": "null"}, "added": ["q"]},
+        "additionalProperties": False,
+        "required": ["n1"],
+        "minProperties": 1,
+    }
+
+    assert told(old, new) == [
+        "PROPERTY_REMOVED #/properties/gone",
+        "TYPE_CHANGED #/properties/kept",
+        "PROPERTIES_ADDED #/properties",
+        "DEPENDENCY_ARRAY_CHANGED #/dependencies/a",
+        "DEPENDENCY_ARRAY_CHANGED #/dependencies/c",
+        "TYPE_NARROWED #/dependencies/s",
+        "ADDITIONAL_PROPERTIES_CHANGED #/additionalProperties",
+        "REQUIRED_ARRAY_CHANGED #/required",
+        "ATTRIBUTE_VALUE_CHANGED #/maxProperties",
+        "ATTRIBUTE_VALUE_CHANGED #/minProperties",
+    ]
+
+
+def test_a_swap_of_properties_is_a_removal():
+    """One property for another is told as a removal alone. (R201)"""
+    assert told(within({}), {"properties": {"q": {}}}) == ["PROPERTY_REMOVED #/properties/p"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ({"required": ["a"]}, {"required": ["b", "a"]}, ["REQUIRED_ARRAY_EXTENDED #/required"]),
+        ({"required": ["a", "b"]}, {"required": ["b", "a"]}, []),
+        ({"required": ["a"]}, {"required": ["b"]}, ["REQUIRED_ARRAY_CHANGED #/required"]),
+        ({"required": ["a"], "properties": {}}, {"properties": {}}, ["REQUIRED_ARRAY_CHANGED #/required"]),
+        ({"dependencies": {"a": {}}}, {"dependencies": {"a": ["b"]}}, ["DEPENDENCY_SCHEMA_CHANGED #/dependencies"]),
+        ({"dependencies": {"a": {}}}, {"dependencies": {"a": True}}, ["TYPE_CHANGED #/dependencies/a"]),
+        ({"patternProperties": {"a": {}}}, {"patternProperties": {"b": {"type": "null"}}}, []),
+        ({"properties": {}, "definitions": {"d": {}}}, {"properties": {}, "definitions": {"d": {"type": "null"}}}, []),
+        ({"type": "object"}, {"properties": {}}, []),
+    ],
+)
+def test_members_of_objects(old, new, changes):
+    """Required names and dependencies are compared as sets; patterns and unused definitions are not observed. (R201)"""
+    assert told(old, new) == changes
+
+
+ADDITIONAL = "#/additionalProperties"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        (None, True, []),
+        (True, None, []),
+        (False, False, []),
+        (None, False, [f"ADDITIONAL_PROPERTIES_CHANGED {ADDITIONAL}"]),
+        (False, True, [f"ADDITIONAL_PROPERTIES_CHANGED {ADDITIONAL}"]),
+        (False, {}, [f"ADDITIONAL_PROPERTIES_CHANGED {ADDITIONAL}"]),
+        ({}, False, [f"ADDITIONAL_PROPERTIES_CHANGED {ADDITIONAL}"]),
+        (None, {}, [f"ADDITIONAL_PROPERTIES_NARROWED {ADDITIONAL}"]),
+        (True, {"type": "null"}, [f"ADDITIONAL_PROPERTIES_NARROWED {ADDITIONAL}"]),
+        ({}, None, [f"SCHEMA_REMOVED {ADDITIONAL}"]),
+        ({"type": "null"}, True, [f"SCHEMA_REMOVED {ADDITIONAL}"]),
+        ({}, {"type": "null"}, [f"TYPE_NARROWED {ADDITIONAL}"]),
+        ({"type": "null"}, {"type": "string"}, [f"TYPE_CHANGED {ADDITIONAL}"]),
+    ],
+)
+def test_additional_properties(old, new, changes):
+    """Additional properties are permitted, forbidden or described; not to speak of them permits them. (R201)"""
+    schemas = [{"type": "object", **({} if each is None else {"additionalProperties": each})} for each in (old, new)]
+    assert told(*schemas) == changes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ({}, {"items": {}}, ["SCHEMA_REMOVED #/items"]),
+        ({"items": {}}, {}, ["SCHEMA_REMOVED #/items"]),
+        ({"items": {}}, {"items": {"type": "null"}}, ["TYPE_NARROWED #/items"]),
+        ({"items": [{}]}, {"items": [{"type": "null"}]}, ["TYPE_NARROWED #/items/0"]),
+        ({"items": [{}]}, {"items": [{}, {}]}, ["NUMBER_OF_ITEMS_CHANGED #/"]),
+        ({"items": [{}]}, {}, ["NUMBER_OF_ITEMS_CHANGED #/"]),
+        ({"items": {}}, {"items": [{}]}, ["SCHEMA_REMOVED #/items", "NUMBER_OF_ITEMS_CHANGED #/"]),
+        ({}, {"additionalItems": False}, ["ADDITIONAL_ITEMS_CHANGED #/additionalItems"]),
+        ({"items": [{}]}, {"items": [{}], "additionalItems": False}, ["ADDITIONAL_ITEMS_CHANGED #/additionalItems"]),
+        ({"items": {}}, {"items": {}, "additionalItems": False}, []),
+        ({}, {"additionalItems": {}}, ["SCHEMA_REMOVED #/additionalItems"]),
+        ({"additionalItems": {}}, {"additionalItems": {"type": "null"}}, ["TYPE_NARROWED #/additionalItems"]),
+        (
+            {"maxItems": 1, "minItems": 1},
+            {"maxItems": 2, "uniqueItems": True},
+            [f"ATTRIBUTE_VALUE_CHANGED #/{each}" for each in ("maxItems", "minItems", "uniqueItems")],
+        ),
+        ({}, {"uniqueItems": False}, []),
+    ],
+)
+def test_arrays(old, new, changes):
+    """Of arrays the items, further items and limits are compared, in this order. (R202)"""
+    assert told({"type": "array", **old}, {"type": "array", **new}) == changes
+
+
+def test_references_are_followed():
+    """What a reference points at counts, not what it is called. (R203)"""
+
+    def referring(name, target):
+        return {"properties": {"p": {"$ref": f"#/definitions/{name}"}}, "definitions": {name: target}}
+
+    assert told(referring("a", {"type": "string"}), referring("b", {"type": "string"})) == []
+    assert told(referring("a", {}), referring("a", {"type": "null"})) == [f"TYPE_NARROWED {P}/$ref"]
+    assert told(referring("a", {"type": "string"}), within({"type": "string"})) == [f"TYPE_CHANGED {P}"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"type": "boolean"}, {"type": "boolean", "default": True}),
+        ({"type": "null"}, {"type": "null", "x-foo": 1}),
+        ({"not": {"type": "null"}}, {"not": {"type": "string"}}),
+        ({"const": 1}, {"const": 2}),
+        ({"if": {}}, {"if": {"type": "null"}, "then": {}}),
+        (True, True),
+        (False, False),
+        ({}, {"default": 1}),
+    ],
+)
+def test_some_kinds_are_not_looked_into(old, new):
+    """Of the simple kinds only what they say about themselves is compared. (R204)"""
+    draft = {"$schema": "http://json-schema.org/draft-07/schema#"}
+    assert told(draft | within(old), draft | within(new)) == []
+
+
+def test_words_about_a_schema_are_compared_everywhere():
+    """Identifier, title and description are compared in all kinds; not to have one counts as a value. (R196)"""
+    old, new = {"type": "null", "title": "t"}, {"type": "null", "id": "i", "description": "d"}
+    assert told(within(old), within(new)) == [
+        f"ID_CHANGED {P}/id",
+        f"TITLE_CHANGED {P}/title",
+        f"DESCRIPTION_CHANGED {P}/description",
+    ]
+    combined = {"title": "t", "type": ["string", "null"]}
+    assert told(within(combined), within({**combined, "title": "u"})) == [f"TITLE_CHANGED {P}/title"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ({}, {"type": "object"}, []),
+        ({}, {"properties": {"a": {}}}, [f"PROPERTIES_ADDED {P}/properties"]),
+        (
+            {},
+            {"type": "object", "additionalProperties": False},
+            [f"ADDITIONAL_PROPERTIES_CHANGED {P}/additionalProperties"],
+        ),
+        ({}, {"type": "string"}, [f"TYPE_NARROWED {P}"]),
+        ({}, {"enum": [1]}, [f"TYPE_NARROWED {P}"]),
+        ({}, False, [f"TYPE_NARROWED {P}"]),
+        ({}, True, [f"TYPE_CHANGED {P}"]),
+        (True, {"type": "string"}, [f"TYPE_CHANGED {P}"]),
+        (True, False, [f"TYPE_CHANGED {P}"]),
+        ({"type": "string"}, {}, [f"TYPE_CHANGED {P}"]),
+        ({"type": "string", "title": "a"}, {"type": "null", "title": "b"}, [f"TYPE_CHANGED {P}"]),
+    ],
+)
+def test_kinds_that_differ_end_the_comparison(old, new, changes):
+    """An open schema may be narrowed, to an object even without a word; otherwise kinds must be the same. (R196)"""
+    assert told(within(old), within(new)) == changes
+
+
+def test_names_stand_in_paths_as_they_are():
+    """Paths are joined from plain names; the root is `#/`. (R205)"""
+    assert told({"properties": {"a/b~c": {"type": "null"}}}, {"properties": {"a/b~c": {"type": "string"}}}) == [
+        "TYPE_CHANGED #/properties/a/b~c"
+    ]
+    assert told({"type": "null"}, {"type": "string"}) == ["TYPE_CHANGED #/"]
+
+
+def test_recursive_schemas_are_compared_once():
+    """A pair that is being compared already is not begun again. (R196)"""
+    old = {"properties": {"next": {"$ref": "#"}, "value": {"type": "string"}}}
+    new = {"properties": {"next": {"$ref": "#"}, "value": {"type": "null"}}}
+
+    assert told(old, old) == []
+    assert told(old, new) == ["TYPE_CHANGED #/properties/value"]
+
+
+def test_an_unrolled_recursion_is_still_compared():
+    """Where the new schema repeats itself differently, each turn is held against the old one. (R196, deviation)"""
+    old = {"properties": {"next": {"$ref": "#"}, "value": {}}}
+    new = {
+        "properties": {"next": {"$ref": "#/definitions/d"}, "value": {}},
+        "definitions": {"d": {"properties": {"next": {"$ref": "#"}}}},
+    }
+
+    assert told(old, new) == ["PROPERTY_REMOVED #/properties/next/$ref/properties/value"]
+
+
+def test_depth_is_no_trouble():
+    """A chain of thousands of definitions is followed to its end. (R196)"""
+
+    def chain(last):
+        definitions = {f"d{n}": {"properties": {"p": {"$ref": f"#/definitions/d{n + 1}"}}} for n in range(5_000)}
+        return {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d5000": last}}
+
+    assert [change.kind for change in differences(chain({}), chain({"type": "null"}))] == ["TYPE_NARROWED"]
+
+
+def doubling(levels):
+    """Each definition holds the next one twice."""
+    definitions = {
+        f"d{n}": {"properties": {side: {"$ref": f"#/definitions/d{n + 1}"} for side in "lr"}} for n in range(levels)
+    }
+    return {"$ref": "#/definitions/d0", "definitions": {**definitions, f"d{levels}": {}}}
+
+
+def cycle(length):
+    definitions = {
+        f"d{n}": {"properties": {"p": {"$ref": f"#/definitions/d{(n + 1) % length}"}}} for n in range(length)
+    }
+    return {"$ref": "#/definitions/d0", "definitions": definitions}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (doubling(60), doubling(60)),
+        (cycle(999), cycle(1000)),
+        (
+            {"properties": {"p": {"$ref": "#"}}, "type": ["object"] * 50},
+            {"properties": {"p": {"$ref": "#"}}, "type": ["object"] * 50},
+        ),
+    ],
+    ids=["doubling", "cycles", "types"],
+)
+def test_a_comparison_comes_to_an_end(old, new):
+    """What would take for ever is given up soon. (R196)"""
+    start = time.perf_counter()
+    with suppress(Exhausted):
+        differences(old, new)
+    assert time.perf_counter() - start < 10

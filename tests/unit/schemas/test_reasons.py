@@ -1,0 +1,31 @@
+"""Reasons for people."""
+
+import pytest
+
+from nakadi.schemas.diff import ROOT, ChangeKind, SchemaChange
+from nakadi.schemas.reasons import reason_against
+
+
+@pytest.mark.parametrize("kind", ChangeKind)
+def test_every_change_can_be_explained(kind):
+    """Whatever is refused, people learn what was changed, why it is refused, and what they can do. (R192)"""
+    explanation = reason_against(SchemaChange(kind, ROOT / "properties" / "age"), "mode `forward`").explanation
+
+    assert explanation.count(". ") == 2
+    assert "so mode `forward` does not allow it" in explanation
+    assert "{" not in explanation
+
+
+def test_names_may_be_anything():
+    """Names that look like placeholders or text are only names. (R192)"""
+    explanation = reason_against(
+        SchemaChange(ChangeKind.PROPERTY_REMOVED, ROOT / "properties" / "{x}"), "it"
+    ).explanation
+    assert explanation.startswith("The property `{x}` was removed. ")
+
+
+def test_the_root_has_no_name():
+    """A change at the root is said to be there. (R192)"""
+    assert reason_against(SchemaChange(ChangeKind.TYPE_CHANGED, ROOT), "it").explanation.startswith(
+        "The type of the root of the schema changed."
+    )
