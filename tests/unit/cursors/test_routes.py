@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from nakadi.access.permissions import denied
 from nakadi.cursors.service import Cursors
@@ -550,3 +552,51 @@ def test_shift_does_not_look_for_the_partition():
     asked = [{**cursor("4", "7"), "shift": 1}]
     expected = [cursor("001-0001-000000000000000005", "7")]
     assert Api(Generation([9])).post("shifted-cursors", asked).json() == expected
+
+
+# Whatever is sent
+
+NUMBERS = some.integers(-(2**70), 2**70).map(str)
+OFFSETS = some.one_of(
+    some.text(max_size=12),
+    NUMBERS,
+    some.sampled_from(
+        ["BEGIN", "begin", "2026-11-21T12:00:00Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"]
+    ),
+    some.builds("001-{:04x}-{}".format, some.integers(0, 4), NUMBERS),
+)
+SCALARS = some.one_of(
+    some.none(), some.booleans(), some.integers(-(2**66), 2**66), some.floats(), some.text(max_size=5)
+)
+CURSORS = some.fixed_dictionaries(
+    {"partition": some.one_of(some.sampled_from(["0", "1", "9"]), SCALARS), "offset": some.one_of(OFFSETS, SCALARS)},
+    optional={"shift": SCALARS, "initial_cursor": SCALARS},
+)
+PAIRS = some.fixed_dictionaries({"initial_cursor": CURSORS, "final_cursor": CURSORS})
+ANYTHING = some.recursive(
+    SCALARS, lambda inner: some.lists(inner, max_size=2) | some.dictionaries(some.text(max_size=9), inner, max_size=2)
+)
+BODIES = some.one_of(
+    some.lists(CURSORS, max_size=3), some.lists(PAIRS, max_size=3), some.lists(ANYTHING, max_size=2), ANYTHING
+)
+
+
+@settings(deadline=None)
+@given(operation=some.sampled_from(["cursor-distances", "cursors-lag", "shifted-cursors"]), body=BODIES)
+def test_no_body_breaks_the_operations(operation, body):
+    """Whatever JSON is sent, the answer is a result or a refusal that says what is wrong. (C37, C48, C49, C51, C59)"""
+    api = Api(Generation([3, 0]), Generation([0, 2], expired=[0, 1]))
+    assert api.send(operation, json.dumps(body).encode()).status_code in (200, 400, 422)
+
+
+@settings(deadline=None)
+@given(
+    text=some.one_of(BODIES.map(json.dumps), some.text(max_size=30)),
+    offset=OFFSETS,
+    partition=some.sampled_from(["0", "1", "9"]),
+)
+def test_no_query_breaks_the_partitions(text, offset, partition):
+    """Whatever is asked of partitions, the answer is a result or a refusal that says what is wrong. (C21, C28, C35)"""
+    api = Api(Generation([3, 0]), Generation([0, 2], expired=[0, 1]))
+    assert api.get(f"{NAME}/partitions", cursors=text).status_code in (200, 422)
+    assert api.get(f"{NAME}/partitions/{partition}", consumed_offset=offset).status_code in (200, 404, 422)
