@@ -508,7 +508,7 @@ def test_shifts_have_known_answers(offset, shift, reached):
 
 
 def test_shifts_come_back_in_order():
-    """Moved cursors come back in the order of the request, as partition and offset only. (C59)"""
+    """Moved cursors come back in the order of the request, as partition and offset only. (C10, C59)"""
     asked = [{**cursor("1", "1"), "shift": 1}, {**cursor("4", "0"), "shift": -2}]
     expected = [cursor("001-0001-000000000000000002", "1"), cursor("001-0001-000000000000000002", "0")]
     assert Api(Generation([9, 9])).post("shifted-cursors", asked).json() == expected
