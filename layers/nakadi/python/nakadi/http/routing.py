@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -67,12 +67,21 @@ class Router:
         return _allowed(self._node(raw_path))
 
     def _node(self, raw_path: str) -> _Node:
-        node: _Node | None = self._root
-        for segment in _segments(raw_path):
-            node = node and (node.literals.get(unquote(segment)) or node.parameter)
-        if node is None or not node.routes:
+        node = _reached(self._root, [unquote(segment) for segment in _segments(raw_path)])
+        if node is None:
             raise NotFound(f"There is nothing at {unquote(raw_path)}")
         return node
+
+
+def _reached(node: _Node, segments: Sequence[str]) -> _Node | None:
+    """The node with routes that the segments lead to. A word goes before a parameter, unless it leads nowhere."""
+    if not segments:
+        return node if node.routes else None
+    for following in (node.literals.get(segments[0]), node.parameter):
+        found = following and _reached(following, segments[1:])
+        if found:
+            return found
+    return None
 
 
 def _allowed(node: _Node) -> str:
