@@ -71,7 +71,7 @@ def validator(schema_text: str) -> Validate:
     """A validator for a schema of the description, given as JSON text."""
     schemas = {name: _as_json_schema(schema) for name, schema in openapi.document()["components"]["schemas"].items()}
     definition = _as_json_schema(orjson.loads(schema_text)) | {"components": {"schemas": schemas}}
-    compiled: Validate = fastjsonschema.compile(definition, formats=FORMATS)
+    compiled: Validate = fastjsonschema.compile(definition, formats=FORMATS, use_default=False)
     return compiled
 
 
