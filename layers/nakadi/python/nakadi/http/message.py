@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -44,7 +45,7 @@ class Request:
         if not text:
             return default
         # Python would also read "1_000", " 7 " and other scripts' digits.
-        if text.lstrip("+-").isascii() and text.lstrip("+-").isdigit() and len(text) < 20:
+        if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
             return int(text)
         raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to a number")
 

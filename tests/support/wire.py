@@ -1,0 +1,90 @@
+"""A client that speaks bytes, for what well-behaved ones hide."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Self
+from urllib.parse import urlsplit
+
+
+class Wire:
+    """A connection to a server. `url` is the server's address."""
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        self.socket = socket.create_connection((address.hostname, address.port), timeout=5)
+        self._received = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, *lines: str | bytes, body: bytes = b"") -> Self:
+        """Send a request's head, line by line, and what follows it."""
+        head = b"\r\n".join(each if isinstance(each, bytes) else each.encode() for each in lines)
+        self.socket.sendall(head + b"\r\nHost: test\r\n\r\n" + body)
+        return self
+
+    def once(self) -> bytes:
+        """What one read of the socket gives."""
+        return self.socket.recv(65536)
+
+    def until(self, mark: bytes) -> bytes:
+        """All bytes up to and with this mark."""
+        while mark not in self._received:
+            more = self.socket.recv(65536)
+            assert more, f"closed after {self._received!r}"
+            self._received += more
+        found, _, self._received = self._received.partition(mark)
+        return found + mark
+
+    def response(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of a response with a length."""
+        status, headers = self.head()
+        length = int(headers.get("content-length", "0"))
+        while len(self._received) < length:
+            more = self.socket.recv(65536)
+            assert more, f"closed after {self._received!r}"
+            self._received += more
+        body, self._received = self._received[:length], self._received[length:]
+        return status, headers, body
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        first, *rest = self.until(b"\r\n\r\n").decode("latin-1").strip().split("\r\n")
+        return int(first.split()[1]), {
+            name.lower(): value for name, _, value in (each.partition(": ") for each in rest)
+        }
+
+    def chunk(self) -> bytes:
+        """The next chunk; an empty one is the last."""
+        size = int(self.until(b"\r\n"), 16)
+        while len(self._received) < size + 2:
+            more = self.socket.recv(65536)
+            assert more, f"closed after {self._received!r}"
+            self._received += more
+        chunk, self._received = self._received[:size], self._received[size + 2 :]
+        return chunk
+
+    def closed(self, within: float = 2.0) -> bool:
+        """Whether the server closes the connection, and sends nothing before it does."""
+        assert self._received == b""
+        self.socket.settimeout(within)
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+
+
+def eventually(holds, within: float = 3.0) -> bool:
+    """Whether something comes true in time; for what happens in another thread and tells nobody."""
+    end = time.monotonic() + within
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True

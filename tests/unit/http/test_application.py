@@ -1,0 +1,317 @@
+"""What happens to every request, and in which order."""
+
+import gzip
+import json
+import logging
+
+import pytest
+
+from nakadi.http.application import Application
+from nakadi.http.message import Request, Response, Streaming, json_response
+from nakadi.http.problem import TooLarge
+from nakadi.http.routing import Route
+from nakadi.model.authorization import Subject
+from nakadi.model.outcomes import Conflict, NotAuthenticated, NotFound, NotPermitted
+
+ANN = Subject(name="ann")
+
+
+def raising(error):
+    def handler(_request):
+        raise error
+
+    return handler
+
+
+async def nothing(_outlet):
+    pass
+
+
+ROUTES = [
+    Route(method="GET", template="/things", handler=lambda _: json_response({"things": []}), operation="list"),
+    Route(
+        method="POST", template="/things", handler=lambda r: json_response({"body": r.body.decode()}), operation="add"
+    ),
+    Route(method="GET", template="/things/{name}", handler=lambda r: json_response(r.path_parameters), operation="get"),
+    Route(method="GET", template="/me", handler=lambda r: json_response({"me": r.subject.name}), operation="me"),
+    Route(method="GET", template="/flow", handler=lambda r: json_response({"flow": r.flow_id}), operation="flow"),
+    Route(method="GET", template="/conflict", handler=raising(Conflict("Taken.")), operation="conflict"),
+    Route(method="GET", template="/bug", handler=raising(RuntimeError("secret")), operation="bug"),
+    Route(
+        method="GET",
+        template="/stream",
+        handler=lambda _: Streaming(nothing, {"content-type": "application/x-json-stream"}),
+        operation="stream",
+        produces=None,
+    ),
+]
+
+
+def authenticate(request):
+    match request.headers.get("authorization"):
+        case "Bearer bad":
+            raise NotAuthenticated("Not a token")
+        case "Bearer weak":
+            raise NotPermitted("Insufficient scope for this resource")
+        case _:
+            return ANN
+
+
+APPLICATION = Application(ROUTES, authenticate)
+
+
+def ask(method, target, body=b"", application=APPLICATION, **headers):
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    path = target.partition("?")[0]
+    return application.answer(Request(method=method, path=path, target=target, headers=named, body=body))
+
+
+def problem(answer):
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = json.loads(answer.body)
+    assert found["status"] == answer.status
+    return found
+
+
+def test_a_good_request_is_answered():
+    """A successful answer is JSON. (R13)"""
+    answer = ask("GET", "/things/a.b?unknown=parameter")
+
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert json.loads(answer.body) == {"name": "a.b"}
+
+
+def test_unknown_parameters_are_passed_over():
+    """Unknown query parameters make no difference. (R15)"""
+    assert ask("GET", "/things?nonsense=1&x").body == ask("GET", "/things").body
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "headers", "status"),
+    [
+        ("GET", "//nothing", {"authorization": "Bearer bad", "content_encoding": "br"}, 400),
+        ("GET", "/nothing", {"authorization": "Bearer bad", "content_encoding": "br"}, 401),
+        ("GET", "/nothing", {"authorization": "Bearer weak", "content_encoding": "br"}, 403),
+        ("GET", "/nothing", {"content_encoding": "br"}, 406),
+        ("POST", "/nothing", {"content_encoding": "gzip", "accept": "text/html"}, 400),
+        ("GET", "/nothing", {"accept": "text/html"}, 404),
+        ("PATCH", "/things", {"accept": "text/html"}, 405),
+        ("POST", "/things", {"accept": "text/html"}, 406),
+        ("POST", "/things", {}, 415),
+    ],
+)
+def test_the_outer_checks_have_an_order(method, target, headers, status):
+    """URL, token, content encoding, route, media types: the first that fails is told. (R48, P14, P47)"""
+    assert ask(method, target, b"not json", **headers).status == status
+
+
+@pytest.mark.parametrize("header", ["no-such-token", "Bearer bad", "Bearer weak"])
+def test_a_suspicious_url_is_refused_whoever_asks(header):
+    """A suspicious URL is refused before anybody is asked who they are. (R31, R48)"""
+    answer = ask("GET", "/event-types//events", authorization=header)
+
+    assert problem(answer)["title"] == "Bad Request"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "//things",
+        "/things//a",
+        "/things/a;b=c",
+        "/things/a%2Fb",
+        "/things/a%2fb",
+        "/things/%3Ba",
+        "/things\\a",
+        "/things/%5ca",
+        "/things/../me",
+        "/things/./me",
+        "/things/..",
+        "/things/%2e%2e/me",
+        "/things/a%00",
+        "/things/a%0d%0aX:y",
+        "/things/%252e",
+        "/things/%",
+        "/things/%zz",
+        "/things/%4",
+        "/things/%ff",
+        "/things/%c3%28",
+        "/things?x=%ff",
+        "/things?x=%zz",
+        "/things?x=\xfc",
+        "/th\xfcngs",
+    ],
+)
+def test_urls_that_two_readers_could_read_differently_are_refused(target):
+    """Double and encoded slashes, semicolons, dots that climb, control characters, and broken escapes. (R31)"""
+    assert problem(ask("GET", target))["status"] == 400
+
+
+@pytest.mark.parametrize("target", ["/things/a..b", "/things/a.b", "/things?x=//&y=;&z=%2F%25", "/things/%C3%BC"])
+def test_normal_urls_are_not(target):
+    """What only looks unusual is fine: dots within names, and everything that is escaped in a query. (R28)"""
+    assert ask("GET", target).status == 200
+
+
+def test_an_unknown_path_is_a_problem():
+    """Unknown paths are 404, with a Problem. (R30)"""
+    assert problem(ask("GET", "/nothing/here"))["title"] == "Not Found"
+
+
+def test_another_method_is_a_problem_with_the_allowed_ones():
+    """An unsupported method of an existing path is 405, with `Allow`. (R26, P11)"""
+    answer = ask("DELETE", "/things")
+
+    assert problem(answer)["detail"] == "Request method 'DELETE' not supported"
+    assert answer.headers["allow"] == "GET, POST, HEAD, OPTIONS"
+
+
+@pytest.mark.parametrize(
+    ("target", "allowed"), [("/things", "GET, POST, HEAD, OPTIONS"), ("/me/", "GET, HEAD, OPTIONS")]
+)
+def test_options_tells_the_methods(target, allowed):
+    """`OPTIONS` answers 200 with `Allow`, and 404 where there is nothing. (R27)"""
+    answer = ask("OPTIONS", target)
+
+    assert (answer.status, answer.headers["allow"], answer.body) == (200, allowed, b"")
+    assert ask("OPTIONS", "/nothing").status == 404
+
+
+def test_head_is_get_without_the_body():
+    """`HEAD` answers as `GET` does, length included, and sends no body. (R27)"""
+    head, get = ask("HEAD", "/things"), ask("GET", "/things")
+
+    assert head.status == 200
+    assert head.body == b""
+    assert head.headers["content-length"] == str(len(get.body))
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
+def test_head_of_a_stream_opens_none():
+    """`HEAD` of a stream has the stream's headers, and nothing is streamed. (R27)"""
+    answer = ask("HEAD", "/stream")
+
+    assert isinstance(answer, Response)
+    assert answer.headers["content-type"] == "application/x-json-stream"
+    assert isinstance(ask("GET", "/stream"), Streaming)
+
+
+@pytest.mark.parametrize("target", ["/things", "/things/", "/things/?limit=20"])
+def test_a_trailing_slash_is_answered_not_redirected(target):
+    """A path with a slash at its end is the same path. (R29)"""
+    assert ask("GET", target).status == 200
+
+
+@pytest.mark.parametrize("target", ["/things", "/nothing", "//", "/bug", "/conflict", "/stream"])
+def test_every_answer_has_the_flow_id_of_its_request(target):
+    """Every response carries the request's flow id unchanged, errors and streams too. (R38)"""
+    assert ask("GET", target, x_flow_id="ticket 4711/ä").headers["x-flow-id"] == "ticket 4711/ä"
+    assert ask("GET", target, authorization="Bearer bad", x_flow_id="f").headers["x-flow-id"] == "f"
+
+
+def test_a_flow_id_is_made_up_where_there_is_none():
+    """Without one, a flow id of 24 letters and digits is made up, and the handler sees the same. (R38, R39)"""
+    first, second = ask("GET", "/flow"), ask("GET", "/flow", x_flow_id="")
+
+    assert len(first.headers["x-flow-id"]) == 24
+    assert first.headers["x-flow-id"].isalnum()
+    assert first.headers["x-flow-id"] != second.headers["x-flow-id"]
+    assert json.loads(first.body) == {"flow": first.headers["x-flow-id"]}
+
+
+def test_answers_have_a_span_context_and_streams_have_none():
+    """Answers that are not streamed carry `span_ctx`, empty without a tracer. (R40)"""
+    assert ask("GET", "/things").headers["span_ctx"] == "{}"
+    assert ask("GET", "/conflict").headers["span_ctx"] == "{}"
+    assert "span_ctx" not in ask("GET", "/stream").headers
+
+
+def test_packed_bodies_reach_the_handler_unpacked():
+    """Every POST may be packed. (R33)"""
+    answer = ask("POST", "/things", gzip.compress(b'"x"'), content_type="application/json", content_encoding="gzip")
+
+    assert json.loads(answer.body) == {"body": '"x"'}
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status", "detail"),
+    [
+        ("GET", {"content_encoding": "gzip"}, 406, "GET method doesn't support gzip content encoding"),
+        ("PUT", {"content_encoding": "identity"}, 406, "PUT method doesn't support gzip content encoding"),
+        ("POST", {"content_encoding": "gzip"}, 400, "Not in GZIP format"),
+    ],
+)
+def test_encoding_errors_are_problems(method, headers, status, detail):
+    """Errors of the content encoding have a Problem's content type like all others. (P46, R34, R35)"""
+    answer = ask(method, "/things", b"plain", **headers)
+
+    assert (answer.status, problem(answer)["detail"]) == (status, detail)
+
+
+def test_the_handler_knows_who_asks():
+    """The subject that authentication found is the handler's."""
+    assert json.loads(ask("GET", "/me", authorization="Bearer good").body) == {"me": "ann"}
+
+
+@pytest.mark.parametrize(("token", "status"), [("Bearer bad", 401), ("Bearer weak", 403)])
+def test_the_token_layer_answers_plain_json(token, status):
+    """Errors of the token layer are plain JSON. (R23)"""
+    answer = ask("GET", "/things", authorization=token)
+
+    assert (answer.status, answer.headers["content-type"]) == (status, "application/json")
+
+
+def test_a_bug_is_told_apart_and_logged_with_its_flow_id(caplog):
+    """A fault is 500 with a ticket; the log has the ticket, the trace, and the client is told nothing else. (R24)"""
+    answer = ask("GET", "/bug?token=abc", x_flow_id="f-1")
+
+    ticket = problem(answer)["detail"].partition("(")[2].rstrip(")")
+    assert b"secret" not in answer.body
+    assert ticket in caplog.text
+    assert "RuntimeError: secret" in caplog.text
+    assert "token=abc" not in caplog.text
+
+
+def test_an_outcome_is_not_logged(caplog):
+    """An outcome is an answer like any other: nobody needs to read of it in a log."""
+    assert problem(ask("GET", "/conflict"))["detail"] == "Taken."
+    assert caplog.records == []
+
+
+def test_an_old_media_type_is_honoured():
+    """`Accept: application/x.problem+json` alone gets that type. (R25)"""
+    answer = ask("GET", "/conflict", accept="application/x.problem+json")
+
+    assert answer.status == 406
+    assert answer.headers["content-type"] == "application/x.problem+json"
+
+
+def test_requests_are_logged_on_demand(caplog):
+    """With the access log on, a request leaves a line: method, path, status and time, and never its query."""
+    with caplog.at_level(logging.INFO, logger="nakadi.access"):
+        ask("GET", "/things/a?secret=1", authorization="Bearer hush")
+
+    (record,) = caplog.records
+    assert record.getMessage().startswith("GET /things/a 200 ")
+    assert "secret" not in caplog.text
+    assert "hush" not in caplog.text
+
+
+def test_an_edge_can_refuse():
+    """A request that an edge could not read is answered like all others, flow id included. (R38)"""
+    request = Request(method="POST", path="/things", target="/things", headers={"x-flow-id": "f"})
+
+    answer = APPLICATION.refusal(request, TooLarge("The body is longer than 10 bytes"))
+
+    assert problem(answer)["status"] == 413
+    assert answer.headers["x-flow-id"] == "f"
+
+
+def test_nothing_raises():
+    """Whatever authentication or a handler does, there is an answer."""
+
+    def broken(_request):
+        raise NotFound("odd, and still an answer")
+
+    assert ask("GET", "/things", application=Application(ROUTES, broken)).status == 404

@@ -1,0 +1,133 @@
+"""Outcomes and faults as Problems."""
+
+import json
+import re
+
+import pytest
+
+from nakadi.http import problem
+from nakadi.model import outcomes
+from nakadi.model.outcomes import Violation
+
+
+def body_of(response):
+    return json.loads(response.body)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "title"),
+    [
+        (outcomes.Malformed("x"), 400, "Bad Request"),
+        (outcomes.NotPermitted("x"), 403, "Forbidden"),
+        (outcomes.NotFound("x"), 404, "Not Found"),
+        (problem.MethodNotAllowed("PUT", "GET"), 405, "Method Not Allowed"),
+        (problem.NotAcceptable("x"), 406, "Not Acceptable"),
+        (problem.TooSlow("x"), 408, "Request Timeout"),
+        (outcomes.Conflict("x"), 409, "Conflict"),
+        (outcomes.Unusable("x"), 412, "Precondition Failed"),
+        (problem.TooLarge("x"), 413, "Request Entity Too Large"),
+        (problem.UnsupportedMediaType("x"), 415, "Unsupported Media Type"),
+        (outcomes.Invalid("x"), 422, "Unprocessable Entity"),
+        (outcomes.SwitchedOff("x"), 501, "Not Implemented"),
+        (outcomes.TryLater("x"), 503, "Service Unavailable"),
+        (outcomes.Unavailable("x"), 503, "Service Unavailable"),
+    ],
+)
+def test_every_outcome_has_its_status(error, status, title):
+    """A Problem is JSON with title, the status repeated, and the detail, in its own media type. (R16)"""
+    response = problem.problem_of(error)
+
+    assert response.status == status
+    assert response.headers["content-type"] == "application/problem+json"
+    assert body_of(response)["title"] == title
+    assert body_of(response)["status"] == status
+    assert body_of(response)["detail"] == str(error)
+    assert "instance" not in body_of(response)
+
+
+def test_problems_have_a_type():
+    """Every Problem carries a type that is an absolute URI, since some clients need one. (R17: a deviation)"""
+    assert body_of(problem.problem_of(outcomes.NotFound("x")))["type"] == "http://httpstatus.es/404"
+
+
+def test_a_problem_without_detail_has_no_such_member():
+    """`detail` is left out when there is none. (R16)"""
+    assert "detail" not in body_of(problem.problem_of(outcomes.Malformed("")))
+
+
+def test_violations_are_told_line_by_line():
+    """Violations are 422 with one line each, all of them ended, and the fields' paths as clients spell them.
+
+    (R18, R19, R20)
+    """
+    error = outcomes.Violations(
+        (
+            Violation("authorization.readers[0].data_type", "must not be null"),
+            Violation("annotations[My-Key]", "size must be between 0 and 1000"),
+        )
+    )
+
+    assert body_of(problem.problem_of(error)) == {
+        "type": "http://httpstatus.es/422",
+        "title": "Unprocessable Entity",
+        "status": 422,
+        "detail": 'Field "authorization.readers[0].data_type" must not be null\n'
+        'Field "annotations[My-Key]" size must be between 0 and 1000\n',
+    }
+
+
+def test_some_violations_are_a_list():
+    """Two operations answer violations as a bad request with a sorted list. (R22)"""
+    response = problem.problem_of(
+        outcomes.Incomplete((Violation("type", "must not be null"), Violation("schema", "x")))
+    )
+
+    assert response.status == 400
+    assert body_of(response) == {
+        "type": "https://zalando.github.io/problem/constraint-violation",
+        "title": "Constraint Violation",
+        "status": 400,
+        "violations": [{"field": "schema", "message": "x"}, {"field": "type", "message": "must not be null"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(outcomes.NotAuthenticated("who?"), 401), (outcomes.NotPermitted("no scope"), 403)]
+)
+def test_the_token_layer_has_a_form_of_its_own(error, status):
+    """Errors of the token layer are plain JSON, and their members come in a known order. (R23)"""
+    response = problem.token_problem(error)
+
+    assert response.status == status
+    assert response.headers["content-type"] == "application/json"
+    assert list(body_of(response)) == ["type", "title", "status", "detail"]
+    assert body_of(response)["type"] == f"https://httpstatus.es/{status}"
+
+
+def test_a_missing_token_is_asked_for():
+    """A 401 says how to do better."""
+    assert problem.token_problem(outcomes.NotAuthenticated("x")).headers["www-authenticate"] == "Bearer"
+
+
+def test_a_fault_keeps_its_secrets():
+    """An unexpected fault is 500 with a ticket, and nothing of what went wrong inside. (R24)"""
+    response = problem.problem_of(RuntimeError("password=hunter2"))
+
+    assert response.status == 500
+    assert re.fullmatch(
+        r"An internal error happened\. Please report it\. \(ETI[a-zA-Z0-9]{24}\)", body_of(response)["detail"]
+    )
+
+
+def test_who_should_try_again_is_told_when():
+    """A 503 says after how many seconds to try again."""
+    assert problem.problem_of(outcomes.TryLater("x")).headers["retry-after"] == "1"
+
+
+def test_a_refused_schema_comes_with_reasons():
+    """Why a schema change is refused is told rule by rule, beside the text that clients match on."""
+    reason = outcomes.Reason("rule", "#/properties/a", "Because.")
+
+    reasons = body_of(problem.problem_of(outcomes.Incompatible("Invalid schema", (reason,))))["reasons"]
+
+    assert reasons == [{"rule": "rule", "path": "#/properties/a", "explanation": "Because."}]
