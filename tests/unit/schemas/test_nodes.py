@@ -70,9 +70,8 @@ def test_keywords_beside_a_combinator_are_a_schema_of_their_own():
     assert classified(schema, Draft.FOUR) == nodes.Combined(
         About(title="t"), "allOf", ({"properties": {"a": {}}, "definitions": {}}, {"anyOf": [{"required": ["a"]}]})
     )
-    assert classified({"title": "t", "oneOf": [{}, True]}, Draft.FOUR) == nodes.Combined(
-        About(title="t"), "oneOf", ({}, True)
-    )
+    bare = {"title": "t", "oneOf": [{}, True], "definitions": {}, "default": 1}
+    assert classified(bare, Draft.FOUR) == nodes.Combined(About(title="t"), "oneOf", ({}, True))
 
 
 def test_several_types_are_a_choice():
