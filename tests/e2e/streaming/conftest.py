@@ -1,0 +1,53 @@
+"""Event types to stream from, and streams that are closed when a test is over."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.api import created
+from tests.support.open_stream import OpenStream
+from tests.support.stream_lines import event
+
+THREE_PARTITIONS = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 3, "write_parallelism": 3}
+
+
+@pytest.fixture
+def event_type(api):
+    """The name of a new event type with three partitions."""
+    schema = {"properties": {"to": {"type": "string"}}}
+    by_key = {"partition_strategy": "hash", "partition_key_fields": ["to"]}
+    return created(api, schema=schema, **by_key, default_statistic=THREE_PARTITIONS)["name"]
+
+
+@pytest.fixture
+def publish(api, event_type):
+    """`publish("0", "a", "b")` publishes two events to partition 0; `event("0", "a")` is how the first is delivered."""
+
+    def published(partition: str, *values: str) -> None:
+        batch = [json.loads(event(partition, value)) for value in values]
+        assert api.post(f"/event-types/{event_type}/events", json=batch).status_code == 200
+
+    return published
+
+
+@pytest.fixture
+def stream(running, event_type):
+    """`stream("batch_limit=2", cursors)` opens a stream on the event type."""
+    with ExitStack() as streams:
+
+        def opened(query: str = "", cursors: str | None = None, *, name: str = event_type, **options) -> OpenStream:
+            headers = {**options.pop("headers", {}), **({"X-nakadi-cursors": cursors} if cursors is not None else {})}
+            target = f"/event-types/{name}/events?{query}"
+            return streams.enter_context(OpenStream(running.url, target, headers, **options))
+
+        yield opened
+
+
+@pytest.fixture
+def live(running):
+    """How many streams the broker serves."""
+    oversight = running._inside.streams._oversight
+    return lambda: sum(len(audience.drivers) for audience in list(oversight._audiences.values()))

@@ -1,0 +1,170 @@
+"""How streams end, and what does not disturb them."""
+
+import threading
+import time
+from contextlib import ExitStack
+
+import httpx
+import orjson
+import pytest
+
+from nakadi.local import Broker
+from tests.support.api import a_definition, created, lists
+from tests.support.open_stream import OpenStream
+from tests.support.stream_lines import batch, cursors, keep_alive
+
+
+def soon(condition, seconds=5.0):
+    """Wait until something is so; how long it took."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < seconds
+        time.sleep(0.01)
+    return time.monotonic() - begun
+
+
+def test_a_client_that_leaves_while_idle_is_noticed(stream, live):
+    """A closed connection ends a stream within a second, though nothing is being sent. (L53, trap 19)"""
+    before = live()
+    opened = stream("batch_flush_timeout=30")
+    soon(lambda: live() == before + 1)
+    opened.close()
+    assert soon(lambda: live() == before) < 1
+
+
+def test_a_block_ends_the_response_at_once(api, stream, event_type):
+    """A block that comes while streaming ends the response within about a second, without a word. (L53, L59)"""
+    opened = stream("batch_flush_timeout=30&batch_limit=10", cursors(_0="BEGIN"))
+    blocked = f"/settings/blacklist/CONSUMER_ET/{event_type}"
+    assert api.put(blocked).status_code == 204
+    try:
+        begun = time.monotonic()
+        assert opened.rest() == b""
+        assert time.monotonic() - begun < 2.5
+    finally:
+        api.delete(blocked)
+
+
+def test_losing_permission_ends_the_stream_with_a_problem(guarded, ann):
+    """Who may not read any more is told by a Problem in the stream, after what was sent. (L53, L60)"""
+    definition = a_definition(authorization=lists(readers="ann bob"))
+    name = created(ann, definition)["name"]
+    ann.post(f"/event-types/{name}/events", json=[{"n": 1}])
+    with open_as(guarded, "bob", name) as opened:
+        assert opened.line().endswith(b'"events":[{"n":1}]}\n')
+        changed = definition | {"authorization": lists()}
+        assert ann.put(f"/event-types/{name}", json=changed).status_code == 200
+        last = orjson.loads(opened.rest())
+    assert last["status"] == 403
+    assert last["detail"] == f"Access on READ event-type:{name} denied"
+    assert {"type", "title"} <= last.keys()
+
+
+def test_losing_only_the_view_changes_nothing(guarded, ann):
+    """While streaming, only READ is asked for again. (L62)"""
+    definition = a_definition(authorization=lists(writers="ann the-archiver"))
+    name = created(ann, definition)["name"]
+    with open_as(guarded, "the-archiver", name) as opened:
+        assert ann.put(f"/event-types/{name}", json=definition | {"authorization": lists()}).status_code == 200
+        time.sleep(1.5)  # longer than it takes to look after streams
+        ann.post(f"/event-types/{name}/events", json=[{"n": 1}])
+        assert opened.line().endswith(b'"events":[{"n":1}]}\n')
+
+
+def test_other_changes_end_nothing(guarded, ann):
+    """A reader who stays one goes on reading when the event type changes. (L60)"""
+    definition = a_definition(authorization=lists())
+    name = created(ann, definition)["name"]
+    with open_as(guarded, "ann", name) as opened:
+        assert ann.put(f"/event-types/{name}", json=definition | {"owning_application": "other"}).status_code == 200
+        time.sleep(1.5)  # longer than it takes to look after streams
+        ann.post(f"/event-types/{name}/events", json=[{"n": 1}])
+        assert opened.line().endswith(b'"events":[{"n":1}]}\n')
+
+
+def test_deleting_the_event_type_ends_the_stream_with_a_problem(api, stream, publish, event_type):
+    """A stream over a deleted event type says so and ends. (L61)"""
+    publish("0", "a")
+    opened = stream("", cursors(_0="BEGIN"))
+    assert opened.line() == batch("0", 0, "a")
+    assert api.delete(f"/event-types/{event_type}").status_code == 200
+    last = orjson.loads(opened.rest())
+    assert (last["status"], last["detail"]) == (503, f'EventType "{event_type}" does not exist.')
+
+
+def test_a_name_that_is_used_again_is_another_event_type(api, stream, event_type):
+    """A stream over a deleted event type does not go on in its successor. (L61)"""
+    opened = stream("", cursors(_0="BEGIN"))
+    assert api.delete(f"/event-types/{event_type}").status_code == 200
+    created(api, a_definition(name=event_type))
+    assert orjson.loads(opened.rest())["status"] == 503
+    assert stream("", cursors(_0="BEGIN")).status == 200
+
+
+def test_a_slow_client_slows_nobody(stream, publish):
+    """While one client does not read, others get every event, and it gets them when it reads. (L68)"""
+    values = [str(number).rjust(20_000, ".") for number in range(400)]
+    limit = f"stream_limit={len(values)}"
+    slow = stream(limit, cursors(_0="BEGIN"), receive_bytes=4096)
+    fast = stream(limit, cursors(_0="BEGIN"))
+    for begin in range(0, len(values), 100):
+        publish("0", *values[begin : begin + 100])
+    begun = time.monotonic()
+    everything = fast.rest()
+    assert time.monotonic() - begun < 5
+    assert everything == b"".join(batch("0", offset, value) for offset, value in enumerate(values))
+    assert slow.rest() == everything
+
+
+def test_events_arrive_in_order_while_they_are_published(stream, publish):
+    """Streams that are open while many events are published get all of them, each once, in order. (L45, L68)"""
+    streams = [stream("stream_limit=300&batch_limit=7", cursors(_0="BEGIN")) for _ in range(3)]
+    publisher = threading.Thread(target=lambda: [publish("0", *map(str, range(n, n + 10))) for n in range(0, 300, 10)])
+    publisher.start()
+    answers = [opened.rest() for opened in streams]
+    publisher.join()
+    for answer in answers:
+        values = [each["v"] for line in answer.splitlines() for each in orjson.loads(line)["events"]]
+        assert values == list(map(str, range(300)))
+
+
+def test_a_client_that_comes_back_misses_nothing(stream, publish):
+    """Going on from each line's cursor, a client that reconnects all the time gets everything once. (L33, L68)"""
+    publish("0", *"abcdefg")
+    offset, got = "BEGIN", []
+    while len(got) < 7:
+        with stream("batch_limit=2&batch_flush_timeout=1", cursors(_0=offset)) as opened:
+            line = orjson.loads(opened.line())
+        got += [each["v"] for each in line["events"]]
+        offset = line["cursor"]["offset"]
+    assert got == list("abcdefg")
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/event-stream"])
+def test_a_broker_that_stops_ends_its_streams(accept):
+    """When the process ends, streams send what they hold and come to a proper end. (L54)"""
+    with Broker() as broker, ExitStack() as closing:
+        with httpx.Client(base_url=broker.url) as api:
+            name = created(api)["name"]
+            api.post(f"/event-types/{name}/events", json=[{"n": 1}])
+        headers = {"X-nakadi-cursors": cursors(_0="BEGIN"), "Accept": accept}
+        target = f"/event-types/{name}/events?batch_limit=10"
+        streams = [closing.enter_context(OpenStream(broker.url, target, headers)) for _ in range(3)]
+        time.sleep(0.5)  # so that the events are held
+        broker.close()
+        for opened in streams:
+            assert b'"events":[{"n":1}]}\n' in opened.rest()
+            assert opened.ended
+
+
+def test_keep_alives_come_through_silence(stream):
+    """A stream without events speaks once in every flush timeout. (L47, L48, L49)"""
+    with stream("batch_flush_timeout=1", cursors(_0="BEGIN")) as opened:
+        begun = time.monotonic()
+        assert opened.line() + opened.line() == keep_alive("0", -1) * 2
+        assert 1.8 < time.monotonic() - begun < 3.5
+
+
+def open_as(guarded, subject, name):
+    headers = {**guarded.issuer.bearer(subject), "X-nakadi-cursors": cursors(_0="BEGIN")}
+    return OpenStream(guarded.broker.url, f"/event-types/{name}/events", headers)

@@ -1,0 +1,89 @@
+"""The same stream for browsers: `Accept: text/event-stream`."""
+
+import json
+
+import orjson
+import pytest
+
+from tests.support.stream_lines import batch, cursors, position
+
+SERVER_SENT = {"Accept": "text/event-stream"}
+
+
+def blocks(text: bytes) -> list[dict[str, str]]:
+    """Server-sent events as their fields."""
+    return [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.decode().strip().split("\n\n")]
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/event-stream", "Text/Event-Stream;q=0.9, */*;q=0.1", "x/y, text/event-stream"]
+)
+def test_a_client_that_asks_gets_server_sent_events(stream, accept):
+    """The content type is what the client named."""
+    assert stream(headers={"Accept": accept}).headers["content-type"] == "text/event-stream"
+
+
+def test_every_batch_is_an_event_with_its_cursor_as_id(stream, publish):
+    """First comes where the stream begins, then one event a batch; all partitions' places are in the id."""
+    publish("0", "a")
+    start = cursors(_0="BEGIN", _1="BEGIN")
+    with stream("stream_limit=1", start, headers=SERVER_SENT) as opened:
+        opening, event = blocks(opened.rest())
+    assert opening["retry"] == "3000"
+    assert json.loads(opening["id"]) == json.loads(cursors(_0=position(-1), _1=position(-1)))
+    assert json.loads(event["id"]) == json.loads(cursors(_0=position(0), _1=position(-1)))
+    assert f"{event['data']}\n".encode() == batch("0", 0, "a")
+
+
+def test_a_browser_that_comes_back_goes_on_where_it_was(stream, publish):
+    """`Last-Event-ID` resumes behind the last event, in every partition, and beats the cursors header."""
+    publish("0", *"ab")
+    publish("1", *"cd")
+    start = cursors(_0="BEGIN", _1="BEGIN")
+    got, headers = [], dict(SERVER_SENT)
+    while len(got) < 4:
+        with stream("", start, headers=headers) as opened:
+            opened.until(b"\n\n")
+            (event,) = blocks(opened.until(b"\n\n"))
+        got += [each["v"] for each in orjson.loads(event["data"])["events"]]
+        headers["Last-Event-ID"] = event["id"]
+    assert sorted(got) == list("abcd")
+
+
+def test_nothing_is_lost_between_the_first_moment_and_the_first_event(stream, publish):
+    """A browser that loses its connection before anything came still knows where it began."""
+    with stream(headers=SERVER_SENT) as opened:
+        (opening,) = blocks(opened.until(b"\n\n"))
+    publish("2", "meanwhile")
+    with stream("stream_limit=1", headers=SERVER_SENT | {"Last-Event-ID": opening["id"]}) as opened:
+        assert b"meanwhile" in opened.rest()
+
+
+def test_a_keep_alive_is_an_id_without_data(stream):
+    """An idle stream sends ids alone, which no page is told of."""
+    limits = "batch_flush_timeout=1&stream_keep_alive_limit=1"
+    with stream(limits, cursors(_0="BEGIN"), headers=SERVER_SENT) as opened:
+        _, keep_alive = blocks(opened.rest())
+    assert keep_alive == {"id": f'[{{"partition":"0","offset":"{position(-1)}"}}]'}
+
+
+def test_a_problem_has_its_own_event(api, stream, event_type):
+    """What ends a stream early comes as an event with a name."""
+    with stream("", cursors(_0="BEGIN"), headers=SERVER_SENT) as opened:
+        opened.until(b"\n\n")
+        assert api.delete(f"/event-types/{event_type}").status_code == 200
+        (problem,) = blocks(opened.rest())
+    assert problem["event"] == "problem"
+    assert orjson.loads(problem["data"])["status"] == 503
+
+
+def test_a_last_event_id_means_nothing_to_other_streams(stream, publish):
+    """Without server-sent events the header is not looked at."""
+    publish("0", "a")
+    with stream("stream_limit=1", cursors(_0="BEGIN"), headers={"Last-Event-ID": "garbage"}) as opened:
+        assert opened.rest() == batch("0", 0, "a")
+
+
+def test_a_last_event_id_is_checked_like_cursors(stream):
+    """An id that cannot be read is refused before the stream begins."""
+    assert stream(headers=SERVER_SENT | {"Last-Event-ID": "garbage"}).status == 400

@@ -1,0 +1,31 @@
+"""What a low-level stream says, byte by byte."""
+
+import json
+
+
+def event(partition: str, value: str) -> str:
+    """An event as it is stored. Keys `0`, `1` and `2` have hashes that lead to the partitions of these names."""
+    return f'{{"v":"{value}","to":"{partition}"}}'
+
+
+def cursors(**offsets: str) -> str:
+    """A cursors header: `cursors(_0="BEGIN")`."""
+    return json.dumps([{"partition": name.lstrip("_"), "offset": offset} for name, offset in offsets.items()])
+
+
+def position(offset: int, timeline: int = 1) -> str:
+    return f"001-{timeline:04x}-{offset:018d}" if offset >= 0 else f"001-{timeline:04x}--1"
+
+
+def cursor(partition: str, offset: int, timeline: int = 1) -> str:
+    return f'{{"partition":"{partition}","offset":"{position(offset, timeline)}"}}'
+
+
+def batch(partition: str, offset: int, *values: str, timeline: int = 1) -> bytes:
+    """A batch line, byte by byte."""
+    events = ",".join(event(partition, value) for value in values)
+    return f'{{"cursor":{cursor(partition, offset, timeline)},"events":[{events}]}}\n'.encode()
+
+
+def keep_alive(partition: str, offset: int, timeline: int = 1) -> bytes:
+    return f'{{"cursor":{cursor(partition, offset, timeline)}}}\n'.encode()
