@@ -1,0 +1,143 @@
+"""Frames: several records as one piece of bytes, stored or sent whole or not at all.
+
+    magic 2 · version 1 · flags 1 · number of records 4 · length of the notes 4 · notes · lines
+
+The lines are the events as newline-delimited JSON, an empty one for a tombstone or a record that is gone. The notes are
+a JSON object with what the lines do not tell; a frame of plain events has none. Notes and lines are compressed together
+when that makes them smaller by a good part.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+import orjson
+import zstandard
+
+from nakadi.model.authorization import Attribute
+from nakadi.model.events import Record
+
+HEADER = struct.Struct("<2sBBII")
+MAGIC = b"nf"
+VERSION = 1
+NOTED = 1
+PACKED = 2
+
+WORTH_PACKING = 1500
+"""Below this many bytes, compression saves less than it costs."""
+
+LEVEL = 1
+"""On events, higher levels take longer and find no more."""
+
+LONGEST = 1 << 30
+
+NONE = repeat(None)
+
+
+class BadFrame(Exception):
+    """Raised when bytes are no frame, or one of a version that is not known here."""
+
+
+def encode(records: Sequence[Record | None]) -> bytes:
+    """A frame of these records; None keeps the place of one that is gone."""
+    lines = [record.value or b"" if record else b"" for record in records]
+    joined = b"\n".join(lines)
+    if records and joined.count(b"\n") != len(records) - 1:
+        raise ValueError("an event contains a line break")
+    notes = _notes(records)
+    flags, payload = _packed(NOTED if notes else 0, notes + joined)
+    return HEADER.pack(MAGIC, VERSION, flags, len(records), len(notes)) + payload
+
+
+def decode(frame: bytes) -> list[Record | None]:
+    """The records, with None in the places of those that are gone."""
+    count, notes, joined = _opened(frame)
+    lines = joined.split(b"\n") if count else []
+    if len(lines) != count:
+        raise BadFrame(f"a frame of {count} records has {len(lines)} lines")
+    return _with_notes(lines, notes) if notes else list(map(Record._make, zip(lines, NONE, NONE, NONE, strict=False)))
+
+
+def outline(frame: bytes) -> list[tuple[str | None, bool] | None]:
+    """Of each record the key and whether it is a tombstone, without a look at the events; None for those gone."""
+    count, notes, _ = _opened(frame)
+    columns = orjson.loads(notes) if notes else {}
+    found: list[tuple[str | None, bool] | None] = [(key, False) for key in columns.get("keys", [None] * count)]
+    for index in columns.get("tombstones", ()):
+        found[index] = (columns.get("keys", [None] * count)[index], True)
+    for index in columns.get("gone", ()):
+        found[index] = None
+    return found
+
+
+def size_of(records: Sequence[Record]) -> int:
+    """How many bytes the records take, as readers count them."""
+    return sum([len(record.value) if record.value else 1 for record in records])
+
+
+def _notes(records: Sequence[Record | None]) -> bytes:
+    columns = {
+        "gone": [index for index, record in enumerate(records) if record is None],
+        "tombstones": [index for index, record in enumerate(records) if record is not None and record.value is None],
+        "keys": _column([record.key if record else None for record in records]),
+        "owners": _column([_pair(record.owner) if record else None for record in records]),
+        "directed_to": _column([record.directed_to if record else None for record in records]),
+    }
+    found = {name: column for name, column in columns.items() if column}
+    return orjson.dumps(found) if found else b""
+
+
+def _column(values: list[Any]) -> list[Any]:
+    return values if any(value is not None for value in values) else []
+
+
+def _pair(owner: Attribute | None) -> tuple[str, str] | None:
+    return (owner.data_type, owner.value) if owner else None
+
+
+def _with_notes(lines: list[bytes], notes: bytes) -> list[Record | None]:
+    columns = orjson.loads(notes)
+    nothing = [None] * len(lines)
+    values: list[bytes | None] = list(lines)
+    for index in columns.get("tombstones", ()):
+        values[index] = None
+    owners = [Attribute(*pair) if pair else None for pair in columns.get("owners", nothing)]
+    found = zip(values, columns.get("keys", nothing), owners, columns.get("directed_to", nothing), strict=True)
+    records: list[Record | None] = list(map(Record._make, found))
+    for index in columns.get("gone", ()):
+        records[index] = None
+    return records
+
+
+def _packed(flags: int, payload: bytes) -> tuple[int, bytes]:
+    if len(payload) >= WORTH_PACKING:
+        packed = zstandard.compress(payload, LEVEL)
+        if len(packed) < 0.8 * len(payload):
+            return flags | PACKED, packed
+    return flags, payload
+
+
+def _opened(frame: bytes) -> tuple[int, bytes, bytes]:
+    """The number of records, the notes and the lines."""
+    try:
+        magic, version, flags, count, notes = HEADER.unpack_from(frame)
+    except struct.error as error:
+        raise BadFrame("shorter than a frame's header") from error
+    if magic != MAGIC or version != VERSION:
+        raise BadFrame(f"not a frame of version {VERSION}")
+    payload = frame[HEADER.size :]
+    if flags & PACKED:
+        payload = _unpacked(payload)
+    return (count, payload[:notes], payload[notes:]) if notes else (count, b"", payload)
+
+
+def _unpacked(payload: bytes) -> bytes:
+    try:
+        if zstandard.frame_content_size(payload) > LONGEST:
+            raise BadFrame("a frame that claims to be longer than any")
+        return zstandard.decompress(payload)
+    except zstandard.ZstdError as error:
+        raise BadFrame(f"a damaged frame: {error}") from error

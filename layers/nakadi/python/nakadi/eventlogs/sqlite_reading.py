@@ -1,0 +1,173 @@
+"""What is asked of the file: one statement and one row per question, so that a busy process answers as well.
+
+SQLite's Python binding lets other threads run at every row, and in a busy process each of them keeps the interpreter
+for some milliseconds. Therefore frames are joined within SQLite and taken apart here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice, repeat
+
+import orjson
+
+from nakadi.eventlogs import frames
+from nakadi.eventlogs.sqlite_writing import EPOCH, MICROSECOND, ROW, microseconds
+from nakadi.model.events import Bounds, Record, Slice, StoredEvent
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import OffsetUnavailable, UnknownTopic
+
+# Of the first rows that might be wanted, those are fetched before which neither the limit nor the bytes are reached.
+# A window without an order takes the rows as they come, which here is by offset.
+READ = """
+    SELECT logs.oldest,
+        (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1),
+        (SELECT CAST(group_concat(body, '') AS BLOB) FROM (
+            SELECT frames.body FROM (
+                SELECT id, sum(size) OVER earlier AS bytes, sum(count) OVER earlier AS events FROM (
+                    SELECT id, size, count FROM frames
+                    WHERE log = logs.id AND first + count > :start AND first >= coalesce(
+                        (SELECT max(first) FROM frames WHERE log = logs.id AND first <= :start), :start)
+                    ORDER BY first LIMIT :limit)
+                WINDOW earlier AS (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS wanted
+            CROSS JOIN frames ON frames.id = wanted.id
+            WHERE coalesce(bytes, 0) < :max_bytes AND coalesce(events, 0) < :limit))
+    FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition = :partition
+    WHERE topics.name = :topic
+"""
+
+BOUNDS = """
+    SELECT json_group_array(json_array(logs.partition, logs.oldest,
+        (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1)))
+    FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition IN (SELECT value FROM json_each(:partitions))
+    WHERE topics.name = :topic
+"""
+
+# A binary search: frames are in the order of time, and a frame's events have one time. It takes turns: a row with the
+# time of the event in the middle (nothing is stored there: as if long ago), then one with the half that is left.
+OFFSET_AT = """
+    WITH RECURSIVE search (log, low, high, found) AS (
+        SELECT logs.id, logs.oldest,
+            coalesce((SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1), 0), NULL
+        FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition = :partition
+        WHERE topics.name = :topic
+        UNION ALL
+        SELECT log,
+            iif(found < :moment, (low + high) / 2 + 1, low),
+            iif(found >= :moment, (low + high) / 2, high),
+            iif(found IS NULL, coalesce((SELECT stored_at FROM frames WHERE log = search.log
+                AND first <= (low + high) / 2 ORDER BY first DESC LIMIT 1), -1 << 62), NULL)
+        FROM search WHERE low < high)
+    SELECT low FROM search WHERE low >= high
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    first: int
+    count: int
+    stored_at: int
+    frame: bytes
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
+    def body(self, frame: bytes | None = None) -> bytes:
+        """How the row is kept, with its own frame or another one."""
+        frame = self.frame if frame is None else frame
+        return ROW.pack(self.first, self.count, self.stored_at, len(frame)) + frame
+
+
+def slice_of(
+    connection: sqlite3.Connection, topic: str, partition: int, start: int, limit: int, max_bytes: int
+) -> Slice:
+    limit = max(limit, 1)
+    place = start
+    while True:
+        end, rows = rows_from(connection, topic, partition, place, limit=limit, max_bytes=max_bytes)
+        events: list[StoredEvent] = []
+        for row in rows:
+            events += _events(row, start)
+            place = row.end
+        if events or place >= end or not rows:
+            break
+    if len(events) > limit:
+        del events[limit:]
+        place = events[-1].offset + 1
+    return Slice(tuple(events), place)
+
+
+def bounds_of(connection: sqlite3.Connection, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    wanted = {"topic": topic, "partitions": orjson.dumps(list(partitions)).decode()}
+    (found,) = connection.execute(BOUNDS, wanted).fetchone()
+    bounds = {number: Bounds(oldest, following or 0) for number, oldest, following in orjson.loads(found)}
+    missing = [number for number in partitions if number not in bounds]
+    if missing or not (bounds or is_known(connection, topic)):
+        raise UnknownTopic(f"{topic} is unknown, or has no partition {missing}")
+    return {number: bounds[number] for number in partitions}
+
+
+def offset_at(connection: sqlite3.Connection, topic: str, partition: int, moment: datetime) -> int:
+    wanted = {"topic": topic, "partition": partition, "moment": microseconds(moment)}
+    found = connection.execute(OFFSET_AT, wanted).fetchone()
+    if found is None:
+        raise UnknownTopic(f"{topic} is unknown, or has no partition {partition}")
+    return int(found[0])
+
+
+def is_known(connection: sqlite3.Connection, topic: str) -> bool:
+    return connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic,)).fetchone() is not None
+
+
+def rows_from(
+    connection: sqlite3.Connection, topic: str, partition: int, start: int, *, limit: int, max_bytes: int
+) -> tuple[int, list[Row]]:
+    """Where the log ends, and its next rows."""
+    wanted = {"topic": topic, "partition": partition, "start": start, "limit": limit, "max_bytes": max_bytes}
+    found = connection.execute(READ, wanted).fetchone()
+    if found is None:
+        raise UnknownTopic(f"{topic} is unknown, or has no partition {partition}")
+    oldest, following, joined = found
+    if not oldest <= start <= (following or 0):
+        raise OffsetUnavailable(f"{start} is not between {oldest} and {following or 0}")
+    return following or 0, list(_rows_in(joined or b""))
+
+
+def _rows_in(joined: bytes) -> Iterator[Row]:
+    """The rows that SQLite has joined."""
+    place = 0
+    following = 0
+    while place < len(joined):
+        first, count, stored_at, length = ROW.unpack_from(joined, place)
+        place += ROW.size
+        if first < following or place + length > len(joined):
+            raise Unavailable(f"The frames behind offset {following} are damaged.")
+        yield Row(first, count, stored_at, joined[place : place + length])
+        place += length
+        following = first + count
+
+
+def records_in(row: Row) -> list[Record | None]:
+    try:
+        return frames.decode(row.frame) if row.frame else [None] * row.count
+    except frames.BadFrame as error:
+        raise Unavailable(f"The frame at offset {row.first} is damaged: {error}.") from error
+
+
+def outline_of(row: Row) -> list[tuple[str | None, bool] | None]:
+    """Of each place the key and whether it holds a tombstone; None where nothing is left."""
+    try:
+        return frames.outline(row.frame) if row.frame else [None] * row.count
+    except frames.BadFrame as error:
+        raise Unavailable(f"The frame at offset {row.first} is damaged: {error}.") from error
+
+
+def _events(row: Row, start: int) -> list[StoredEvent]:
+    moment = EPOCH + row.stored_at * MICROSECOND
+    places = zip(range(row.first, row.end), records_in(row), repeat(moment), strict=False)
+    events = map(StoredEvent._make, islice(places, max(start - row.first, 0), None))
+    return [event for event in events if event.record is not None]

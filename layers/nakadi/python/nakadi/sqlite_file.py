@@ -1,0 +1,255 @@
+"""One SQLite file: seeing that it is ours, and lending connections to it.
+
+The registry and the event log of the embedded engine share one file. Their tables are declared together here, because
+the version stamped into a file is the version of all of them.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nakadi.model.outcomes import Unavailable
+
+SCHEME = "sqlite:///"
+APPLICATION_ID = 0x4E4B4449  # "NKDI"
+VERSION = 1
+
+PATIENCE = 5.0
+"""How many seconds a writer waits for its turn before it gives up."""
+
+TABLES = (
+    """CREATE TABLE documents (
+        kind TEXT NOT NULL, key TEXT NOT NULL, revision INTEGER NOT NULL, entry TEXT NOT NULL,
+        PRIMARY KEY (kind, key)) WITHOUT ROWID""",
+    "CREATE TABLE topics (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, sealed INTEGER NOT NULL)",
+    # A log is a topic's partition. Without a topic it is rubbish, of which the frames are still to be removed.
+    """CREATE TABLE logs (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER, partition INTEGER NOT NULL,
+        oldest INTEGER NOT NULL DEFAULT 0, compacted INTEGER NOT NULL DEFAULT 0, tombstone_at INTEGER)""",
+    "CREATE UNIQUE INDEX logs_by_topic ON logs (topic, partition)",
+    # Rows are added at the end of the table, whatever partition they belong to: a commit touches few pages.
+    """CREATE TABLE frames (
+        id INTEGER PRIMARY KEY, log INTEGER NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+        stored_at INTEGER NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL)""",
+    # It answers every question about places and times without a look at the bodies.
+    "CREATE INDEX frames_by_log ON frames (log, first, count, stored_at, size)",
+)
+
+SETTINGS = (
+    "PRAGMA synchronous = FULL",  # in WAL mode: a commit returns when the log is on the disk
+    "PRAGMA secure_delete = OFF",  # some builds overwrite what is deleted, which nobody here asks for
+    "PRAGMA cache_size = -8000",
+    "PRAGMA wal_autocheckpoint = 4000",
+    "PRAGMA journal_size_limit = 67108864",
+)
+
+
+class BadDataFile(Exception):
+    """Raised at the start when the file cannot be used; the message is a sentence for whoever started the broker."""
+
+
+def path_in(url: str) -> Path:
+    """The path in `sqlite:///relative/path` or `sqlite:////absolute/path`."""
+    path = url.removeprefix(SCHEME)
+    if path == url or not path:
+        raise BadDataFile(f"{url!r} does not say where the data file is: write {SCHEME}folder/file.db.")
+    return Path(path)
+
+
+class SqliteFile:
+    """An open data file; any number of threads and processes may have it open."""
+
+    def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:
+        self._path = path
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+        self._idle.append(_opened(path, patience))
+
+    @contextmanager
+    def lent(self) -> Iterator[sqlite3.Connection]:
+        """A connection for this thread alone, outside of any transaction; errors of SQLite become `Unavailable`."""
+        with self._explained():
+            connection = self._taken()
+            try:
+                yield connection
+            finally:
+                self._given_back(connection)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that is durable when the block is left, and undone when it raises."""
+        with self.lent() as connection:
+            begin(connection, self._patience)
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                roll_back(connection)
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _taken(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._closed:
+                raise Unavailable(f"{self._path} is closed.")
+            if self._idle:
+                return self._idle.pop()
+        return _connected(self._path)
+
+    def _given_back(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise Unavailable(f"{self._path}: {error}") from error
+
+
+def begin(connection: sqlite3.Connection, patience: float) -> None:
+    """Wait for the turn to write, for so many seconds at most.
+
+    SQLite's own waiting sleeps longer and longer, up to a tenth of a second; a transaction here takes about a
+    millisecond, so asking often is what gives everybody a turn.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() >= end:
+                raise
+        else:
+            return
+        time.sleep(random.uniform(0.0002, 0.001))  # noqa: S311  # nobody gains by guessing it
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        for setting in SETTINGS:
+            connection.execute(setting).close()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _opened(path: Path, patience: float) -> sqlite3.Connection:
+    """The first connection to a file that has been looked at, and made if it was not there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _look_at_the_beginning(path)
+        connection = _connected(path)
+    except OSError as error:
+        raise BadDataFile(f"The data file {path} cannot be opened: {error.strerror or error}.") from error
+    except sqlite3.Error as error:
+        raise BadDataFile(f"The data file {path} cannot be opened: {error}.") from error
+    try:
+        _prepare(connection, path, patience)
+    except sqlite3.Error as error:
+        connection.close()
+        raise BadDataFile(f"The data file {path} cannot be used, it may be damaged: {error}.") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _look_at_the_beginning(path: Path) -> None:
+    """SQLite takes some short files for empty ones and would write over them."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        beginning = file.read(100)
+    if beginning and (len(beginning) < 100 or not beginning.startswith(b"SQLite format 3\0")):
+        raise BadDataFile(f"{path} is not a data file of this broker, or it is damaged.")
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+    _look_inside(connection, path)
+    _patiently(connection, "PRAGMA journal_mode = WAL", patience)
+    begin(connection, patience)
+    try:
+        if _look_inside(connection, path) == 0:
+            _make_tables(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+    for table in ("documents", "topics", "logs", "frames"):
+        connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608  # the four names above
+    _see_that_nulls_survive(connection)
+
+
+def _patiently(connection: sqlite3.Connection, statement: str, patience: float) -> None:
+    """Changing the journal mode needs the file for itself, and is not waited for by any time-out of SQLite."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute(statement).close()
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() >= end:
+                raise
+        else:
+            return
+        time.sleep(0.005)
+
+
+def _look_inside(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the file, 0 for an empty one."""
+    application, version, tables = connection.execute(
+        "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),"
+        " (SELECT count(*) FROM sqlite_master)"
+    ).fetchone()
+    if application == 0 and version == 0 and tables == 0:
+        return 0
+    if application != APPLICATION_ID:
+        raise BadDataFile(f"{path} is the data file of another program.")
+    if version > VERSION:
+        raise BadDataFile(
+            f"{path} was written by a newer version of this broker (format {version}, this one knows {VERSION})."
+        )
+    return int(version)
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for table in TABLES:
+        connection.execute(table)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _see_that_nulls_survive(connection: sqlite3.Connection) -> None:
+    """Frames are joined within SQLite, which old versions end at a zero byte."""
+    statement = "SELECT CAST(group_concat(value, '') AS BLOB) FROM (SELECT x'004101' AS value UNION ALL SELECT x'00')"
+    if connection.execute(statement).fetchone()[0] != b"\x00A\x01\x00":
+        raise BadDataFile(f"The SQLite library of this Python, {sqlite3.sqlite_version}, is too old: 3.38 is needed.")

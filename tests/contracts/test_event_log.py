@@ -1,0 +1,674 @@
+"""What every event log promises: the sentences of `nakadi.ports.EventLog`, one by one."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from nakadi.model.authorization import Attribute
+from nakadi.model.events import Bounds, Record, Slice, Stored
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import OffsetUnavailable, SealedTopic, UnknownTopic
+from tests.support.engines import EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
+
+SOON = 10.0
+"""No test waits so long unless something is broken."""
+
+
+@pytest.fixture(params=EVENT_LOGS)
+def log(request, tmp_path):
+    with a_log(EVENT_LOGS[request.param], tmp_path) as opened:
+        yield opened
+
+
+class TestAppend:
+    def test_stores_what_it_is_given(self, log: LogUnderTest):
+        """Events come back to the byte, with key, owner and addressee; a tombstone has a key and no value. (P137)"""
+        records = [
+            Record(b'{"name":"\xc3\xa9\\u0000"}', "k1", Attribute("team", "shop"), "subscription"),
+            Record(b"1"),
+            Record(None, "k2"),
+            Record(b"[]", ""),
+            Record(b'"  "', None, Attribute("user", "ann")),
+            Record(None),
+        ]
+        topic = log.a_topic()
+        log.log.append(topic, {0: records})
+        assert [event.record for event in log.log.read(topic, 0, 0).events] == records
+
+    @pytest.mark.parametrize("size", [1, 100, 5_000, 70_000, 1_000_000])
+    def test_stores_values_of_any_size(self, log: LogUnderTest, size):
+        """Small and large events come back to the byte."""
+        topic = log.a_topic()
+        values = [b'"%s"' % (bytes([97 + number]) * size) for number in range(3)]
+        log.log.append(topic, {0: [Record(value) for value in values]})
+        assert [event.record.value for event in log.log.read(topic, 0, 0, max_bytes=10_000_000).events] == values
+
+    def test_numbers_events_from_zero_in_their_order(self, log: LogUnderTest):
+        """In a partition events are numbered 0, 1, 2, … in the order of the log."""
+        topic = log.a_topic()
+        log.store(topic, "a", "b")
+        log.store(topic, "c")
+        assert log.events(topic) == [(0, "a"), (1, "b"), (2, "c")]
+
+    def test_tells_the_fate_of_each_partition(self, log: LogUnderTest):
+        """Every partition of an append has its own fate, and its own numbers."""
+        topic = log.a_topic(partitions=3)
+        fates = log.log.append(topic, {2: [a_record("x")], 0: [a_record("y"), a_record("z")]})
+        assert fates == {2: Stored(), 0: Stored()}
+        assert [log.values(topic, partition) for partition in range(3)] == [["y", "z"], [], ["x"]]
+
+    def test_of_nothing_stores_nothing(self, log: LogUnderTest):
+        """An append without records changes nothing."""
+        topic = log.a_topic()
+        assert log.log.append(topic, {}) == {}
+        assert log.log.append(topic, {0: []}) == {0: Stored()}
+        assert log.log.bounds(topic, [0]) == {0: Bounds(0, 0)}
+
+    def test_to_an_unknown_place_stores_nothing(self, log: LogUnderTest):
+        """A topic that was never created is unknown, and so is a partition it does not have."""
+        with pytest.raises(UnknownTopic):
+            log.log.append("nowhere", {0: [a_record("a")]})
+        topic = log.a_topic(partitions=2)
+        with pytest.raises(UnknownTopic):
+            log.log.append(topic, {0: [a_record("a")], 2: [a_record("b")]})
+        assert log.values(topic) == []
+
+    def test_keeps_together_what_was_appended_together(self, log: LogUnderTest):
+        """The records of one append lie next to each other in their order, however many append at once."""
+        topic = log.a_topic(partitions=2)
+
+        def publish(writer: int) -> None:
+            for number in range(20):
+                names = [f"{writer}/{number}/{index}" for index in range(3)]
+                log.log.append(topic, {partition: [a_record(name) for name in names] for partition in range(2)})
+
+        in_threads(publish, 8)
+        for partition in range(2):
+            found = log.values(topic, partition)
+            assert len(found) == 8 * 20 * 3
+            groups = [found[start : start + 3] for start in range(0, len(found), 3)]
+            assert all([name.rsplit("/", 1)[1] for name in group] == ["0", "1", "2"] for group in groups)
+            assert all(len({name.rsplit("/", 1)[0] for name in group}) == 1 for group in groups)
+
+    def test_keeps_the_order_of_each_appender(self, log: LogUnderTest):
+        """What one thread appends after another append returned has a greater offset."""
+        topic = log.a_topic()
+        in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(50)], 8)
+        for writer in range(8):
+            mine = [int(name.split("/")[1]) for name in log.values(topic) if name.startswith(f"{writer}/")]
+            assert mine == list(range(50))
+
+    def test_leaves_no_gap_and_gives_no_number_twice(self, log: LogUnderTest):
+        """Offsets are dense also when many append at once."""
+        topic = log.a_topic()
+        in_threads(lambda writer: [log.store(topic, *"abc"[: 1 + writer % 3]) for _ in range(50)], 8)
+        offsets = [offset for offset, _ in log.events(topic)]
+        assert offsets == list(range(log.log.bounds(topic, [0])[0].next))
+
+    def test_is_seen_by_every_read_that_begins_later(self, log: LogUnderTest):
+        """A read sees everything that was stored before it began, whoever stored it."""
+        topic = log.a_topic(partitions=4)
+
+        def store_and_look(writer: int) -> None:
+            for number in range(25):
+                log.store(topic, f"{writer}/{number}", partition=writer)
+                assert log.log.bounds(topic, [writer])[writer].next == number + 1
+                assert len(log.log.read(topic, writer, number).events) == 1
+
+        in_threads(store_and_look, 4)
+
+    def test_stamps_events_with_a_time_that_never_decreases(self, log: LogUnderTest):
+        """Within a partition no event was stored before the one in front of it, also when the clock is put back."""
+        topic = log.a_topic()
+        log.store(topic, "a")
+        log.an_hour_passes()
+        log.store(topic, "b")
+        log.an_hour_is_lost()
+        log.store(topic, "c")
+        moments = [event.stored_at for event in log.log.read(topic, 0, 0).events]
+        assert moments == sorted(moments)
+        assert moments[1] == moments[0] + HOUR
+        assert moments[0].utcoffset() == timedelta(0)
+
+
+class TestRead:
+    def test_answers_from_the_start_on(self, log: LogUnderTest):
+        """A read starts at the offset it is given, wherever an append began or ended."""
+        topic = log.a_topic()
+        log.store(topic, "a", "b", "c")
+        log.store(topic, "d", "e")
+        for start in range(5):
+            found = log.log.read(topic, 0, start)
+            assert [event.offset for event in found.events] == list(range(start, 5))
+            assert found.next_offset == 5
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 100])
+    def test_answers_no_more_than_the_limit(self, log: LogUnderTest, limit):
+        """At most `limit` events are in a slice, and reading on from its end misses none."""
+        topic = log.a_topic()
+        for names in ("ab", "c", "defgh", "i", "jk"):
+            log.store(topic, *names)
+        assert len(log.log.read(topic, 0, 0, limit=limit).events) <= limit
+        assert [text for _, text in log.events(topic, limit=limit)] == list("abcdefghijk")
+
+    def test_answers_about_as_many_bytes_as_asked(self, log: LogUnderTest):
+        """A slice ends near `max_bytes`, and what it left out is in the next one."""
+        topic = log.a_topic()
+        for number in range(40):
+            log.store(topic, str(number % 10) * 10_000)
+        found = log.log.read(topic, 0, 0, max_bytes=100_000)
+        assert 9 <= len(found.events) <= 20
+        assert len(log.events(topic, max_bytes=100_000)) == 40
+
+    def test_answers_at_least_one_event_if_there_is_one(self, log: LogUnderTest):
+        """An event that is larger than `max_bytes` is read nevertheless."""
+        topic = log.a_topic()
+        log.store(topic, "x" * 10_000, "y" * 10_000)
+        assert len(log.log.read(topic, 0, 1, max_bytes=1).events) == 1
+        assert len(log.events(topic, max_bytes=1)) == 2
+
+    def test_shows_every_reader_the_same(self, log: LogUnderTest):
+        """An event's offset never changes: many who read while events are stored find the same ones."""
+        topic = log.a_topic()
+        seen: list[list[tuple[int, str | None]]] = []
+
+        def read_along(_: int) -> None:
+            mine: list[tuple[int, str | None]] = []
+            while len(mine) < 300:
+                found = log.log.read(topic, 0, len(mine), limit=7, wait=SOON)
+                mine += [(event.offset, event.record.value) for event in found.events]
+            seen.append(mine)
+
+        with ThreadPoolExecutor(4) as readers:
+            ended = [readers.submit(read_along, number) for number in range(4)]
+            in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(100)], 3)
+            for end in ended:
+                end.result(SOON)
+        assert all(each == seen[0] for each in seen)
+
+    def test_of_what_is_not_there_yet_is_empty(self, log: LogUnderTest):
+        """At the place of the next event a read without waiting answers an empty slice, to be read on from there."""
+        topic = log.a_topic()
+        assert log.log.read(topic, 0, 0) == Slice((), 0)
+        log.store(topic, "a")
+        assert log.log.read(topic, 0, 1) == Slice((), 1)
+
+    def test_of_an_unknown_place_is_refused(self, log: LogUnderTest):
+        """A topic that was never created is unknown, and so is a partition it does not have."""
+        topic = log.a_topic()
+        for place in (("nowhere", 0), (topic, 1), (topic, -1)):
+            with pytest.raises(UnknownTopic):
+                log.log.read(*place, 0)
+
+    @pytest.mark.parametrize("start", [-1, 3, 1000])
+    def test_of_what_cannot_be_is_refused(self, log: LogUnderTest, start):
+        """A read before the oldest event, or beyond the place of the next one, is refused."""
+        topic = log.a_topic()
+        log.store(topic, "a", "b")
+        with pytest.raises(OffsetUnavailable):
+            log.log.read(topic, 0, start)
+
+    def test_waits_for_the_first_event(self, log: LogUnderTest):
+        """A read that waits answers as soon as something is stored, long before its time is over."""
+        topic = log.a_topic()
+        with ThreadPoolExecutor(1) as reader:
+            begun = time.monotonic()
+            reading = reader.submit(log.log.read, topic, 0, 0, wait=60)
+            log.store(topic, "a")
+            assert [event.offset for event in reading.result(SOON).events] == [0]
+        assert time.monotonic() - begun < SOON
+
+    def test_waits_no_longer_than_told(self, log: LogUnderTest):
+        """A read that waits in vain answers an empty slice when its time is over."""
+        topic = log.a_topic(partitions=2)
+        begun = time.monotonic()
+        with ThreadPoolExecutor(1) as reader:
+            reading = reader.submit(log.log.read, topic, 0, 0, wait=0.3)
+            log.store(topic, "another partition's", partition=1)
+            assert reading.result(SOON) == Slice((), 0)
+        assert 0.3 <= time.monotonic() - begun < SOON
+
+
+class TestBounds:
+    def test_say_where_partitions_begin_and_end(self, log: LogUnderTest):
+        """Bounds are the oldest event's offset and the one that the next event will get."""
+        topic = log.a_topic(partitions=3)
+        log.store(topic, "a", "b", partition=1)
+        assert log.log.bounds(topic, [1, 2]) == {1: Bounds(0, 2), 2: Bounds(0, 0)}
+        assert log.log.bounds(topic, [1])[1].newest == 1
+        assert log.log.bounds(topic, []) == {}
+
+    def test_of_an_unknown_place_are_refused(self, log: LogUnderTest):
+        """A topic that was never created is unknown, and so is a partition it does not have."""
+        topic = log.a_topic()
+        for place in (("nowhere", [0]), ("nowhere", []), (topic, [0, 1])):
+            with pytest.raises(UnknownTopic):
+                log.log.bounds(*place)
+
+
+class TestOffsetAt:
+    def test_finds_the_first_event_stored_at_or_after_a_moment(self, log: LogUnderTest):
+        """A moment leads to the first event stored at or after it, or to the place of the next one."""
+        topic = log.a_topic()
+        began = log.now()
+        for names in ("ab", "c", "def"):
+            log.store(topic, *names)
+            log.an_hour_passes()
+        moments = [began - HOUR, began, began + HOUR / 2, began + HOUR, began + 1.5 * HOUR, began + 2 * HOUR]
+        assert [log.log.offset_at(topic, 0, moment) for moment in moments] == [0, 0, 2, 2, 3, 3]
+        assert log.log.offset_at(topic, 0, began + 2 * HOUR + timedelta(microseconds=1)) == 6
+        assert log.log.offset_at(topic, 0, began + 9 * HOUR) == 6
+
+    def test_agrees_with_reading_in_a_long_partition(self, log: LogUnderTest):
+        """In a partition of many appends each moment leads to the event that reading finds."""
+        topic = log.a_topic()
+        began = log.now()
+        for number in range(100):
+            log.store(topic, *("x" * (1 + number % 3)))
+            log.an_hour_passes()
+        events = log.log.read(topic, 0, 0).events
+        for hours in range(101):
+            moment = began + hours * HOUR
+            expected = next((event.offset for event in events if event.stored_at >= moment), len(events))
+            assert log.log.offset_at(topic, 0, moment) == expected
+
+    def test_of_an_empty_partition_is_the_next_offset(self, log: LogUnderTest):
+        """Without events every moment leads to the place of the next one."""
+        assert log.log.offset_at(log.a_topic(), 0, log.now()) == 0
+
+    def test_of_an_unknown_place_is_refused(self, log: LogUnderTest):
+        """A topic that was never created is unknown, and so is a partition it does not have."""
+        for place in (("nowhere", 0), (log.a_topic(), 1)):
+            with pytest.raises(UnknownTopic):
+                log.log.offset_at(*place, log.now())
+
+
+class TestTopics:
+    def test_created_twice_stay_as_they_are(self, log: LogUnderTest):
+        """Creating a topic again changes nothing, not even with another number of partitions."""
+        topic = log.a_topic(partitions=2)
+        log.store(topic, "a")
+        log.log.create_topic(topic, 3)
+        assert log.values(topic) == ["a"]
+        with pytest.raises(UnknownTopic):
+            log.log.bounds(topic, [2])
+
+    def test_created_at_once_by_many_are_made_once(self, log: LogUnderTest):
+        """Of many who create a topic and append to it none loses an event."""
+
+        def create_and_store(_: int) -> None:
+            log.log.create_topic("shared", 1)
+            log.store("shared", "a")
+
+        in_threads(create_and_store, 8)
+        assert log.values("shared") == ["a"] * 8
+
+    def test_grow_by_empty_partitions(self, log: LogUnderTest):
+        """New partitions start empty at offset 0; those there were keep their events."""
+        topic = log.a_topic()
+        log.store(topic, "a")
+        log.log.add_partitions(topic, 3)
+        log.store(topic, "b", partition=2)
+        assert [log.values(topic, partition) for partition in range(3)] == [["a"], [], ["b"]]
+
+    @pytest.mark.parametrize("partitions", [0, 1, 2])
+    def test_never_shrink(self, log: LogUnderTest, partitions):
+        """Asking for as many partitions as there are, or fewer, changes nothing."""
+        topic = log.a_topic(partitions=2)
+        log.log.add_partitions(topic, partitions)
+        assert log.log.bounds(topic, [0, 1]) == {0: Bounds(0, 0), 1: Bounds(0, 0)}
+
+    def test_that_are_sealed_take_no_more(self, log: LogUnderTest):
+        """A sealed topic refuses appends, and is read as before; sealing it again changes nothing."""
+        topic = log.a_topic()
+        log.store(topic, "a")
+        log.log.seal_topic(topic)
+        log.log.seal_topic(topic)
+        with pytest.raises(SealedTopic):
+            log.store(topic, "b")
+        assert log.values(topic) == ["a"]
+
+    def test_take_nothing_once_sealing_returned(self, log: LogUnderTest):
+        """While many append, none of the events acknowledged is behind the end that is seen after sealing."""
+        topic = log.a_topic()
+        acknowledged: list[str] = []
+
+        def publish(writer: int) -> None:
+            try:
+                for number in range(10_000):
+                    log.store(topic, f"{writer}/{number}")
+                    acknowledged.append(f"{writer}/{number}")
+            except SealedTopic:
+                return
+
+        with ThreadPoolExecutor(4) as writers:
+            publishing = [writers.submit(publish, number) for number in range(4)]
+            until(lambda: len(acknowledged) > 50)
+            log.log.seal_topic(topic)
+            end = log.log.bounds(topic, [0])
+            for each in publishing:
+                each.result(SOON)
+        assert log.log.bounds(topic, [0]) == end
+        assert sorted(log.values(topic)) == sorted(acknowledged)
+
+    def test_that_are_deleted_are_forgotten(self, log: LogUnderTest):
+        """A deleted topic is unknown to every operation, deleting it again changes nothing, and others stay."""
+        topic, other = log.a_topic(), log.a_topic()
+        log.store(topic, "a")
+        log.store(other, "b")
+        log.log.delete_topic(topic)
+        log.log.delete_topic(topic)
+        log.log.delete_topic("never created")
+        for attempt in everything_one_can_do_with(log, topic):
+            with pytest.raises(UnknownTopic):
+                attempt()
+        assert log.values(other) == ["b"]
+
+
+class TestTrim:
+    def test_lets_go_of_what_was_stored_before(self, log: LogUnderTest):
+        """Deleting old events moves the oldest offset; a read before it is refused, what is newer stays."""
+        topic = log.a_topic()
+        began = log.now()
+        for names in ("ab", "cd", "ef"):
+            log.store(topic, *names)
+            log.an_hour_passes()
+        log.log.trim(topic, 0, began + HOUR)
+        assert log.log.bounds(topic, [0])[0] == Bounds(2, 6)
+        assert log.events(topic) == [(2, "c"), (3, "d"), (4, "e"), (5, "f")]
+        with pytest.raises(OffsetUnavailable):
+            log.log.read(topic, 0, 1)
+
+    def test_may_let_go_of_everything(self, log: LogUnderTest):
+        """A partition without events goes on with the next number, and no earlier moment comes after a later one."""
+        topic = log.a_topic()
+        log.store(topic, "a", "b")
+        log.an_hour_passes()
+        log.log.trim(topic, 0, log.now())
+        assert log.log.bounds(topic, [0]) == {0: Bounds(2, 2)}
+        assert log.log.read(topic, 0, 2) == Slice((), 2)
+        assert log.log.offset_at(topic, 0, log.now()) == 2
+        log.store(topic, "c")
+        assert log.events(topic) == [(2, "c")]
+
+    def test_of_nothing_changes_nothing(self, log: LogUnderTest):
+        """When everything is newer, everything stays."""
+        topic = log.a_topic()
+        log.store(topic, "a")
+        log.log.trim(topic, 0, log.now())
+        assert log.events(topic) == [(0, "a")]
+
+    def test_while_events_arrive_loses_none_of_them(self, log: LogUnderTest):
+        """Trimming beside appends takes only what is old, and leaves the numbers dense."""
+        topic = log.a_topic()
+        old = 500
+        for _ in range(old // 10):
+            log.store(topic, *"abcdefghij")
+        log.an_hour_passes()
+        with ThreadPoolExecutor(1) as trimmer:
+            trimming = trimmer.submit(log.log.trim, topic, 0, log.now())
+            in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(20)], 4)
+            trimming.result(SOON)
+        assert [offset for offset, _ in log.events(topic)] == list(range(old, old + 80))
+
+
+class TestCompact:
+    def test_keeps_the_newest_of_each_key_and_those_without(self, log: LogUnderTest):
+        """A later event replaces earlier ones with its key, and the offsets of what stays do not change. (P97)"""
+        topic = log.a_topic()
+        log.store(topic, a_record("a1", "a"), a_record("b1", "b"), "x")
+        log.store(topic, a_record("a2", "a"), "y", a_record("", ""))
+        log.store(topic, a_record("b2", "b"), a_record("a3", "a"), a_record("c1", "c"))
+        log.an_hour_passes()
+        compact_all(log, topic)
+        assert log.events(topic) == [(2, "x"), (4, "y"), (5, ""), (6, "b2"), (7, "a3"), (8, "c1")]
+
+    def test_leaves_partitions_apart(self, log: LogUnderTest):
+        """The same key in another partition is another one. (P97)"""
+        topic = log.a_topic(partitions=2)
+        for partition in range(2):
+            log.store(topic, a_record(f"{partition}", "k"), "end", partition=partition)
+        log.an_hour_passes()
+        compact_all(log, topic, partition=0)
+        compact_all(log, topic, partition=1)
+        assert [log.values(topic, partition) for partition in range(2)] == [["0", "end"], ["1", "end"]]
+
+    def test_leaves_what_is_newer(self, log: LogUnderTest):
+        """Events stored at `upto` or later stay, and do not replace earlier ones yet."""
+        topic = log.a_topic()
+        log.store(topic, a_record("1", "k"))
+        log.store(topic, a_record("2", "k"))
+        log.an_hour_passes()
+        upto = log.now()
+        log.store(topic, a_record("3", "k"))
+        log.store(topic, a_record("4", "k"))
+        log.log.compact(topic, 0, upto=upto, tombstones_before=upto)
+        assert log.values(topic) == ["2", "3", "4"]
+
+    def test_leaves_holes_that_reads_step_over(self, log: LogUnderTest):
+        """A read that starts in a hole answers the next event behind it; the bounds stay as they were."""
+        topic = log.a_topic()
+        for number in range(10):
+            log.store(topic, a_record(f"{number}", "k"))
+        log.store(topic, a_record("last", "other"))
+        log.an_hour_passes()
+        compact_all(log, topic)
+        for start in range(10):
+            found = log.log.read(topic, 0, start, limit=1)
+            assert [event.offset for event in found.events] == [9]
+            assert found.next_offset == 10
+        assert log.log.bounds(topic, [0]) == {0: Bounds(0, 11)}
+
+    def test_leaves_the_newest_event_whatever_its_key_says(self, log: LogUnderTest):
+        """The newest event of a partition stays, even a tombstone that has done its work."""
+        topic = log.a_topic()
+        log.store(topic, a_record("1", "k"), Record(None, "k"))
+        log.an_hour_passes()
+        compact_all(log, topic)
+        assert log.events(topic) == [(1, None)]
+        log.store(topic, "end")
+        log.an_hour_passes()
+        compact_all(log, topic)
+        assert log.events(topic) == [(2, "end")]
+
+    def test_lets_a_tombstone_go_with_what_it_covers(self, log: LogUnderTest):
+        """A tombstone removes the key's events at once, and itself once it is old enough. (P144)"""
+        topic = log.a_topic()
+        log.store(topic, a_record("1", "k"), a_record("2", "k"))
+        log.an_hour_passes()
+        log.store(topic, Record(None, "k"), "end")
+        deleted = log.now()
+        log.an_hour_passes()
+        log.log.compact(topic, 0, upto=log.now(), tombstones_before=deleted)
+        assert log.events(topic) == [(2, None), (3, "end")]
+        compact_all(log, topic)
+        assert log.events(topic) == [(3, "end")]
+
+    def test_keeps_what_came_after_a_tombstone(self, log: LogUnderTest):
+        """A key that was deleted and used again has its newest event."""
+        topic = log.a_topic()
+        log.store(topic, a_record("1", "k"), Record(None, "k"), a_record("2", "k"), "end")
+        log.an_hour_passes()
+        compact_all(log, topic)
+        assert log.values(topic) == ["2", "end"]
+
+    def test_goes_on_where_it_ended(self, log: LogUnderTest):
+        """Compacting again takes what came since into account, and changes nothing when nothing came."""
+        topic = log.a_topic()
+        for round_ in range(4):
+            log.store(topic, *[a_record(f"{key}{round_}", key) for key in "abc"], f"end {round_}")
+            log.an_hour_passes()
+            compact_all(log, topic)
+            compact_all(log, topic)
+        assert log.values(topic) == ["end 0", "end 1", "end 2", "a3", "b3", "c3", "end 3"]
+
+    def test_and_trim_work_on_the_same_partition(self, log: LogUnderTest):
+        """What was compacted can be trimmed, and finding a moment steps over the holes."""
+        topic = log.a_topic()
+        began = log.now()
+        for number in range(6):
+            log.store(topic, a_record(f"a{number}", "a"), a_record(f"b{number}", "b" if number % 2 else None))
+            log.an_hour_passes()
+        compact_all(log, topic)
+        assert log.events(topic) == [(1, "b0"), (5, "b2"), (9, "b4"), (10, "a5"), (11, "b5")]
+        assert log.log.offset_at(topic, 0, began + HOUR) == 5
+        log.log.trim(topic, 0, began + HOUR)
+        assert log.log.bounds(topic, [0]) == {0: Bounds(5, 12)}
+        assert log.events(topic) == [(5, "b2"), (9, "b4"), (10, "a5"), (11, "b5")]
+
+    def test_beside_appends_and_reads_loses_nothing(self, log: LogUnderTest):
+        """While events arrive and are compacted, a reader meets the newest of every key, and offsets only grow."""
+        topic = log.a_topic()
+        total = 400
+        with ThreadPoolExecutor(2) as others:
+            storing = others.submit(
+                lambda: [log.store(topic, a_record(f"{number}", f"k{number % 7}")) for number in range(total)]
+            )
+
+            def compact_again_and_again() -> None:
+                while not storing.done():
+                    compact_all(log, topic)
+
+            compacting = others.submit(compact_again_and_again)
+            place, latest = 0, {}
+            while place < total:
+                found = log.log.read(topic, 0, place, wait=SOON)
+                assert all(event.offset >= place for event in found.events)
+                latest |= {event.record.key: event.offset for event in found.events}
+                place = found.next_offset
+            storing.result(SOON)
+            compacting.result(SOON)
+        assert latest == {f"k{number % 7}": number for number in range(total - 7, total)}
+
+
+class TestWatch:
+    def test_tells_what_was_stored_where(self, log: LogUnderTest):
+        """A watcher is told topic and partition soon after events were stored."""
+        topic = log.a_topic(partitions=2)
+        told: list[tuple[str, int]] = []
+        end = log.log.watch(lambda *place: told.append(place))
+        log.store(topic, "a", partition=1)
+        until(lambda: (topic, 1) in told)
+        log.log.append(topic, {0: [a_record("b")]})
+        until(lambda: (topic, 0) in told)
+        end()
+
+    def test_ends_when_told(self, log: LogUnderTest):
+        """A watcher that has ended is told nothing more, while others are."""
+        topic = log.a_topic()
+        mine: list[object] = []
+        others: list[object] = []
+        end = log.log.watch(lambda *place: mine.append(place))
+        end_others = log.log.watch(lambda *place: others.append(place))
+        end()
+        log.store(topic, "a")
+        until(lambda: others)
+        assert mine == []
+        end_others()
+
+    def test_misses_nothing_between_a_read_and_the_next(self, log: LogUnderTest):
+        """A reader that looks again whenever it is told reads everything, without ever asking in between."""
+        topic = log.a_topic()
+        told = threading.Event()
+        end = log.log.watch(lambda *_: told.set())
+        with ThreadPoolExecutor(1) as writer:
+            storing = writer.submit(lambda: [log.store(topic, f"{number}") for number in range(300)])
+            place = 0
+            while place < 300:
+                assert told.wait(SOON)
+                told.clear()
+                place = log.log.read(topic, 0, place).next_offset
+            storing.result(SOON)
+        end()
+
+    def test_does_not_hurt_whoever_appends(self, log: LogUnderTest, caplog):
+        """A watcher that fails is logged, and neither the append nor the other watchers notice."""
+        topic = log.a_topic()
+        told: list[object] = []
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError
+
+        ends = [log.log.watch(fail), log.log.watch(lambda *place: told.append(place))]
+        log.store(topic, "a")
+        until(lambda: told)
+        assert "a listener failed" in caplog.text
+        for end in ends:
+            end()
+
+
+class TestClose:
+    def test_releases_those_who_wait(self, log: LogUnderTest):
+        """A read that waits ends when the log is closed."""
+        topic = log.a_topic()
+        with ThreadPoolExecutor(1) as reader:
+            reading = reader.submit(log.log.read, topic, 0, 0, wait=60)
+            until(reading.running)
+            log.log.close()
+            with pytest.raises(Unavailable):
+                reading.result(SOON)
+
+    def test_refuses_what_comes_later(self, log: LogUnderTest):
+        """Nothing pretends to work after closing; closing again changes nothing."""
+        topic = log.a_topic()
+        log.log.close()
+        log.log.close()
+        for attempt in everything_one_can_do_with(log, topic):
+            with pytest.raises(Unavailable):
+                attempt()
+
+    def test_finishes_what_was_begun(self, log: LogUnderTest):
+        """Every append that is under way while the log is closed either succeeds or says that it did not."""
+        topic = log.a_topic()
+        acknowledged: list[str] = []
+
+        def publish(writer: int) -> None:
+            try:
+                for number in range(10_000):
+                    log.store(topic, f"{writer}/{number}")
+                    acknowledged.append(f"{writer}/{number}")
+            except Unavailable:
+                return
+
+        with ThreadPoolExecutor(4) as writers:
+            publishing = [writers.submit(publish, number) for number in range(4)]
+            until(lambda: len(acknowledged) > 50)
+            log.log.close()
+            for each in publishing:
+                each.result(SOON)
+
+
+def everything_one_can_do_with(log: LogUnderTest, topic: str):
+    now = log.now()
+    return [
+        lambda: log.log.append(topic, {0: [a_record("a")]}),
+        lambda: log.log.read(topic, 0, 0),
+        lambda: log.log.bounds(topic, [0]),
+        lambda: log.log.offset_at(topic, 0, now),
+        lambda: log.log.trim(topic, 0, now),
+        lambda: log.log.compact(topic, 0, upto=now, tombstones_before=now),
+        lambda: log.log.seal_topic(topic),
+        lambda: log.log.add_partitions(topic, 2),
+    ]
+
+
+def compact_all(log: LogUnderTest, topic: str, partition: int = 0) -> None:
+    log.log.compact(topic, partition, upto=log.now(), tombstones_before=log.now())
+
+
+def in_threads(work, count: int) -> None:
+    """Do it in so many threads at the same time; what one of them raises is raised here."""
+    with ThreadPoolExecutor(count) as threads:
+        for each in [threads.submit(work, number) for number in range(count)]:
+            each.result(30)
+
+
+def until(condition) -> None:
+    """Wait until it holds; the deadline is for what is broken."""
+    end = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.001)

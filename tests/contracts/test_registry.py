@@ -1,0 +1,255 @@
+"""What every registry promises: the sentences of `nakadi.ports.Registry`, one by one."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry, Remove
+from tests.support.engines import REGISTRIES, a_registry
+
+KIND = "thing"
+
+
+@pytest.fixture(params=REGISTRIES)
+def registry(request, tmp_path):
+    with a_registry(REGISTRIES[request.param], tmp_path) as opened:
+        yield opened
+
+
+class TestDocuments:
+    def test_are_kept_as_they_were_written(self, registry: Registry):
+        """A document's body comes back with every kind of JSON value in it."""
+        body = {"text": 'é "\n\u0000', "number": 1.5, "large": 2**63 - 1, "list": [1, None, True], "object": {"a": {}}}
+        registry.write(Put(KIND, "a", body))
+        assert registry.get(KIND, "a") == Document("a", body, 1)
+
+    def test_that_are_not_there_are_none(self, registry: Registry):
+        """Getting what was never written, or lies in another kind, answers nothing."""
+        registry.write(Put("other", "a", {}))
+        assert registry.get(KIND, "a") is None
+
+    def test_count_their_writes(self, registry: Registry):
+        """A document's revision is 1 when it is created and grows by one with every write."""
+        for revision in range(1, 4):
+            registry.write(Put(KIND, "a", {"revision": revision}))
+            assert registry.get(KIND, "a") == Document("a", {"revision": revision}, revision)
+
+    def test_begin_anew_after_they_were_removed(self, registry: Registry):
+        """A removed document is gone, and one created later under its key begins at revision 1."""
+        registry.write(Put(KIND, "a", {}))
+        registry.write(Put(KIND, "a", {}))
+        registry.write(Remove(KIND, "a"))
+        assert registry.get(KIND, "a") is None
+        assert registry.list(KIND) == []
+        registry.write(Put(KIND, "a", {}, expected=ABSENT))
+        assert registry.get(KIND, "a") == Document("a", {}, 1)
+
+    def test_cannot_be_changed_by_whoever_holds_them(self, registry: Registry):
+        """What a caller does to a body, before or after, changes nothing that is kept."""
+        body = {"list": [1]}
+        registry.write(Put(KIND, "a", body))
+        body["list"].append(2)
+        registry.get(KIND, "a").body["list"].append(3)
+        registry.list(KIND)[0].body["list"].append(4)
+        assert registry.get(KIND, "a").body == {"list": [1]}
+
+
+class TestList:
+    KEYS = (
+        "A",
+        "a",
+        "a.",
+        "a.b",
+        "a.b.c",
+        "a/",
+        "ab",
+        "b",
+        "\ud7ff",
+        "\ue000",
+        "é",
+        "\uffff",
+        "\U0001f600",
+        "\U0010ffff",
+    )
+
+    @pytest.fixture
+    def full(self, registry: Registry):
+        registry.write(*[Put(KIND, key, {"key": key}) for key in reversed(self.KEYS)])
+        registry.write(Put("thin", "a", {}), Put("thing.", "a", {}))
+        return registry
+
+    def test_is_in_the_order_of_code_points(self, full: Registry):
+        """All documents of a kind are listed by key, as code points compare."""
+        assert [document.key for document in full.list(KIND)] == sorted(self.KEYS)
+        assert all(document == Document(document.key, {"key": document.key}, 1) for document in full.list(KIND))
+
+    @pytest.mark.parametrize("prefix", ["", "a", "a.", "a.b", "b", "c", "\ud7ff", "\U0010ffff", "\U0010ffff\U0010ffff"])
+    @pytest.mark.parametrize("after", ["", "A", "a.", "a.b.c", "aa", "\U0010ffff"])
+    def test_finds_what_begins_so_and_comes_after(self, full: Registry, prefix, after):
+        """A list holds the keys that begin with `prefix` and are greater than `after`, up to the limit."""
+        expected = [key for key in sorted(self.KEYS) if key.startswith(prefix) and key > after]
+        for limit in (None, 0, 1, 2, 100):
+            found = full.list(KIND, prefix=prefix, after=after, limit=limit)
+            assert [document.key for document in found] == expected[:limit]
+
+    def test_of_an_unknown_kind_is_empty(self, registry: Registry):
+        """A kind that nobody wrote to has no documents."""
+        assert list(registry.list("unheard of")) == []
+
+    def test_of_very_many_is_read_page_by_page(self, registry: Registry):
+        """Ten thousand documents are listed whole, and in pages that leave none out and repeat none."""
+        keys = [f"key-{number:05}" for number in range(10_000)]
+        for start in range(0, len(keys), 100):
+            registry.write(*[Put(KIND, key, {"text": "x" * 100}) for key in keys[start : start + 100]])
+        assert [document.key for document in registry.list(KIND)] == keys
+        paged: list[str] = []
+        while page := registry.list(KIND, prefix="key", after=paged[-1] if paged else "", limit=999):
+            paged += [document.key for document in page]
+        assert paged == keys
+
+
+class TestWrite:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            Put(KIND, "there", {}, expected=ABSENT),
+            Put(KIND, "there", {}, expected=1),
+            Put(KIND, "there", {}, expected=3),
+            Put(KIND, "absent", {}, expected=1),
+            Remove(KIND, "there", expected=1),
+            Remove(KIND, "there", expected=ABSENT),
+            Remove(KIND, "absent", expected=1),
+            Check(KIND, "there", expected=1),
+            Check(KIND, "there", expected=ABSENT),
+            Check(KIND, "absent", expected=1),
+        ],
+        ids=repr,
+    )
+    def test_makes_no_change_when_one_condition_fails(self, registry: Registry, change):
+        """A write is all or nothing, and names the first change whose condition does not hold."""
+        registry.write(Put(KIND, "there", {"n": 1}), Put(KIND, "goes", {}))
+        registry.write(Put(KIND, "there", {"n": 2}))
+        with pytest.raises(ChangedMeanwhile) as raised:
+            registry.write(
+                Put(KIND, "new", {}), Remove(KIND, "goes"), change, Put(KIND, "last", {}), Check(KIND, "later", 7)
+            )
+        assert raised.value.change == change
+        assert [(each.key, each.revision) for each in registry.list(KIND)] == [("goes", 1), ("there", 2)]
+
+    def test_makes_all_changes_when_every_condition_holds(self, registry: Registry):
+        """Puts, removals and checks of one write take effect together."""
+        registry.write(Put(KIND, "a", {}), Put(KIND, "b", {}), Put("other", "c", {}))
+        registry.write(
+            Put(KIND, "a", {"new": True}, expected=1),
+            Remove(KIND, "b", expected=1),
+            Check("other", "c", expected=1),
+            Check("other", "d", expected=ABSENT),
+            Put(KIND, "e", {}, expected=ABSENT),
+            Remove(KIND, "f", expected=ABSENT),
+        )
+        assert registry.list(KIND) == [Document("a", {"new": True}, 2), Document("e", {}, 1)]
+        assert registry.get("other", "c") == Document("c", {}, 1)
+
+    def test_without_conditions_takes_what_it_finds(self, registry: Registry):
+        """Without an expected revision a put writes, and a removal removes, whatever is there, also nothing."""
+        registry.write(Remove(KIND, "a"))
+        registry.write(Put(KIND, "a", {"n": 1}))
+        registry.write(Put(KIND, "a", {"n": 2}))
+        assert registry.get(KIND, "a") == Document("a", {"n": 2}, 2)
+
+    def test_of_nothing_changes_nothing(self, registry: Registry):
+        """A write without changes succeeds."""
+        registry.write()
+
+    def test_refuses_what_no_engine_could_do(self, registry: Registry):
+        """More than 100 changes, or two of one document, are a mistake of the caller and change nothing."""
+        with pytest.raises(ValueError, match="100"):
+            registry.write(*[Put(KIND, f"{number}", {}) for number in range(101)])
+        with pytest.raises(ValueError, match="two changes"):
+            registry.write(Put(KIND, "a", {}), Check(KIND, "a", ABSENT))
+        assert registry.list(KIND) == []
+        registry.write(*[Put(KIND, f"{number}", {}) for number in range(100)])
+
+    def test_loses_no_update(self, registry: Registry):
+        """Many who count up one document by reading and writing it under a condition lose no count."""
+        registry.write(Put(KIND, "counter", {"count": 0}))
+
+        def count_up(_: int) -> None:
+            for _ in range(10):
+                while True:
+                    found = registry.get(KIND, "counter")
+                    try:
+                        registry.write(Put(KIND, "counter", {"count": found.body["count"] + 1}, found.revision))
+                        break
+                    except ChangedMeanwhile:
+                        continue
+
+        in_threads(count_up, 8)
+        assert registry.get(KIND, "counter") == Document("counter", {"count": 80}, 81)
+
+    def test_creates_a_key_once(self, registry: Registry):
+        """Of many who create the same key at the same time exactly one succeeds, and its body is kept."""
+
+        def create(writer: int) -> list[str]:
+            mine = []
+            for number in range(20):
+                try:
+                    registry.write(Put(KIND, f"{number}", {"by": writer}, expected=ABSENT))
+                    mine.append(f"{number}")
+                except ChangedMeanwhile:
+                    continue
+            return mine
+
+        created = in_threads(create, 8)
+        assert sorted(key for mine in created for key in mine) == sorted(f"{number}" for number in range(20))
+        assert {each.key: each.body["by"] for each in registry.list(KIND)} == {
+            key: writer for writer, mine in enumerate(created) for key in mine
+        }
+
+    def test_shows_itself_whole_or_not_at_all(self, registry: Registry):
+        """Whoever lists while two documents are changed together finds both old or both new."""
+        registry.write(Put(KIND, "a", {"n": 0}), Put(KIND, "b", {"n": 0}))
+
+        def change_both(writer: int) -> None:
+            for number in range(20):
+                body = {"n": writer * 100 + number}
+                registry.write(Put(KIND, "a", body), Put(KIND, "b", body))
+
+        with ThreadPoolExecutor(1) as others:
+            changing = others.submit(lambda: in_threads(change_both, 2))
+            while not changing.done():
+                first, second = registry.list(KIND)
+                assert (first.body, first.revision) == (second.body, second.revision)
+            changing.result()
+
+    def test_is_seen_by_every_read_that_begins_later(self, registry: Registry):
+        """A read sees every write that returned before it began, in whatever thread."""
+
+        def write_and_read(writer: int) -> None:
+            for number in range(20):
+                registry.write(Put(KIND, f"{writer}", {"n": number}))
+                assert registry.get(KIND, f"{writer}").body == {"n": number}
+                assert {"n": number} in [each.body for each in registry.list(KIND, prefix=f"{writer}")]
+
+        in_threads(write_and_read, 4)
+
+
+class TestClose:
+    def test_refuses_what_comes_later(self, registry: Registry):
+        """Nothing pretends to work after closing; closing again changes nothing."""
+        registry.close()
+        registry.close()
+        for attempt in (
+            lambda: registry.get(KIND, "a"),
+            lambda: registry.list(KIND),
+            lambda: registry.write(Put(KIND, "a", {})),
+        ):
+            with pytest.raises(Unavailable):
+                attempt()
+
+
+def in_threads(work, count: int) -> list:
+    """Do it in so many threads at the same time; what one of them raises is raised here."""
+    with ThreadPoolExecutor(count) as threads:
+        return [each.result(30) for each in [threads.submit(work, number) for number in range(count)]]

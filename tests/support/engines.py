@@ -1,0 +1,93 @@
+"""How each engine is made for its contract suite. A new engine adds a line to a table."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from nakadi.eventlogs import open_event_log
+from nakadi.model.events import Record
+from nakadi.ports import EventLog, Registry
+from nakadi.registries import open_registry
+from tests.support.clock import HandMovedClock
+
+SQLITE = "sqlite:///{folder}/nakadi.db"
+
+REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
+EVENT_LOGS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
+
+
+@contextmanager
+def a_registry(url: str, folder: Path) -> Iterator[Registry]:
+    registry = open_registry(url.format(folder=folder), HandMovedClock())
+    try:
+        yield registry
+    finally:
+        registry.close()
+
+
+class LogUnderTest:
+    """An event log, the hours that pass for it, and topics that nobody else uses."""
+
+    def __init__(self, log: EventLog, clock: HandMovedClock) -> None:
+        self.log = log
+        self._clock = clock
+        self._topics = 0
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def an_hour_passes(self) -> None:
+        self._clock.move(3600)
+
+    def an_hour_is_lost(self) -> None:
+        """Somebody puts the clock back."""
+        self._clock.move(-3600)
+
+    def a_topic(self, partitions: int = 1) -> str:
+        self._topics += 1
+        name = f"topic-{self._topics}"
+        self.log.create_topic(name, partitions)
+        return name
+
+    def store(self, topic: str, *values: str | Record, partition: int = 0) -> None:
+        records = [value if isinstance(value, Record) else a_record(value) for value in values]
+        self.log.append(topic, {partition: records})
+
+    def values(self, topic: str, partition: int = 0) -> list[str | None]:
+        return [text for _, text in self.events(topic, partition)]
+
+    def events(self, topic: str, partition: int = 0, **how: int) -> list[tuple[int, str | None]]:
+        """Offset and text of every event, read slice by slice."""
+        found: list[tuple[int, str | None]] = []
+        bounds = self.log.bounds(topic, [partition])[partition]
+        place = bounds.oldest
+        while place < bounds.next:
+            piece = self.log.read(topic, partition, place, **how)
+            assert piece.next_offset > place
+            found += [(event.offset, text_of(event.record)) for event in piece.events]
+            place = piece.next_offset
+        return found
+
+
+@contextmanager
+def a_log(url: str, folder: Path) -> Iterator[LogUnderTest]:
+    clock = HandMovedClock()
+    log = open_event_log(url.format(folder=folder), clock)
+    try:
+        yield LogUnderTest(log, clock)
+    finally:
+        log.close()
+
+
+def a_record(text: str, key: str | None = None) -> Record:
+    return Record(f'"{text}"'.encode(), key)
+
+
+def text_of(record: Record) -> str | None:
+    return None if record.value is None else record.value.decode().strip('"')
+
+
+HOUR = timedelta(hours=1)
+
+Opener = Callable[[], EventLog]
