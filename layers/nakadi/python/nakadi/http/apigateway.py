@@ -1,0 +1,93 @@
+"""The edge to API Gateway: a REST API's proxy event becomes our Request, our Response its proxy response.
+
+Answers are not packed here. The gateway packs what a client asks to have packed, and a packed body would have to travel
+as base64, a third longer, against Lambda's limit of 6 MB.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
+
+from nakadi.http.application import Application
+from nakadi.http.asgi import headers_of
+from nakadi.http.message import Request, Response, Streaming
+from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
+from nakadi.model.outcomes import SwitchedOff
+
+
+def handle(application: Application, event: Mapping[str, Any], _context: object) -> dict[str, Any]:
+    """Answer an invocation; the two arguments behind the first are those of a Lambda handler."""
+    request = request_of(event)
+    answer = application.answer(request)
+    if isinstance(answer, Streaming):
+        answer = application.refusal(request, SwitchedOff("Streams of events are not served by this function"))
+    assert isinstance(answer, Response)
+    return _proxy_response(answer)
+
+
+def request_of(event: Mapping[str, Any]) -> Request:
+    """The request as the client sent it. The name of the stage is no part of it, and a missing member is empty."""
+    # The gateway escapes paths differently from one kind of endpoint to the other; what is escaped already stays.
+    raw_path = quote(event["path"], safe="/%:@!$&'()*+,;=~")
+    query = event.get("multiValueQueryStringParameters") or {}
+    body = event.get("body") or ""
+    return Request(
+        method=event["httpMethod"],
+        path=unquote(raw_path),
+        target=f"{raw_path}?{urlencode(query, doseq=True)}" if query else raw_path,
+        query={name: tuple(values) for name, values in query.items()},
+        headers=headers_of(_header_pairs(event)),
+        body=base64.b64decode(body) if event.get("isBase64Encoded") else body.encode(),
+        subject=subject_of((event.get("requestContext") or {}).get("authorizer") or {}),
+    )
+
+
+def context_of(subject: Subject) -> dict[str, str]:
+    """A subject as an authorizer hands it to the integration: texts, for nothing else survives."""
+    attributes = sorted((each.data_type, each.value) for each in subject.attributes)
+    return {
+        "subject": subject.name,
+        "attributes": json.dumps(attributes),
+        "scopes": " ".join(sorted(subject.scopes)),
+        "realm": subject.realm,
+    }
+
+
+def subject_of(context: Mapping[str, Any]) -> Subject:
+    """The subject that the authorizer found; where none was asked, nobody is."""
+    if "subject" not in context:
+        return UNAUTHENTICATED
+    return Subject(
+        name=context["subject"],
+        attributes=frozenset(Attribute(data_type, value) for data_type, value in json.loads(context["attributes"])),
+        scopes=frozenset(context["scopes"].split()),
+        realm=context["realm"],
+    )
+
+
+def _header_pairs(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, values in (event.get("multiValueHeaders") or {}).items():
+        for value in values:
+            yield name, value
+
+
+def _proxy_response(response: Response) -> dict[str, Any]:
+    bodiless = response.status in (204, 304)
+    text, is_base64 = _as_text(b"" if bodiless else response.body)
+    return {
+        "statusCode": response.status,
+        "multiValueHeaders": {name: [value] for name, value in response.headers.items()},
+        "body": text,
+        "isBase64Encoded": is_base64,
+    }
+
+
+def _as_text(body: bytes) -> tuple[str, bool]:
+    try:
+        return body.decode(), False
+    except UnicodeDecodeError:
+        return base64.b64encode(body).decode(), True

@@ -1,0 +1,180 @@
+"""The edge to API Gateway, by recorded invocations."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from nakadi.http.apigateway import context_of, handle, request_of, subject_of
+from nakadi.http.application import Application
+from nakadi.http.message import Response, Streaming, json_response
+from nakadi.http.routing import Route
+from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
+
+EVENTS = Path(__file__).parents[3] / "events" / "apigateway"
+
+
+def recorded(name):
+    return json.loads((EVENTS / f"{name}.json").read_text())
+
+
+async def nothing(_outlet):
+    pass
+
+
+def publish(request):
+    return json_response(
+        {"events": json.loads(request.body), "to": request.path_parameters["name"], "by": request.subject.name}
+    )
+
+
+APPLICATION = Application(
+    [
+        Route(method="POST", template="/event-types/{name}/events", handler=publish, operation="publish"),
+        Route(
+            method="GET",
+            template="/event-types/{name}/events",
+            handler=lambda _: Streaming(nothing),
+            operation="stream",
+            produces=None,
+        ),
+        Route(method="GET", template="/event-types", handler=lambda _: json_response([]), operation="list"),
+        Route(
+            method="GET",
+            template="/event-types/{name}",
+            handler=lambda r: json_response(r.path_parameters),
+            operation="get",
+        ),
+        Route(method="GET", template="/health", handler=lambda _: Response(200, {}, b"OK"), operation="health"),
+        Route(method="DELETE", template="/event-types", handler=lambda _: Response(204, {}, b"x"), operation="none"),
+        Route(
+            method="POST", template="/event-types", handler=lambda _: Response(200, {}, b"\xff\x00"), operation="bin"
+        ),
+    ],
+    lambda request: request.subject,
+)
+
+
+def answered(event):
+    answer = handle(APPLICATION, event, None)
+    assert set(answer) == {"statusCode", "multiValueHeaders", "body", "isBase64Encoded"}
+    json.dumps(answer)
+    return answer
+
+
+@pytest.mark.parametrize("path", sorted(EVENTS.glob("*.json")), ids=lambda path: path.stem)
+def test_every_recorded_invocation_is_answered(path):
+    """Whatever the gateway sends, there is an answer in its form, with a flow id. (R38)"""
+    answer = answered(json.loads(path.read_text()))
+
+    assert answer["multiValueHeaders"]["x-flow-id"]
+
+
+def test_a_publish_arrives_as_it_was_sent():
+    """Body, headers and path of an invocation become the request's, and the authorizer's subject its subject."""
+    answer = answered(recorded("publish_batch"))
+
+    body = json.loads(answer["body"])
+    assert answer["statusCode"] == 200
+    assert answer["multiValueHeaders"]["x-flow-id"] == ["checkout-4711"]
+    assert (body["to"], body["by"], body["events"][1]["note"]) == ("shop.order-placed", "ann", "Grüße")
+
+
+def test_a_packed_body_arrives_unpacked():
+    """A body in base64 is decoded, and unpacked like any other. (R33)"""
+    answer = answered(recorded("publish_gzip_batch"))
+
+    assert [event["order"] for event in json.loads(answer["body"])["events"]] == ["4711", "4712"]
+
+
+def test_queries_keep_every_value():
+    """A parameter that comes several times keeps its values, blank ones and odd characters included."""
+    request = request_of(recorded("list_subscriptions_by_event_types"))
+
+    assert request.query == {
+        "event_type": ("shop.order-placed", "shop.order-paid"),
+        "limit": ("20",),
+        "owning_application": ("büro & co",),
+        "offset": ("",),
+    }
+    assert request.target.startswith("/subscriptions?event_type=shop.order-placed&event_type=shop.order-paid&limit=20&")
+    assert request.target.isascii()
+
+
+def test_headers_in_several_spellings_are_one():
+    """Headers come in any case; those with one name are joined."""
+    headers = request_of(recorded("read_event_type_without_token")).headers
+
+    assert headers["accept"] == "application/json, text/html"
+    assert headers["user-agent"] == "curl/8.10.1"
+
+
+def test_a_trailing_slash_says_nothing_here_either():
+    """A path with a slash at its end is the same path. (R29)"""
+    assert answered(recorded("list_with_trailing_slash"))["statusCode"] == 200
+
+
+@pytest.mark.parametrize("path", ["/event-types/gr%C3%BC%C3%9Fe", "/event-types/grüße"])
+def test_paths_may_be_escaped_or_not(path):
+    """A path is understood whether the gateway has undone its escapes or not."""
+    answer = answered(recorded("escaped_path") | {"path": path})
+
+    assert json.loads(answer["body"]) == {"name": "grüße"}
+
+
+def test_the_stage_is_no_part_of_the_path():
+    """The name of the stage stands beside the path, and is not read."""
+    event = recorded("publish_batch")
+    event["requestContext"]["path"] = "/live/event-types/shop.order-placed/events"
+
+    assert answered(event)["statusCode"] == 200
+
+
+def test_a_stream_is_not_opened_here():
+    """A stream through a function is 501, with a Problem that says so, not a function that runs for minutes."""
+    answer = answered(recorded("open_stream"))
+
+    assert answer["statusCode"] == 501
+    assert answer["multiValueHeaders"]["content-type"] == ["application/problem+json"]
+    assert json.loads(answer["body"])["detail"] == "Streams of events are not served by this function"
+
+
+def test_an_invocation_from_the_console_is_answered():
+    """The console's test invocations have null where others have headers."""
+    assert answered(recorded("console_test_invocation"))["body"] == "OK"
+
+
+def test_an_answer_is_never_packed_here():
+    """The gateway packs for those who want it; what it gets is text. (R37)"""
+    answer = answered(recorded("publish_batch"))
+
+    assert "content-encoding" not in answer["multiValueHeaders"]
+    assert answer["isBase64Encoded"] is False
+
+
+def test_an_answer_that_is_no_text_travels_as_base64():
+    """Bytes that are no text are sent as base64, and said to be."""
+    answer = answered(recorded("list_with_trailing_slash") | {"httpMethod": "POST"})
+
+    assert answer["isBase64Encoded"] is True
+    assert base64.b64decode(answer["body"]) == b"\xff\x00"
+
+
+def test_no_content_is_no_content():
+    """204 comes without a body."""
+    assert answered(recorded("list_with_trailing_slash") | {"httpMethod": "DELETE"})["body"] == ""
+
+
+def test_a_subject_survives_the_way_from_the_authorizer():
+    """What an authorizer found out travels as texts, and comes out as it was."""
+    subject = Subject(
+        name="ann",
+        attributes=frozenset({Attribute("team", "a,b c"), Attribute("user", "ann")}),
+        scopes=frozenset({"uid", "nakadi.config.write"}),
+        realm="/employees",
+    )
+
+    assert all(isinstance(value, str) for value in context_of(subject).values())
+    assert subject_of(context_of(subject)) == subject
+    assert subject_of({"principalId": "x"}) == UNAUTHENTICATED

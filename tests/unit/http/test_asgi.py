@@ -1,0 +1,386 @@
+"""The edge to ASGI, without a server."""
+
+import asyncio
+import gzip
+import json
+import zlib
+
+import pytest
+
+from nakadi.http.application import Application
+from nakadi.http.asgi import Limits, asgi_application, request_of
+from nakadi.http.message import ClientGone, Response, Streaming, empty_response, json_response
+from nakadi.http.routing import Route
+from nakadi.model.authorization import UNAUTHENTICATED
+
+NO_HEAD_START = Limits(head_start_seconds=0)
+
+
+def a_scope(method="GET", target="/x", headers=(), **more):
+    path, _, query = target.partition("?")
+    return {
+        "type": "http",
+        "method": method,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+        "state": {},
+        **more,
+    }
+
+
+def an_application(handler, method="GET"):
+    return Application(
+        [Route(method=method, template="/x", handler=handler, operation="x", any_body=True)], lambda _: UNAUTHENTICATED
+    )
+
+
+class Client:
+    """Plays the server's part: gives the body in pieces, and notes what is sent."""
+
+    def __init__(self, *pieces, leaves_after_body=False):
+        self.sent = []
+        self._pieces = list(pieces) or [b""]
+        self._leaves = asyncio.Event()
+        if leaves_after_body:
+            self._leaves.set()
+
+    async def receive(self):
+        if self._pieces:
+            piece = self._pieces.pop(0)
+            return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
+        await self._leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message):
+        self.sent.append(message)
+
+    def leave(self):
+        self._leaves.set()
+
+    @property
+    def status(self):
+        return self.sent[0]["status"]
+
+    @property
+    def headers(self):
+        return {name.decode(): value.decode("latin-1") for name, value in self.sent[0]["headers"]}
+
+    @property
+    def body(self):
+        return b"".join(each["body"] for each in self.sent[1:] if "body" in each)
+
+    @property
+    def complete(self):
+        return not self.sent[-1].get("more_body", False)
+
+
+def answered(handler, scope=None, client=None, limits=NO_HEAD_START):
+    """What a client sees of one request."""
+
+    async def run():
+        seen = client or Client()
+        asked = scope or a_scope()
+        edge = asgi_application(an_application(handler, asked["method"]), threads=2, limits=limits)
+        async with asyncio.timeout(5):
+            await edge(asked, seen.receive, seen.send)
+        edge.close()
+        return seen
+
+    return asyncio.run(run())
+
+
+def streaming(serve):
+    return lambda _request: Streaming(serve, {"content-type": "application/x-json-stream"})
+
+
+# Requests.
+
+
+def test_headers_are_found_in_any_case_and_joined():
+    """Header names come in any case; what comes twice is joined by a comma."""
+    request = request_of(a_scope(headers=[("X-Nakadi-Cursors", "[1]"), ("ACCEPT", "a/b"), ("accept", "c/d")]))
+
+    assert request.headers == {"x-nakadi-cursors": "[1]", "accept": "a/b, c/d"}
+
+
+def test_queries_keep_blanks_and_every_value():
+    """Every value of a parameter is kept in its order, blank ones too, and escapes are undone."""
+    request = request_of(a_scope(target="/x?a=1&b=&a=2&c&d=%2B+%C3%BC"))
+
+    assert request.query == {"a": ("1", "2"), "b": ("",), "c": ("",), "d": ("+ ü",)}
+    assert request.target == "/x?a=1&b=&a=2&c&d=%2B+%C3%BC"
+
+
+@pytest.mark.parametrize(
+    ("raw", "target"),
+    [("http://host:80/x", "/x"), ("HTTPS://host/x%20y", "/x%20y"), ("http://host", "/"), ("/http://x", "/http://x")],
+)
+def test_a_whole_url_as_target_is_understood(raw, target):
+    """Proxies ask with a whole URL; scheme and host are no part of the path."""
+    assert request_of(a_scope(target=raw)).target == target
+
+
+@pytest.mark.parametrize("value", ["f", "Ümläut", "\xff\xfe"])
+def test_header_values_are_given_back_unchanged(value):
+    """Whatever bytes a flow id has, the response has the same. (R38)"""
+    client = answered(lambda _: empty_response(), a_scope(headers=[("x-flow-id", value)]))
+
+    assert client.headers["x-flow-id"] == value
+
+
+def test_bodies_arrive_whole():
+    """A body in many pieces reaches the handler in one."""
+    client = answered(lambda r: json_response(r.body.decode()), a_scope("POST"), Client(b"ab", b"", b"cd", b"e"))
+
+    assert json.loads(client.body) == "abcde"
+
+
+@pytest.mark.parametrize(
+    ("headers", "pieces"), [([("content-length", "11")], [b""]), ([], [b"123456", b"78901", b"2", b"3"])]
+)
+def test_a_body_that_is_too_long_is_refused(headers, pieces):
+    """A body beyond the bound, as announced or as it arrives, is 413, and the connection is given up."""
+    client = answered(
+        lambda _: pytest.fail("it was handled"), a_scope("POST", headers=headers), Client(*pieces), Limits(max_body=10)
+    )
+
+    assert (client.status, client.headers["connection"], client.complete) == (413, "close", True)
+    assert json.loads(client.body)["detail"] == "The body is longer than 10 bytes"
+
+
+def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
+    """What a refused client still sends is taken in for a moment only."""
+
+    class Endless(Client):
+        async def receive(self):
+            await asyncio.sleep(0.01)
+            return {"type": "http.request", "body": b"x" * 100, "more_body": True}
+
+    client = answered(lambda _: None, a_scope("POST"), Endless(), Limits(max_body=10, linger_seconds=0.1))
+
+    assert (client.status, client.complete) == (413, True)
+
+
+def test_a_body_that_does_not_come_is_given_up():
+    """A client that is too slow with its body is told so, instead of being waited for."""
+
+    class Slow(Client):
+        async def receive(self):
+            await asyncio.sleep(60)
+
+    limits = Limits(body_seconds=0.05, linger_seconds=0.05)
+    client = answered(lambda _: pytest.fail("it was handled"), a_scope("POST"), Slow(), limits)
+
+    assert client.status == 408
+
+
+def test_who_leaves_before_the_body_is_complete_is_not_answered():
+    """Half a request is not handled."""
+
+    class Leaving(Client):
+        async def receive(self):
+            return {"type": "http.disconnect"}
+
+    assert answered(lambda _: pytest.fail("it was handled"), a_scope("POST"), Leaving()).sent == []
+
+
+# Responses.
+
+
+def test_a_response_has_its_length():
+    """A response says how long it is."""
+    client = answered(lambda _: json_response({"a": 1}))
+
+    assert (client.status, client.headers["content-length"], client.body) == (200, "7", b'{"a":1}')
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_some_statuses_have_no_body(status):
+    """204 and 304 come without body and length."""
+    client = answered(lambda _: Response(status, {}, b"never sent"))
+
+    assert client.body == b""
+    assert "content-length" not in client.headers
+
+
+@pytest.mark.parametrize("size", [2_000, 200_000])
+def test_long_responses_are_packed_for_those_who_ask(size):
+    """A GET's answer is packed when the client wants it, the very long ones aside from the loop. (R37)"""
+    text = "x" * size
+    client = answered(lambda _: json_response(text), a_scope(headers=[("accept-encoding", "gzip")]))
+
+    assert client.headers["content-encoding"] == "gzip"
+    assert json.loads(gzip.decompress(client.body)) == text
+    assert client.headers["content-length"] == str(len(client.body))
+
+
+def test_lifespan_is_answered():
+    """A server that starts and ends applications by ASGI's lifespan is answered."""
+
+    async def run():
+        edge = asgi_application(an_application(lambda _: empty_response()), threads=1)
+        messages = iter(["lifespan.startup", "lifespan.shutdown"])
+        sent = []
+
+        async def receive():
+            return {"type": next(messages)}
+
+        async def send(message):
+            sent.append(message["type"])
+
+        await edge({"type": "lifespan"}, receive, send)
+        return sent
+
+    assert asyncio.run(run()) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+# Streams.
+
+
+def test_a_stream_begins_before_its_first_batch():
+    """Status and headers of a stream are sent before anything else happens. (L38)"""
+    seen = []
+
+    async def serve(_outlet):
+        seen.extend(client.sent)
+
+    client = Client()
+    answered(streaming(serve), client=client)
+
+    assert [each["type"] for each in seen] == ["http.response.start", "http.response.body"]
+    assert seen[1] == {"type": "http.response.body", "body": b"", "more_body": True}
+    assert client.headers["content-type"] == "application/x-json-stream"
+    assert not {"content-length", "connection", "content-encoding"} & set(client.headers)
+
+
+def test_every_write_is_sent_on_its_own():
+    """Each write is a message of its own, and the end is one too. (L46)"""
+
+    async def serve(outlet):
+        await outlet.write(b"one\n")
+        await outlet.write(b"two\n")
+
+    client = answered(streaming(serve))
+
+    assert [each["body"] for each in client.sent[2:]] == [b"one\n", b"two\n", b""]
+    assert client.complete
+
+
+def test_a_stream_is_packed_write_by_write():
+    """A packed stream can be unpacked as far as it was written. (L40, R37)"""
+
+    async def serve(outlet):
+        await outlet.write(b"one\n")
+        await outlet.write(b"x" * 100_000)
+
+    client = answered(streaming(serve), a_scope(headers=[("accept-encoding", "gzip")]))
+    reader = zlib.decompressobj(wbits=31)
+
+    assert client.headers["content-encoding"] == "gzip"
+    assert [reader.decompress(each["body"]) for each in client.sent[2:]] == [b"one\n", b"x" * 100_000, b""]
+    assert reader.eof
+
+
+def test_the_first_batch_keeps_its_distance_from_the_headers():
+    """The first write waits a moment behind the headers, for clients who lose what comes with them.
+
+    Packed streams do not wait: who asks for gzip reads through a decoder.
+    """
+    times = {}
+
+    async def serve(outlet):
+        began = asyncio.get_running_loop().time()
+        await outlet.write(b"one\n")
+        times.setdefault("first", []).append(asyncio.get_running_loop().time() - began)
+
+    limits = Limits(head_start_seconds=0.05)
+    answered(streaming(serve), limits=limits)
+    answered(streaming(serve), a_scope(headers=[("accept-encoding", "gzip")]), limits=limits)
+
+    plain, packed = times["first"]
+    assert plain >= 0.05 > packed
+
+
+def test_a_stream_learns_that_its_client_is_gone_while_it_is_idle():
+    """A client that leaves is noticed although nothing is being written, and writing to it is no more possible."""
+
+    async def serve(outlet):
+        client.leave()
+        await outlet.gone()
+        with pytest.raises(ClientGone):
+            await outlet.write(b"x")
+        done.append(True)
+
+    client, done = Client(), []
+    answered(streaming(serve), client=client)
+
+    assert done == [True]
+
+
+def test_a_client_that_takes_nothing_is_given_up():
+    """A write that nobody takes for too long ends the stream, and the connection is cut."""
+
+    class Stuck(Client):
+        async def send(self, message):
+            if message.get("body"):
+                await asyncio.sleep(60)
+            await super().send(message)
+
+    class Connection:
+        half_closed = False
+        did = None
+
+        def close(self):
+            self.did = "close"
+
+        def abort(self):
+            self.did = "abort"
+            client.leave()
+
+    async def serve(outlet):
+        await outlet.write(b"x")
+
+    client, connection = Stuck(), Connection()
+    limits = Limits(stalled_seconds=0.05, head_start_seconds=0)
+    answered(streaming(serve), a_scope(state={"connection": connection}), client, limits)
+
+    assert connection.did == "abort"
+
+
+def test_a_stream_that_fails_is_cut_off(caplog):
+    """A fault within a stream is logged, and the client sees no proper end."""
+
+    async def serve(outlet):
+        await outlet.write(b"one\n")
+        raise RuntimeError("broken")
+
+    client = answered(streaming(serve))
+
+    assert not client.complete
+    assert "RuntimeError: broken" in caplog.text
+
+
+def test_streams_are_told_to_end():
+    """Once the process is about to end, every stream learns of it, also one that begins only then."""
+
+    opened = asyncio.Event()
+
+    async def serve(outlet):
+        opened.set()
+        await outlet.draining()
+        await outlet.write(b"bye\n")
+
+    async def run():
+        edge = asgi_application(an_application(streaming(serve)), threads=1, limits=NO_HEAD_START)
+        early, late = Client(), Client()
+        first = asyncio.create_task(edge(a_scope(), early.receive, early.send))
+        await opened.wait()
+        edge.drain()
+        await first
+        await edge(a_scope(), late.receive, late.send)
+        edge.close()
+        return early, late
+
+    for client in asyncio.run(run()):
+        assert (client.body, client.complete) == (b"bye\n", True)

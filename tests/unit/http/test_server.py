@@ -1,0 +1,430 @@
+"""The HTTP server over real sockets, as clients of every kind use it."""
+
+import hashlib
+import http.client
+import json
+import socket
+import threading
+import time
+import zlib
+from urllib.parse import urlsplit
+
+import pytest
+
+from nakadi.http.application import Application
+from nakadi.http.message import Streaming, empty_response, json_response
+from nakadi.http.routing import Route
+from nakadi.local.serving import Serving
+from nakadi.model.authorization import UNAUTHENTICATED
+from tests.support.wire import Wire, eventually
+
+# What the HTTP client of the JDK sends with every request.
+H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAA")
+JSON = "Content-Type: application/json"
+
+
+class Streams:
+    """Streams for tests: what they were told, and how to feed them."""
+
+    def __init__(self):
+        self.open = 0
+        self.ends = []
+
+    async def three(self, outlet):
+        for number in range(3):
+            await outlet.write(b'{"n":%d}\n' % number)
+
+    async def idle(self, outlet):
+        self.open += 1
+        try:
+            await outlet.gone()
+            self.ends.append("gone")
+        finally:
+            self.open -= 1
+
+    async def endless(self, outlet):
+        self.open += 1
+        try:
+            while True:
+                await outlet.write(b"x" * 65536)
+        finally:
+            self.open -= 1
+
+    async def until_drained(self, outlet):
+        self.open += 1
+        await outlet.draining()
+        await outlet.write(b"bye\n")
+        self.open -= 1
+
+
+def echo(request):
+    return json_response(
+        {
+            "length": len(request.body),
+            "digest": hashlib.sha256(request.body).hexdigest(),
+            "headers": dict(request.headers),
+            "query": request.query,
+        }
+    )
+
+
+@pytest.fixture
+def streams():
+    return Streams()
+
+
+@pytest.fixture
+def serving(streams):
+    def stream(name, serve):
+        return Route(
+            method="GET", template=f"/{name}", handler=lambda _: Streaming(serve), operation=name, produces=None
+        )
+
+    def slow(_request):
+        time.sleep(0.1)
+        return empty_response()
+
+    echoes = [
+        Route(method=method, template="/echo", handler=echo, operation=method, any_body=True)
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+    ]
+    ours = [stream(name, getattr(streams, name)) for name in ("three", "idle", "endless", "until_drained")]
+    routes = [*echoes, *ours, Route(method="GET", template="/slow", handler=slow, operation="slow")]
+    with Serving(Application(routes, lambda _: UNAUTHENTICATED)) as serving:
+        yield serving
+
+
+@pytest.fixture
+def wire(serving):
+    with Wire(serving.url) as wire:
+        yield wire
+
+
+def digest(body):
+    return hashlib.sha256(body).hexdigest()
+
+
+# Bodies.
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "GET"])
+@pytest.mark.parametrize("size", [1, 1000, 300_000])
+def test_bodies_survive_an_upgrade_that_is_declined(wire, method, size):
+    """A body is read whole although its request offers to upgrade to h2c, as the JDK's client always does."""
+    body = bytes(range(256)) * (size // 256 + 1)
+    for _ in range(2):
+        wire.send(f"{method} /echo HTTP/1.1", JSON, *H2C, f"Content-Length: {len(body)}", body=body)
+
+        status, _, answer = wire.response()
+        assert status == 200
+        assert json.loads(answer)["digest"] == digest(body)
+
+
+def test_bodies_in_chunks_survive_it_too(wire):
+    """A chunked body behind an offer to upgrade is read whole, in whatever pieces it arrives."""
+    wire.send("POST /echo HTTP/1.1", *H2C, "Transfer-Encoding: chunked")
+    for piece in (b"3\r", b"\nab", b"c\r\n", b"4\r\ndefg\r\n0\r", b"\n\r\n"):
+        time.sleep(0.01)
+        wire.socket.sendall(piece)
+
+    assert json.loads(wire.response()[2])["digest"] == digest(b"abcdefg")
+
+
+def test_requests_with_upgrades_may_follow_each_other_at_once(wire):
+    """Requests sent without waiting for answers are answered in their order, offers to upgrade or not."""
+    for number in range(5):
+        wire.send("POST /echo HTTP/1.1", *H2C, f"Content-Length: {number}", body=b"x" * number)
+
+    assert [json.loads(wire.response()[2])["length"] for _ in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_a_stream_may_begin_with_an_upgrade(wire):
+    """A stream is opened by a request that offers to upgrade like by any other."""
+    wire.send("GET /three HTTP/1.1", *H2C).head()
+
+    assert [wire.chunk() for _ in range(4)] == [b'{"n":0}\n', b'{"n":1}\n', b'{"n":2}\n', b""]
+
+
+def test_a_get_may_have_a_body(wire):
+    """A body of a `GET` is read and leaves the connection in order."""
+    wire.send("GET /echo HTTP/1.1", JSON, "Content-Length: 2", body=b"{}")
+    assert json.loads(wire.response()[2])["length"] == 2
+
+    wire.send("GET /echo HTTP/1.1", "content-length: 0")
+    assert wire.response()[0] == 200
+
+
+def test_who_waits_for_a_go_ahead_gets_it(wire):
+    """`Expect: 100-continue` is answered before the body is sent."""
+    wire.send("POST /echo HTTP/1.1", "Expect: 100-continue", "Content-Length: 3")
+    assert wire.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+
+    wire.socket.sendall(b"abc")
+    assert json.loads(wire.response()[2])["length"] == 3
+
+
+def test_a_body_announced_too_long_is_refused_at_once(wire):
+    """A body beyond the bound is 413 before it is sent, and the connection ends."""
+    wire.send("POST /echo HTTP/1.1", "Expect: 100-continue", "Content-Length: 99999999999")
+
+    status, headers, body = wire.response()
+    assert (status, headers["connection"]) == (413, "close")
+    assert json.loads(body)["status"] == 413
+
+
+# Headers.
+
+
+def test_headers_may_be_long(wire):
+    """A header with the cursors of a hundred partitions, 11 KB long, is fine."""
+    cursors = json.dumps(
+        [{"partition": str(n), "offset": f"001-0001-{n:018}", "event_type": "a" * 60} for n in range(100)]
+    )
+    wire.send("GET /echo HTTP/1.1", f"X-nakadi-cursors: {cursors}")
+
+    assert json.loads(wire.response()[2])["headers"]["x-nakadi-cursors"] == cursors
+
+
+def test_headers_may_not_be_endless(wire):
+    """A head beyond a quarter of a megabyte is refused with a Problem."""
+    for number in range(5):
+        wire.socket.sendall(b"GET /echo HTTP/1.1\r\n" if number == 0 else b"X-%d: %b\r\n" % (number, b"x" * 65536))
+
+    status, _, body = wire.response()
+    assert (status, json.loads(body)["status"]) == (431, 431)
+
+
+def test_responses_are_dated(wire):
+    """A response has a `Date`."""
+    assert "date" in wire.send("GET /echo HTTP/1.1").response()[1]
+
+
+def test_head_has_a_length_and_no_body(wire):
+    """`HEAD` has the length of the body that it does not send, and the connection stays in order. (R27)"""
+    wire.send("HEAD /echo HTTP/1.1")
+    status, headers = wire.head()
+    assert status == 200
+    assert int(headers["content-length"]) > 0
+
+    assert wire.send("GET /echo HTTP/1.1").response()[0] == 200
+
+
+# Rubbish.
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"hello\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX\x00: y\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"CONNECT nowhere:443 HTTP/1.1\r\nHost: nowhere\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_a_problem(wire, rubbish):
+    """What cannot be read as HTTP is answered by a Problem, and the connection is closed. (R16)"""
+    wire.socket.sendall(rubbish)
+
+    status, headers, body = wire.response()
+    assert (status, headers["content-type"]) == (400, "application/problem+json")
+    assert json.loads(body)["status"] == 400
+    assert wire.closed()
+
+
+def test_rubbish_behind_a_request_does_not_hurt_it(wire):
+    """A good request is answered although rubbish follows it; then the connection is closed."""
+    wire.send("POST /echo HTTP/1.1", "Content-Length: 3", body=b"abc\r\nRUBBISH\r\n\r\n")
+
+    status, headers, _ = wire.response()
+    assert (status, headers["connection"]) == (200, "close")
+    assert wire.closed()
+
+
+@pytest.mark.parametrize("target", ["/echo/%zz", "/echo?x=%ff", "//echo", "/echo%00"])
+def test_bad_urls_are_problems(wire, target):
+    """A URL that cannot be read is 400, and the connection stays usable. (R31)"""
+    wire.send(f"GET {target} HTTP/1.1")
+    assert json.loads(wire.response()[2])["status"] == 400
+
+    assert wire.send("GET /echo HTTP/1.1").response()[0] == 200
+
+
+def test_a_head_that_does_not_come_is_given_up(serving, monkeypatch):
+    """A connection whose request never becomes complete is closed after a while, a silent one too."""
+    monkeypatch.setattr("nakadi.http.server.HEAD_SECONDS", 0.1)
+    for beginning in (b"", b"GET /echo HTTP/1.1\r\nHost:", b"\r\n"):
+        with Wire(serving.url) as wire:
+            wire.socket.sendall(beginning)
+            assert wire.closed()
+
+
+def test_a_client_that_closes_its_half_is_answered(wire):
+    """A client that has said everything may close its half of the connection and still gets its answer."""
+    wire.send("GET /slow HTTP/1.1")
+    wire.socket.shutdown(socket.SHUT_WR)
+
+    assert wire.response()[0] == 200
+    assert wire.closed()
+
+
+def test_half_a_body_and_then_nothing_is_no_request(wire, caplog):
+    """A client that leaves in the middle of its body leaves nothing behind."""
+    wire.send("POST /echo HTTP/1.1", "Content-Length: 100", body=b"half")
+    wire.socket.shutdown(socket.SHUT_WR)
+
+    assert wire.closed()
+    assert caplog.records == []
+
+
+# Streams.
+
+
+def test_headers_of_a_stream_come_alone_and_at_once(wire):
+    """A stream's status and headers are sent at once and on their own, long before a batch. (L38)"""
+    began = time.monotonic()
+    head = wire.send("GET /idle HTTP/1.1").once()
+
+    assert time.monotonic() - began < 0.5
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert head.endswith(b"\r\n\r\n")
+    assert b"transfer-encoding: chunked" in head
+    assert b"connection" not in head.lower()
+
+
+def test_a_client_that_reads_the_socket_itself_loses_nothing(serving):
+    """A client that takes the socket from its HTTP library after the headers sees every batch, and the end.
+
+    Its library has read ahead whatever came with the headers, so nothing may; and it takes the closing of the
+    connection for the end, since it does not know the last chunk.
+    """
+    address = urlsplit(serving.url)
+    for _ in range(5):
+        library = http.client.HTTPConnection(address.hostname, address.port, timeout=5)
+        library.request("GET", "/three", headers={"Accept-Encoding": "identity"})
+        library.getresponse()
+        assert library.sock is not None, "the library has let go of the socket"
+        seen = b""
+        while more := library.sock.recv(4096):
+            seen += more
+        library.close()
+
+        assert seen == b'8\r\n{"n":0}\n\r\n8\r\n{"n":1}\n\r\n8\r\n{"n":2}\n\r\n0\r\n\r\n'
+
+
+def test_a_stream_ends_properly_and_closes_unannounced(wire):
+    """The end of a stream is the last chunk, and then the connection closes, without having said so before."""
+    status, headers = wire.send("GET /three HTTP/1.1").head()
+
+    assert (status, headers.get("connection")) == (200, None)
+    assert [wire.chunk() for _ in range(4)] == [b'{"n":0}\n', b'{"n":1}\n', b'{"n":2}\n', b""]
+    assert wire.closed()
+
+
+def test_a_packed_stream_arrives_batch_by_batch(wire):
+    """With `Accept-Encoding: gzip` every batch can be read as soon as it is there. (L40, R37)"""
+    _, headers = wire.send("GET /three HTTP/1.1", "Accept-Encoding: gzip").head()
+    reader = zlib.decompressobj(wbits=31)
+
+    assert headers["content-encoding"] == "gzip"
+    assert [reader.decompress(wire.chunk()) for _ in range(3)] == [b'{"n":0}\n', b'{"n":1}\n', b'{"n":2}\n']
+
+
+def test_nobody_is_sent_gzip_unasked(wire):
+    """A stream is not packed for those who refuse it. (L40)"""
+    _, headers = wire.send("GET /three HTTP/1.1", "Accept-Encoding: gzip;q=0,deflate").head()
+
+    assert "content-encoding" not in headers
+
+
+def test_a_client_that_leaves_an_idle_stream_is_noticed(serving, streams):
+    """A client that drops the connection while nothing is sent is noticed within a second."""
+    with Wire(serving.url) as wire:
+        wire.send("GET /idle HTTP/1.1").head()
+
+    assert eventually(lambda: streams.ends == ["gone"], within=1)
+    assert streams.open == 0
+
+
+def test_a_client_that_closes_only_its_half_of_a_stream_is_gone(wire, streams):
+    """On a stream, closing a half cannot be told from leaving, so it is leaving."""
+    wire.send("GET /idle HTTP/1.1").head()
+    wire.socket.shutdown(socket.SHUT_WR)
+
+    assert eventually(lambda: streams.ends == ["gone"], within=1)
+
+
+def test_a_slow_reader_slows_only_itself(serving, streams):
+    """A client that does not read holds up the writes to it, while others are served."""
+    with Wire(serving.url) as lazy, Wire(serving.url) as lively:
+        lazy.send("GET /endless HTTP/1.1").head()
+        time.sleep(0.2)
+
+        assert lively.send("GET /echo HTTP/1.1").response()[0] == 200
+        assert streams.open == 1
+    assert eventually(lambda: streams.open == 0)
+
+
+def test_many_streams_are_noticed_when_they_leave(serving, streams):
+    """Three hundred clients who leave idle streams at once are all noticed within a second."""
+    wires = [Wire(serving.url) for _ in range(300)]
+    for wire in wires:
+        wire.send("GET /idle HTTP/1.1")
+    assert eventually(lambda: streams.open == 300)
+    for wire in wires:
+        wire.socket.close()
+
+    assert eventually(lambda: streams.open == 0, within=1)
+
+
+# The end.
+
+
+def test_open_streams_end_properly_when_the_server_stops(serving, streams):
+    """When the server stops, streams may say their last words, and end as they always do."""
+    with Wire(serving.url) as wire:
+        wire.send("GET /until_drained HTTP/1.1").head()
+        assert eventually(lambda: streams.open == 1)
+        stopping = threading.Thread(target=serving.close)
+        stopping.start()
+
+        assert [wire.chunk(), wire.chunk()] == [b"bye\n", b""]
+        assert wire.closed()
+        stopping.join()
+
+
+def test_requests_in_progress_are_answered_when_the_server_stops(serving):
+    """A request that is being worked on is answered; idle connections are closed, new ones are not taken."""
+    with Wire(serving.url) as busy, Wire(serving.url) as idle:
+        assert idle.send("GET /echo HTTP/1.1").response()[0] == 200
+        busy.send("GET /slow HTTP/1.1")
+        time.sleep(0.03)
+        stopping = threading.Thread(target=serving.close)
+        stopping.start()
+
+        assert idle.closed()
+        status, headers, _ = busy.response()
+        assert (status, headers["connection"]) == (200, "close")
+        stopping.join()
+        with pytest.raises(ConnectionError):
+            Wire(serving.url)
+
+
+def test_who_does_not_end_is_cut_off(streams):
+    """A stream that does not heed the call to end is cut off after the grace time."""
+    route = Route(
+        method="GET", template="/idle", handler=lambda _: Streaming(streams.idle), operation="idle", produces=None
+    )
+    serving = Serving(Application([route], lambda _: UNAUTHENTICATED), grace_seconds=0.1)
+    with Wire(serving.url) as wire:
+        wire.send("GET /idle HTTP/1.1").head()
+        began = time.monotonic()
+        serving.close()
+
+        assert time.monotonic() - began < 1.5
+        assert wire.closed()
+    assert streams.ends == ["gone"]
