@@ -9,8 +9,9 @@ from nakadi.model.event_type import CompatibilityMode
 from nakadi.model.outcomes import Incompatible, Invalid
 from nakadi.model.schema import ChangeLevel, Version
 from nakadi.schemas.diff import ChangeKind, differences
-from nakadi.schemas.evolution import MAX_DETAIL, evolved, level_of
+from nakadi.schemas.evolution import evolved, level_of
 from nakadi.schemas.restricted import check_restricted
+from nakadi.schemas.telling import MAX_TOLD
 from tests.support.builders import A_MOMENT, a_schema, an_event_type
 
 FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE
@@ -379,7 +380,7 @@ def test_a_refusal_is_of_bounded_length():
 
     refused = refusal(old, {"properties": {}})
 
-    assert len(refused.detail) < 3 * MAX_DETAIL
+    assert len(refused.detail) < 3 * MAX_TOLD
     assert len(refused.reasons) < 500
 
 

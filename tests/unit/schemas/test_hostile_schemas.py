@@ -1,6 +1,7 @@
 """Schemas that nobody would write in good faith."""
 
 import json
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -149,3 +150,24 @@ def test_depth_is_taken_or_refused(around, depth, mode):
     with suppress(Invalid):
         schema = checked(text, category=Category.DATA, mode=mode)
         effective_schema(schema, event_type="e", category=Category.DATA, mode=mode, cleanup_policy=CleanupPolicy.DELETE)
+
+
+LONG = "n" * 100_000
+
+
+@pytest.mark.parametrize("mode", [CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE])
+@pytest.mark.parametrize("fault", [{}, {"not": {}}, {"minLength": -1}, {"x-y": 1}, {"type": "foo"}])
+def test_long_names_are_not_spelt_out_for_each_schema(fault, mode):
+    """Hundreds of schemas under a name of many pages take no more memory than the schema itself. (R153, R158, R192)"""
+    schema = {"properties": {LONG: {"properties": {f"p{number}": fault for number in range(700)}}}}
+    text = json.dumps(schema)
+
+    tracemalloc.start()
+    with suppress(Invalid):
+        checked(text, category=Category.UNDEFINED, mode=mode)
+    with suppress(Invalid):
+        evolved(an_event_type(schema=a_schema(text), compatibility_mode=mode), '{"properties":{}}', mode, A_MOMENT)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert most < 20_000_000

@@ -2,7 +2,8 @@
 
 import pytest
 
-from nakadi.schemas.diff import ROOT, ChangeKind, SchemaChange
+from nakadi.schemas.diff import ChangeKind, SchemaChange
+from nakadi.schemas.place import ROOT
 from nakadi.schemas.reasons import reason_against
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from nakadi.schemas import nodes
 from nakadi.schemas.document import Document, RawSchema, size
 from nakadi.schemas.nodes import Node, classified
+from nakadi.schemas.place import ROOT, Place
 from nakadi.schemas.steps import spend
 
 # Definitions that refer to each other several times unfold into more schemas than anybody could compare.
@@ -45,35 +46,13 @@ class ChangeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place in a schema, known by the step to it from the place around it."""
-
-    step: str = ""
-    around: Place | None = None
-
-    def __truediv__(self, step: str) -> Place:
-        return Place(step, self)
-
-    def __str__(self) -> str:
-        steps = []
-        place = self
-        while place.around is not None:
-            steps.append(place.step)
-            place = place.around
-        return "#/" + "/".join(reversed(steps))
-
-
-ROOT = Place()
-
-
-@dataclass(frozen=True, slots=True)
 class SchemaChange:
     kind: ChangeKind
     place: Place
 
     @property
     def path(self) -> str:
-        return str(self.place)
+        return self.place.path
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,9 +13,7 @@ from nakadi.schemas.diff import ChangeKind, SchemaChange, differences
 from nakadi.schemas.reasons import reason_against
 from nakadi.schemas.steps import Exhausted
 from nakadi.schemas.strict_json import parse
-
-# How much of a long list of forbidden changes is told, in characters of the answer's detail.
-MAX_DETAIL = 20_000
+from nakadi.schemas.telling import worth_telling
 
 _PATCH = frozenset({ChangeKind.DESCRIPTION_CHANGED, ChangeKind.TITLE_CHANGED})
 _NARROWING = frozenset(
@@ -118,15 +116,6 @@ class _Step:
 
 
 def _incompatible(refused: Iterable[SchemaChange], step: _Step) -> Incompatible:
-    told = tuple(_worth_telling(refused))
+    told = tuple(worth_telling(refused, lambda change: change.path))
     listed = ", ".join(f"{each.path}: {_TEXTS[each.kind]}" for each in told)
     return Incompatible(f"Invalid schema: {listed}", tuple(reason_against(each, str(step)) for each in told))
-
-
-def _worth_telling(refused: Iterable[SchemaChange]) -> Iterator[SchemaChange]:
-    length = 0
-    for change in refused:
-        yield change
-        length += len(change.path)
-        if length > MAX_DETAIL:
-            return

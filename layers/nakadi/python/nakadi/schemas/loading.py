@@ -13,8 +13,9 @@ from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import COMBINATORS, IN_PLACE, Document, Draft, is_local, subschemas
 from nakadi.schemas.json_types import fits, type_name
 from nakadi.schemas.patterns import BadPattern, Patterns
+from nakadi.schemas.place import ROOT, Place
 
-Place = tuple[str, Mapping[str, Any]]
+Found = tuple[Place, Mapping[str, Any]]
 
 TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 
@@ -50,8 +51,8 @@ _VALUES_OF: Mapping[Draft, Mapping[str, tuple[str, ...]]] = {
 
 
 def check_loadable(document: Document) -> None:
-    for place in reachable(document):
-        reason = next(_reasons_against(place, document), None)
+    for found in reachable(document):
+        reason = next(_reasons_against(found, document), None)
         if reason is not None:
             raise _not_loadable(reason)
     _check_that_judging_ends(document)
@@ -74,91 +75,95 @@ def check_patterns(document: Document) -> None:
                 raise Invalid(f"invalid regex pattern in the schema: {error}") from error
 
 
-def reachable(document: Document) -> Iterator[Place]:
+def reachable(document: Document) -> Iterator[Found]:
     """Every schema in use, each once, an outer one before those within it."""
     seen: set[int] = set()
-    waiting: list[tuple[str, Any]] = [("#", document.root)]
+    waiting: list[tuple[Place, Any]] = [(ROOT, document.root)]
     while waiting:
-        pointer, schema = waiting.pop()
+        place, schema = waiting.pop()
         if not isinstance(schema, Mapping) or id(schema) in seen:
             continue
         seen.add(id(schema))
-        yield pointer, schema
-        within = [(f"{pointer}/{way}", value) for _, way, value in subschemas(schema, document.draft)]
+        yield place, schema
+        within = [(place / way, value) for _, way, value in subschemas(schema, document.draft)]
         waiting.extend(reversed([*within, *_referred(schema, document)]))
 
 
-def _referred(schema: Mapping[str, Any], document: Document) -> list[tuple[str, Any]]:
+def _referred(schema: Mapping[str, Any], document: Document) -> list[tuple[Place, Any]]:
     reference = schema.get("$ref")
-    return [(reference, document.target(reference))] if reference and is_local(reference) else []
+    return [(_place_at(reference), document.target(reference))] if reference and is_local(reference) else []
 
 
-def _reasons_against(place: Place, document: Document) -> Iterator[str]:
-    yield from _wrong_values(place, document.draft)
-    yield from _wrong_members(place, document.draft)
-    yield from _unknown_types(place)
-    yield from _crowded_combinators(place)
-    yield from _zero_divisor(place)
-    yield from _dangling_reference(place, document)
+def _place_at(reference: str) -> Place:
+    return ROOT / reference.removeprefix("#").removeprefix("/") if reference != "#" else ROOT
 
 
-def _wrong_values(place: Place, draft: Draft) -> Iterator[str]:
-    pointer, schema = place
+def _reasons_against(found: Found, document: Document) -> Iterator[str]:
+    yield from _wrong_values(found, document.draft)
+    yield from _wrong_members(found, document.draft)
+    yield from _unknown_types(found)
+    yield from _crowded_combinators(found)
+    yield from _zero_divisor(found)
+    yield from _dangling_reference(found, document)
+
+
+def _wrong_values(found: Found, draft: Draft) -> Iterator[str]:
+    place, schema = found
     expected = {**_VALUES, **_VALUES_OF[draft], draft.id_keyword: ("String",)}
     for keyword, value in schema.items():
         if keyword in expected:
-            yield from _mismatch(f"{pointer}/{keyword}", value, expected[keyword])
+            yield from _mismatch(place / keyword, value, expected[keyword])
 
 
-def _wrong_members(place: Place, draft: Draft) -> Iterator[str]:
-    pointer, schema = place
+def _wrong_members(found: Found, draft: Draft) -> Iterator[str]:
+    place, schema = found
     for keyword, way, member in subschemas(schema, draft):
         names_or_schema = keyword == "dependencies"
-        yield from _mismatch(f"{pointer}/{way}", member, (*_SCHEMA, "JsonArray") if names_or_schema else _SCHEMA)
+        yield from _mismatch(place / way, member, (*_SCHEMA, "JsonArray") if names_or_schema else _SCHEMA)
         if names_or_schema:
-            yield from _not_strings(f"{pointer}/{way}", member)
+            yield from _not_strings(place / way, member)
     for keyword in ("required", "type"):
-        yield from _not_strings(f"{pointer}/{keyword}", schema.get(keyword))
+        yield from _not_strings(place / keyword, schema.get(keyword))
 
 
-def _not_strings(pointer: str, value: Any) -> Iterator[str]:
+def _not_strings(place: Place, value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for index, each in enumerate(value):
-            yield from _mismatch(f"{pointer}/{index}", each, ("String",))
+            yield from _mismatch(place / str(index), each, ("String",))
 
 
-def _mismatch(pointer: str, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
+def _mismatch(place: Place, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
     if not any(fits(value, each) for each in expected):
         wanted = expected[0] if len(expected) == 1 else f"one of {', '.join(expected)}"
-        yield f"{pointer}: expected type: {wanted}, found: {type_name(value)}"
+        yield f"{place.pointer}: expected type: {wanted}, found: {type_name(value)}"
 
 
-def _unknown_types(place: Place) -> Iterator[str]:
-    _, schema = place
+def _unknown_types(found: Found) -> Iterator[str]:
+    _, schema = found
     listed = schema.get("type", [])
     for each in listed if isinstance(listed, list) else [listed]:
         if each not in TYPES:
             yield f"unknown type: [{each}]"
 
 
-def _crowded_combinators(place: Place) -> Iterator[str]:
-    pointer, schema = place
-    found = sum(each in schema for each in COMBINATORS)
-    if found > 1:
-        yield f"{pointer}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {found} found"
+def _crowded_combinators(found: Found) -> Iterator[str]:
+    place, schema = found
+    count = sum(each in schema for each in COMBINATORS)
+    if count > 1:
+        yield f"{place.pointer}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
 
 
-def _zero_divisor(place: Place) -> Iterator[str]:
-    pointer, schema = place
+def _zero_divisor(found: Found) -> Iterator[str]:
+    place, schema = found
     if schema.get("multipleOf", 1) == 0:
-        yield f"{pointer}/multipleOf: nothing is a multiple of 0"
+        yield f"{place.pointer}/multipleOf: nothing is a multiple of 0"
 
 
-def _dangling_reference(place: Place, document: Document) -> Iterator[str]:
-    pointer, schema = place
+def _dangling_reference(found: Found, document: Document) -> Iterator[str]:
+    place, schema = found
     reference = schema.get("$ref", "#")
     if is_local(reference) and document.target(reference) is None:
-        yield f"{pointer}/$ref: there is no schema at [{reference}]"
+        yield f"{place.pointer}/$ref: there is no schema at [{reference}]"
 
 
 def _check_that_judging_ends(document: Document) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.json_types import canonical, fits, type_name
 from nakadi.schemas.loading import TYPES
+from nakadi.schemas.place import ROOT, Place
+from nakadi.schemas.telling import worth_telling
 
 # What is wrong with a value, as the way to it from where it stands and the reason.
 Fault = tuple[str, str]
@@ -17,22 +19,22 @@ JAVA_NAMES = {"JsonObject": "JSONObject", "JsonArray": "JSONArray"}
 
 
 def check_restricted(schema: Mapping[str, Any]) -> None:
-    faults = [f"Invalid schema found in [{pointer}]: {reason}" for pointer, reason in faults_in(schema)]
-    if faults:
-        raise Invalid(f"Invalid schema: {', '.join(faults)}")
+    faults = (f"Invalid schema found in [{place}]: {reason}" for place, reason in faults_in(schema))
+    told = list(worth_telling(faults, str))
+    if told:
+        raise Invalid(f"Invalid schema: {', '.join(told)}")
 
 
 def faults_in(schema: Any) -> Iterator[Fault]:
-    waiting: list[tuple[str, Any]] = [("#", schema)]
+    """Every fault, with the place where it is."""
+    waiting: list[tuple[Place, Any]] = [(ROOT, schema)]
     while waiting:
-        pointer, value = waiting.pop()
+        place, value = waiting.pop()
         found = list(_not_a("JsonObject", value))
         if not found:
-            found.extend(_extraneous(value))
-            found.extend(_missing_bounds(value))
-            found.extend(_faulty_values(value))
-            waiting.extend(reversed([(f"{pointer}{way}", each) for way, each in _schemas_within(value)]))
-        yield from ((f"{pointer}{way}", reason) for way, reason in found)
+            found = [*_extraneous(value), *_missing_bounds(value), *_faulty_values(value)]
+            waiting.extend(reversed([(place / way, each) for way, each in _schemas_within(value)]))
+        yield from ((f"{place.pointer}{way}", reason) for way, reason in found)
 
 
 def _extraneous(schema: Mapping[str, Any]) -> Iterator[Fault]:
@@ -57,12 +59,12 @@ def _schemas_within(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for keyword, value in schema.items():
         match value:
             case dict() if keyword in _NAMED_SCHEMAS:
-                named = ((f"/{keyword}/{name}", each) for name, each in value.items())
+                named = ((f"{keyword}/{name}", each) for name, each in value.items())
                 yield from (entry for entry in named if keyword != "dependencies" or not isinstance(entry[1], list))
             case dict() if keyword in _SCHEMA_OR_OTHER:
-                yield f"/{keyword}", value
+                yield keyword, value
             case list() if keyword in _LISTED_SCHEMAS:
-                yield from ((f"/{keyword}/{index}", each) for index, each in enumerate(value))
+                yield from ((f"{keyword}/{index}", each) for index, each in enumerate(value))
 
 
 def _not_a(wanted: str, value: Any) -> Iterator[Fault]:
