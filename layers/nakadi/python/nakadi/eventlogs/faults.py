@@ -1,0 +1,223 @@
+"""Faults on demand: an event log that goes wrong when it is told to, for testing what depends on it.
+
+    faults = Faults()
+    log = FaultyLog(log, faults)
+    faults.refuse(partition="1", times=2)
+
+Each order names whom it concerns (every event type and every partition, unless said otherwise) and how many times it
+is carried out. Orders are carried out in the order in which they were given, and for each partition the first that
+concerns it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+
+from nakadi.model.events import Bounds, Fate, Record, Refused, Slice
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import EventLog
+
+INTERNAL_ERROR = "internal error"
+TIMED_OUT = "timed out"
+
+
+class _Kind(Enum):
+    REFUSE = auto()
+    TIME_OUT = auto()
+    DELAY = auto()
+    THROTTLE = auto()
+    THROTTLE_READS = auto()
+    REPEAT = auto()
+
+
+@dataclass(slots=True, eq=False)
+class _Order:
+    kind: _Kind
+    event_type: str | None
+    partition: str | None
+    times: int
+    reason: str = ""
+    seconds: float = 0.0
+    events: int = 0
+
+
+class Faults:
+    """Orders to go wrong. `topics_of` says which topics belong to an event type; by itself a topic is its own."""
+
+    def __init__(self, topics_of: Callable[[str], Collection[str]] = lambda event_type: (event_type,)) -> None:
+        self._topics_of = topics_of
+        self._lock = threading.Lock()
+        self._orders: list[_Order] = []
+        self._stopped = False
+        self._cleared = threading.Event()
+
+    def refuse(
+        self,
+        *,
+        event_type: str | None = None,
+        partition: str | None = None,
+        times: int = 1,
+        reason: str = INTERNAL_ERROR,
+    ) -> None:
+        """Store nothing of this partition in the next appends, and say so."""
+        self._order(_Order(_Kind.REFUSE, event_type, partition, times, reason=reason))
+
+    def time_out(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
+        """Store the next appends, and say that they timed out: whoever tries again will store them twice."""
+        self._order(_Order(_Kind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT))
+
+    def delay(
+        self, seconds: float, *, event_type: str | None = None, partition: str | None = None, times: int = 1
+    ) -> None:
+        """Let the next appends wait so long before they begin."""
+        self._order(_Order(_Kind.DELAY, event_type, partition, times, seconds=seconds))
+
+    def throttle(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
+        """Let the next appends fail as a whole, storing nothing."""
+        self._order(_Order(_Kind.THROTTLE, event_type, partition, times))
+
+    def throttle_reads(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
+        """Let the next reads fail."""
+        self._order(_Order(_Kind.THROTTLE_READS, event_type, partition, times))
+
+    def repeat(
+        self, events: int = 1, *, event_type: str | None = None, partition: str | None = None, times: int = 1
+    ) -> None:
+        """Let the next reads that find events begin with so many earlier ones, which were delivered before."""
+        self._order(_Order(_Kind.REPEAT, event_type, partition, times, events=events))
+
+    def stop(self) -> None:
+        """Let everything fail until `resume`."""
+        self._stopped = True
+
+    def resume(self) -> None:
+        self._stopped = False
+
+    def clear(self) -> None:
+        """Forget every order, and end delays that are under way."""
+        with self._lock:
+            self._orders.clear()
+            self._stopped = False
+            self._cleared.set()
+            self._cleared = threading.Event()
+
+    def see_that_it_runs(self) -> None:
+        if self._stopped:
+            raise Unavailable("The event log was stopped on purpose.")
+
+    def rest(self, seconds: float) -> None:
+        self._cleared.wait(seconds)
+
+    def next_for(self, topic: str, partition: int, *kinds: _Kind) -> _Order | None:
+        """The first order of these kinds for this place; one time less of it is left."""
+        with self._lock:
+            orders = [order for order in self._orders if order.kind in kinds]
+        for order in orders:
+            if self._concerns(order, topic, partition) and self._taken(order):
+                return order
+        return None
+
+    def _order(self, order: _Order) -> None:
+        with self._lock:
+            self._orders.append(order)
+
+    def _concerns(self, order: _Order, topic: str, partition: int) -> bool:
+        if order.partition not in (None, str(partition)):
+            return False
+        return order.event_type is None or topic in self._topics_of(order.event_type)
+
+    def _taken(self, order: _Order) -> bool:
+        with self._lock:
+            if order not in self._orders:
+                return False
+            order.times -= 1
+            if order.times <= 0:
+                self._orders.remove(order)
+            return True
+
+
+class FaultyLog:
+    """An event log that carries out the orders of `Faults`, and otherwise does what the log behind it does."""
+
+    def __init__(self, log: EventLog, faults: Faults) -> None:
+        self._log = log
+        self._faults = faults
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        self._faults.see_that_it_runs()
+        kinds = (_Kind.REFUSE, _Kind.TIME_OUT, _Kind.DELAY, _Kind.THROTTLE)
+        orders = {
+            partition: order for partition in batches if (order := self._faults.next_for(topic, partition, *kinds))
+        }
+        if any(order.kind is _Kind.THROTTLE for order in orders.values()):
+            raise Unavailable("The event log was throttled on purpose.")
+        self._faults.rest(sum(order.seconds for order in orders.values()))
+        refused = {partition for partition, order in orders.items() if order.kind is _Kind.REFUSE}
+        stored = {partition: records for partition, records in batches.items() if partition not in refused}
+        fates = dict(self._log.append(topic, stored))
+        failed = {partition: Refused(order.reason) for partition, order in orders.items() if order.reason}
+        return {partition: failed.get(partition) or fates[partition] for partition in batches}
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = 1000,
+        max_bytes: int = 4_000_000,
+        wait: float = 0.0,
+    ) -> Slice:
+        self._faults.see_that_it_runs()
+        if self._faults.next_for(topic, partition, _Kind.THROTTLE_READS):
+            raise Unavailable("The event log was throttled on purpose.")
+        found = self._log.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
+        self._faults.see_that_it_runs()
+        if found.events and (order := self._faults.next_for(topic, partition, _Kind.REPEAT)):
+            return self._with_earlier(found, topic, partition, start - order.events)
+        return found
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        self._running().create_topic(topic, partitions)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self._running().add_partitions(topic, partitions)
+
+    def seal_topic(self, topic: str) -> None:
+        self._running().seal_topic(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        self._running().delete_topic(topic)
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        return self._running().bounds(topic, partitions)
+
+    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+        return self._running().offset_at(topic, partition, moment)
+
+    def trim(self, topic: str, partition: int, before: datetime) -> None:
+        self._running().trim(topic, partition, before)
+
+    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+        self._running().compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
+
+    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        return self._log.watch(changed)
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _running(self) -> EventLog:
+        self._faults.see_that_it_runs()
+        return self._log
+
+    def _with_earlier(self, found: Slice, topic: str, partition: int, start: int) -> Slice:
+        oldest = self._log.bounds(topic, [partition])[partition].oldest
+        first = max(start, oldest)
+        earlier = self._log.read(topic, partition, first, limit=found.events[0].offset - first or 1).events
+        again = tuple(event for event in earlier if event.offset < found.events[0].offset)
+        return Slice(again + found.events, found.next_offset)
