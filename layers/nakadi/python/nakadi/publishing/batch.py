@@ -69,12 +69,13 @@ class Batch:
         """An event as it came, less the blanks."""
         return self.spelled.get(index) or orjson.dumps(self.events[index])
 
-    def text_with(self, index: int, member: str, value: Any) -> bytes:
-        """The same with another value for one of its members, in the same place."""
+    def text_with(self, index: int, member: str, value: Mapping[str, Any]) -> bytes:
+        """The same with another object in the place of one that it has as a member."""
         spelled = self.spelled.get(index)
         if spelled is None:
             return orjson.dumps({**self.events[index], member: value})
-        return _with_member(spelled, member, orjson.dumps(value))
+        old = orjson.dumps(self.events[index][member])
+        return _with_member(spelled, member.encode(), old, orjson.dumps(value))
 
 
 def read(body: bytes) -> Batch:
@@ -152,22 +153,26 @@ def _texts(array: bytes) -> list[bytes]:
     return [bytes(text) for text in _ARRAY.decode(array)]
 
 
-def _with_member(text: bytes, name: str, value: bytes) -> bytes:
-    """The text of an object, without blanks, in which the value of one member is another one."""
-    at = 1
-    for key, old in _OBJECT.decode(text).items():
-        start = _end_of_string(text, at) + 1
-        end = start + len(bytes(old))
+def _with_member(text: bytes, name: bytes, old: bytes, new: bytes) -> bytes:
+    """The text of an object, without blanks, in which one member, an object too, is another one."""
+    first = b'{"%b":%b' % (name, old)
+    if text.startswith(first):
+        return b'{"%b":%b%b' % (name, new, text[len(first) :])
+    start, end = _value_in(text, name.decode())
+    return text[:start] + new + text[end:]
+
+
+def _value_in(text: bytes, name: str) -> tuple[int, int]:
+    """Where in the text of an object the value of a member stands."""
+    end = 0
+    for key, value in _OBJECT.decode(text).items():
+        string = _STRING.match(text, end + 1)
+        assert string is not None
+        start = string.end() + 1
+        end = start + len(bytes(value))
         if key == name:
-            return text[:start] + value + text[end:]
-        at = end + 1
+            return start, end
     raise KeyError(name)
-
-
-def _end_of_string(text: bytes, start: int) -> int:
-    string = _STRING.match(text, start)
-    assert string is not None
-    return string.end()
 
 
 def _strictly(body: bytes) -> bytes:

@@ -18,7 +18,7 @@ def keys_of(
     """The events' own compaction keys if their type is compacted, otherwise the values they were placed by."""
     if event_type.cleanup_policy.compacts:
         return [compaction_key(event) for event in events]
-    return [place.key for place in places]
+    return [key for _, key in places]
 
 
 def compaction_key(event: Mapping[str, Any]) -> str:

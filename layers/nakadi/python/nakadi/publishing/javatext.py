@@ -9,17 +9,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from decimal import Decimal
-from operator import mul
 from typing import Any
 
 import orjson
 
 _WORDS = {True: "true", False: "false", None: "null"}
 
-_BLOCK = 64
-_POWERS = tuple(pow(31, _BLOCK - 1 - index, 1 << 32) for index in range(_BLOCK))
-_BLOCK_POWER = pow(31, _BLOCK, 1 << 32)
 _MASK = 0xFFFFFFFF
+_BLOCK = 64
 
 
 def text_of(value: Any) -> str:
@@ -38,30 +35,32 @@ def text_of(value: Any) -> str:
 
 
 def double_text(number: float) -> str:
-    """The shortest digits that tell the number from its neighbours, plain from 0.001 up to ten million."""
+    """The shortest digits, at least two, that tell the number; plain from 0.001 up to ten million."""
+    shortest = Decimal(repr(number))
     if number == 0 or 1e-3 <= abs(number) < 1e7:
-        plain = f"{Decimal(repr(number)):f}"
+        plain = f"{shortest:f}"
         return plain if "." in plain else f"{plain}.0"
-    sign, digits, _ = Decimal(repr(number)).normalize().as_tuple()
-    exponent = Decimal(repr(number)).adjusted()
+    if len(shortest.normalize().as_tuple().digits) == 1:
+        shortest = Decimal(f"{number:.1e}")
+    sign, digits, _ = shortest.normalize().as_tuple()
     fraction = "".join(map(str, digits[1:])) or "0"
-    return f"{'-' if sign else ''}{digits[0]}.{fraction}E{exponent}"
+    return f"{'-' if sign else ''}{digits[0]}.{fraction}E{shortest.adjusted()}"
 
 
 def string_hash(text: str) -> int:
-    """`31 * hash + unit` over the UTF-16 code units, in signed 32 bits."""
+    """`31 * hash + unit` over the UTF-16 code units, in 32 bits without sign."""
     units = _utf16(text)
     total = 0
+    # Cutting down to 32 bits costs as much as the sum, and letting it grow costs more with every unit.
     for start in range(0, len(units), _BLOCK):
-        block = units[start : start + _BLOCK]
-        # Only the last block can be short; then the place of its first unit moves up.
-        power = _BLOCK_POWER if len(block) == _BLOCK else pow(31, len(block), 1 << 32)
-        total = (total * power + sum(map(mul, block, _POWERS[-len(block) :]))) & _MASK
-    return signed(total)
+        for unit in units[start : start + _BLOCK]:
+            total = 31 * total + unit
+        total &= _MASK
+    return total
 
 
 def signed(total: int) -> int:
-    """What is left of a sum in signed 32 bits."""
+    """What a sum is in 32 bits with a sign."""
     return ((total + 0x80000000) & _MASK) - 0x80000000
 
 

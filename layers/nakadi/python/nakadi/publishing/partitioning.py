@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
@@ -16,13 +15,8 @@ Event = Mapping[str, Any]
 Draw = Callable[[int], int]
 """A number below the one that is given, each as likely as the other."""
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A partition, and the key fields' values by which it was chosen if it was chosen by key."""
-
-    partition: int
-    key: str | None = None
+Place = tuple[int, str | None]
+"""A partition, and the key fields' values by which it was chosen if it was chosen by key."""
 
 
 class Unplaceable(Exception):
@@ -40,7 +34,7 @@ def placed(event_type: EventType, events: Sequence[Event], draw: Draw) -> list[P
         try:
             places.append(place(event))
         except Unplaceable as error:
-            chosen = [each.partition for each in places]
+            chosen = [partition for partition, _ in places]
             raise Rejected(Step.PARTITIONING, index, str(error), reached=Step.VALIDATING, partitions=chosen) from error
     return places
 
@@ -58,22 +52,21 @@ def placing(event_type: EventType, draw: Draw) -> Placing:
 
 def _at_random(partitions: int, draw: Draw) -> Placing:
     if partitions == 1:
-        only = Place(0)
-        return lambda _: only
-    return lambda _: Place(draw(partitions))
+        return lambda _: (0, None)
+    return lambda _: (draw(partitions), None)
 
 
 def _as_told(partitions: tuple[str, ...]) -> Placing:
-    places = {name: Place(int(name)) for name in partitions}
+    numbers = {name: int(name) for name in partitions}
 
     def place(event: Event) -> Place:
         metadata = event.get("metadata")
         told = metadata.get("partition") if isinstance(metadata, dict) else None
         if not isinstance(told, str):
             raise Unplaceable("Failed to resolve partition. Failed to get partition from event metadata")
-        if told not in places:
+        if told not in numbers:
             raise Unplaceable(f"Failed to resolve partition. Invalid partition specified when publishing event: {told}")
-        return places[told]
+        return numbers[told], None
 
     return place
 
@@ -88,10 +81,11 @@ def _by_key(event_type: EventType) -> Placing:
 
     def place(event: Event) -> Place:
         try:
-            keys = [text_of(value_at(event, path)) for path in paths]
+            values = [value_at(event, path) for path in paths]
         except NoSuchField as error:
             raise Unplaceable(str(error)) from error
+        keys = [value if type(value) is str else text_of(value) for value in values]
         total = signed(sum(map(string_hash, keys)))
-        return Place(numbers[abs(total) % len(numbers)], ",".join(keys))
+        return numbers[abs(total) % len(numbers)], ",".join(keys)
 
     return place

@@ -85,7 +85,7 @@ class Publisher:
             schema = self._validate(delivery, event_type)
             places = placed(event_type, events, self.draw)
             keys = keys_of(event_type, events, places)
-            partitions = [place.partition for place in places]
+            partitions = [partition for partition, _ in places]
             values = enriched(event_type, delivery.batch, self._origin(delivery, schema), partitions)
         except Rejected as rejection:
             return rejected(events, rejection)
@@ -104,7 +104,7 @@ class Publisher:
             keys = keys_of(event_type, events, places)
         except Rejected as rejection:
             return rejected(events, rejection)
-        partitions = [place.partition for place in places]
+        partitions = [partition for partition, _ in places]
         tombstones = (Record(None, key, owner) for key, owner in zip(keys, owners, strict=True))
         return self._append(delivery, event_type, partitions, tombstones)
 
@@ -148,7 +148,7 @@ class Publisher:
         if schema is None:
             detail = f"No json_schema found for event type: {event_type.name}"
             raise Rejected(Step.VALIDATING, 0, detail, reached=reached)
-        judging = replace(event_type, schema=schema)
+        judging = event_type if schema is event_type.schema else replace(event_type, schema=schema)
         validator = self.validators.of(judging, lambda: effective_schema_of(judging))
         validate(judging, delivery.batch, validator, most_bytes=self.most_event_bytes, reached=reached)
         return schema

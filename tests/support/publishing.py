@@ -1,0 +1,141 @@
+"""A publisher with everything around it in memory, and events for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nakadi.access.permissions import Permissions
+from nakadi.administration.admins import Admins
+from nakadi.administration.blacklist import Blacklist
+from nakadi.administration.features import Features
+from nakadi.caching import Cache
+from nakadi.catalog.event_types import EventTypes
+from nakadi.eventlogs.memory import MemoryLog
+from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
+from nakadi.model.event_type import Category, EnrichmentStrategy, EventType
+from nakadi.model.events import Fate, Record, Refused
+from nakadi.model.schema import Version
+from nakadi.ports import EventLog
+from nakadi.publishing.outcome import BatchOutcome
+from nakadi.publishing.pipeline import Publisher
+from nakadi.registries.memory import MemoryRegistry
+from nakadi.schemas.validator import Validators
+from tests.support.builders import a_schema, an_event_type
+from tests.support.clock import HandMovedClock
+from tests.support.registry import settings_document
+
+EID = "105a76d8-db49-4144-ace7-e683e8f4ba46"
+ANN = Subject(name="ann", attributes=frozenset({Attribute("user", "ann")}))
+
+
+def metadata(**changes: Any) -> dict[str, Any]:
+    return {"eid": EID, "occurred_at": "2026-11-21T12:00:00Z"} | changes
+
+
+def a_business_type(*, schema: Any = None, version: str = "1.0.0", **changes: Any) -> EventType:
+    return an_event_type(
+        **{
+            "category": Category.BUSINESS,
+            "enrichment_strategies": (EnrichmentStrategy.METADATA,),
+            "schema": a_schema(json.dumps(schema or {}), version=Version.parse(version)),
+        }
+        | changes
+    )
+
+
+class UnreliableLog:
+    """A log whose partitions can be told to refuse, and which can be told to raise."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self.refusing: dict[int, str] = {}
+        self.troubles: list[Exception] = []
+        self.appends: list[tuple[str, Mapping[int, Sequence[Record]]]] = []
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        if self.troubles:
+            raise self.troubles.pop(0)
+        self.appends.append((topic, batches))
+        accepted = {partition: each for partition, each in batches.items() if partition not in self.refusing}
+        refused = {partition: Refused(self.refusing[partition]) for partition in batches if partition in self.refusing}
+        return {**self._log.append(topic, accepted), **refused}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class House:
+    """`pauses` has what the publisher waited; while it waits, the clock moves and `while_waiting` is called."""
+
+    def __init__(self, log: EventLog | None = None) -> None:
+        self.clock = HandMovedClock()
+        self.log = UnreliableLog(log or MemoryLog(self.clock))
+        self.event_types = EventTypes(MemoryRegistry(), Cache(self.clock, 1))
+        self.features = Features(settings_document("features"))
+        self.blacklist = Blacklist(settings_document("blacklist"))
+        admins = Admins(settings_document("admins"), self.features, ())
+        self.permissions = Permissions(admins, self.blacklist, ())
+        self.draws: list[int] = []
+        self.pauses: list[float] = []
+        self.while_waiting = lambda: None
+        self.publisher = Publisher(
+            event_types=self.event_types,
+            validators=Validators(),
+            permissions=self.permissions,
+            features=self.features,
+            logs=self,
+            clock=self.clock,
+            most_event_bytes=999_000,
+            pause=self._pause,
+            draw=self._draw,
+        )
+
+    def of(self, _storage_id: str) -> UnreliableLog:
+        return self.log
+
+    def add(self, event_type: EventType) -> EventType:
+        self.log.create_topic(event_type.timeline.topic, event_type.timeline.partitions)
+        self.event_types.add(event_type)
+        return event_type
+
+    def publish(
+        self, event_type: EventType, body: Any, subject: Subject = UNAUTHENTICATED, **more: Any
+    ) -> BatchOutcome:
+        return self.publisher.publish(event_type.name, as_body(body), subject, "the-flow", **more)
+
+    def delete(self, event_type: EventType, body: Any, subject: Subject = UNAUTHENTICATED) -> BatchOutcome:
+        return self.publisher.delete(event_type.name, as_body(body), subject, "the-flow")
+
+    def records(self, event_type: EventType, partition: int = 0) -> list[Record]:
+        found = self.log.read(event_type.timeline.topic, partition, 0)
+        return [event.record for event in found.events]
+
+    def texts(self, event_type: EventType, partition: int = 0) -> list[str]:
+        return [(record.value or b"").decode() for record in self.records(event_type, partition)]
+
+    def stored(self, event_type: EventType, partition: int = 0) -> list[Any]:
+        return [json.loads(text) for text in self.texts(event_type, partition)]
+
+    def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.clock.move(seconds)
+        self.while_waiting()
+
+    def _draw(self, below: int) -> int:
+        return self.draws.pop(0) % below if self.draws else 0
+
+
+def as_body(body: Any) -> bytes:
+    return body if isinstance(body, bytes) else json.dumps(body).encode()
+
+
+def steps(outcome: BatchOutcome) -> list[tuple[str, str]]:
+    return [(item.publishing_status.value, item.step.value) for item in outcome.items]
+
+
+def the_failure(outcome: BatchOutcome) -> tuple[str, str]:
+    """The step and detail of the one item that failed."""
+    [failed] = [item for item in outcome.items if item.publishing_status == "failed"]
+    return failed.step.value, failed.detail

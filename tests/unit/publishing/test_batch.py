@@ -1,0 +1,271 @@
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as some
+
+from nakadi.model.outcomes import Malformed
+from nakadi.publishing.batch import read
+
+PREFIX = "Error occurred when parsing event(s). "
+
+
+def refusal(body: bytes | str) -> str:
+    with pytest.raises(Malformed) as caught:
+        read(body if isinstance(body, bytes) else body.encode())
+    assert caught.value.detail.startswith(PREFIX)
+    return caught.value.detail.removeprefix(PREFIX)
+
+
+def texts(body: bytes | str) -> list[str]:
+    batch = read(body if isinstance(body, bytes) else body.encode())
+    return [batch.text(index).decode() for index in range(len(batch.events))]
+
+
+@pytest.mark.parametrize("body", ["[]", "[ ]", " \t\r\n[]\n", "[,]"])
+def test_an_empty_array_has_no_events(body):
+    """An array without events is a batch, with blanks around it or within. (P19, P23)"""
+    assert read(body.encode()).events == []
+
+
+@pytest.mark.parametrize("body", ["{}", "null", "]", "x[{}]", '"[]"', "\ufeff[]", ""])
+def test_a_batch_starts_as_an_array(body):
+    """A body that is no array from its first symbol on is refused with the place. (P19, P20, P22)"""
+    assert refusal(body) == "Array of events should start with [ at position 0"
+
+
+@pytest.mark.parametrize(("body", "position"), [("[", 0), ("[{}] x", 5), ('[{"a":1}', 7), ("[{}}", 3)])
+def test_a_batch_ends_as_an_array(body, position):
+    """A body that does not end its array is refused with the place. (P19, P21)"""
+    assert refusal(body) == f"Array of events should end with ] at position {position}"
+
+
+def test_blanks_alone_are_no_batch():
+    """A body of blanks is malformed, where it once was an internal error. (P28)"""
+    assert refusal(" \n ") == "Array of events should start with [ at position 3"
+
+
+@pytest.mark.parametrize(
+    ("body", "position"),
+    [("[1]", 1), ("[null]", 1), ('["a"]', 1), ("[[]]", 1), ('[{"a":1}}]', 8), ('[{"a":1}, true]', 10), ("[{}:{}]", 3)],
+)
+def test_events_are_objects(body, position):
+    """Whatever is not an object in the array is refused; its place is counted from the body's start. (P25, P36)"""
+    assert refusal(body) == f"Illegal character at position {position}"
+
+
+@pytest.mark.parametrize(
+    ("body", "count"), [('[{"a":1},]', 1), ('[,,{"a":1}{"b":2}]', 2), ("[{} , , {}]", 2), ('[{"a":1}\n{"b":2},{}]', 3)]
+)
+def test_commas_between_events_do_not_matter(body, count):
+    """Events may have too few or too many commas between them. (P26)"""
+    assert len(read(body.encode()).events) == count
+
+
+@pytest.mark.parametrize("body", ['[{"a":1]', '[{"a":[1]', '[{"a":{"b":1}]', '[{"a":"b]', '[{"a"]'])
+def test_an_unclosed_object_is_malformed(body):
+    """An object that does not end is refused. (P29)"""
+    assert refusal(body).startswith("Unexpected ")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        '{"a":1,"a":2}',
+        '{"a":1,"a":1}',
+        '{"b":[{"a":1,"c":0,"a":2}]}',
+        '{"b":{"a":1,"\\u0061":2}}',
+        '{"b":"\\u003a","a":1,"a":2}',
+        '{"b":"\\u003A","a":1,"a":2}',
+        '{"a" : 1, "a" : 1.50}',
+    ],
+)
+def test_a_key_occurs_once(event):
+    """A key that occurs twice in an object is refused on every level, however it is spelled. (P30)"""
+    assert refusal(f'[{{"fine":1}},{event}]') == 'Duplicate key "a"'
+
+
+@pytest.mark.parametrize("number", ["9223372036854775807", "-9223372036854775808", "0", "-0", "1e30", "9e18"])
+def test_numbers_that_fit(number):
+    """Integers of 64 bits and finite floats are kept as they were spelled. (P31, P105)"""
+    assert texts(f'[{{"a":{number}}}]') == [f'{{"a":{number}}}']
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["9223372036854775808", "-9223372036854775809", "18446744073709551615", "18446744073709551616", "9" * 5000],
+)
+@pytest.mark.parametrize("around", ["{}", "[{}]", "[1, {}]", '{{"b" : -0.50, "c" : {}}}'])
+def test_integers_beyond_64_bits(number, around):
+    """An integer that does not fit a signed 64-bit number is refused wherever it stands. (P31)"""
+    assert refusal(f'[{{"a":{around.format(number)}}}]').startswith(
+        f"Can not use long value '{number}' cause it is too big at pos "
+    )
+
+
+def test_long_digits_that_are_no_integer():
+    """Digits in strings and behind a decimal point may be as many as they like. (P31)"""
+    event = '{"a":"18446744073709551616","b":",18446744073709551616,","c":0.18446744073709551616}'
+    assert texts(f"[{event}]") == [event]
+
+
+def test_a_float_that_overflows():
+    """A float beyond all doubles is refused. (P32)"""
+    assert refusal('[{"a":1e999}]') == "1e999 can not be used at pos 5"
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-Infinity", "tru", "True", "'a'", "[1,]", '{"b":1,}', ".5", "+1", "undefined", ""]
+)
+def test_what_only_lenient_parsers_read(value):
+    """Bare words, single quotes, dangling commas and the like are malformed. (P33)"""
+    assert refusal(f'[{{"a":{value}}}]')
+
+
+@pytest.mark.parametrize("event", ["{a:1}", "{'a':1}", '{"a":1,}', "{,}", '{"a"}', '{"a" 1}', "{1:1}"])
+def test_names_that_only_lenient_parsers_read(event):
+    """Names stand in double quotes, and members are what objects consist of. (P33)"""
+    assert refusal(f"[{event}]")
+
+
+@pytest.mark.parametrize("symbol", ["\x00", "\t", "\n", "\r", "\x1f"])
+def test_control_characters_in_strings(symbol):
+    """A raw control character in a string is refused; the escaped form is fine. (P34)"""
+    assert refusal(f'[{{"a":"{symbol}"}}]').startswith("Illegal escape. at pos ")
+    escaped = json.dumps({"a": symbol}, separators=(",", ":"))
+    assert texts(f"[{escaped}]") == [escaped]
+
+
+@pytest.mark.parametrize("value", ['"\\\'"', "01", "-01", "1.", "1.e3"])
+def test_what_consumers_could_not_read(value):
+    """Spellings that are no JSON are refused rather than handed on to consumers as they are. (P35)"""
+    assert refusal(f'[{{"a":{value}}}]')
+
+
+def test_places_within_an_event_are_counted_from_its_start():
+    """A message about something in an event counts from the event's first symbol, blanks included. (P36)"""
+    assert refusal('[{"a":1},  {"b" :  tru}]') == "Unexpected symbol 't' at pos 8"
+
+
+@pytest.mark.parametrize(("event", "reason"), [(b'"\xff"', "Not in UTF-8 at position 7"), (b'"\\ud800"', "Illegal")])
+def test_text_that_is_no_text(event, reason):
+    """What is not UTF-8, or half of a surrogate pair, is malformed. (P22)"""
+    assert refusal(b'[{"a":' + event + b"}]").startswith(reason)
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_how_deep_events_may_be(blank):
+    """An event may be nested two hundred levels deep and no deeper. (P22)"""
+    deep = '[{"a":' + blank + "[" * 199 + "]" * 199 + "}]"
+    assert len(read(deep.encode()).events) == 1
+    for levels in (200, 254, 1030, 100_000):
+        too_deep = '[{"a":' + blank + "[" * levels + "]" * levels + "}]"
+        assert refusal(too_deep).startswith("Nested more than 200 levels deep")
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ('{"a" : "b c" ,\n\t"c": [1 , 2] }', '{"a":"b c","c":[1,2]}'),
+        ('{ "z" : 1.50, "a" : 1E+2, "m" : -0 }', '{"z":1.50,"a":1E+2,"m":-0}'),
+        (
+            '{"a": "\\u00e9\\/\\n é", "b": "  {  \\" } ",\r\n"c":{ } }',
+            '{"a":"\\u00e9\\/\\n é","b":"  {  \\" } ","c":{}}',
+        ),
+    ],
+)
+def test_events_are_kept_as_sent_less_the_blanks(sent, kept):
+    """Order of keys, spelling of numbers, and escapes stay; blanks outside of strings go. (P105, P107)"""
+    assert texts(f"[{sent}]") == [kept]
+
+
+def test_sizes_are_those_of_what_was_sent():
+    """An event's size counts its bytes from brace to brace, with the blanks inside it. (P37)"""
+    sent = '{"a" : "b c" ,\n\t"c": [1 , 2] }'
+    batch = read(f' [ {sent} ,, {{"é":1}} ] '.encode())
+    assert batch.sizes_above(29) == {0: 30}
+    assert batch.sizes_above(30) == {}
+    assert batch.sizes_above(1) == {0: 30, 1: 8}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        '{"metadata":{"x":1},"a":1}',
+        '{"a":1,"metadata":{"x":1}}',
+        '{"a":{"metadata":{"x":1}},"metadata":{"x":1}}',
+        '{"a":1.50,"metadata":{"x":1},"b":"\\u00e9"}',
+        '{"\\u0061\\"metadata\\":":{"metadata":{"x":1}},"metadata":{"x":1},"b":1.0E0}',
+        '{"metadata":{"x":"\\u00e9"},"a":"\\/"}',
+        '{"a":{"metadata":{"x":"é"}},"metadata":{"x":"\\u00e9"}}',
+        '{"\\u006detadata2":{},"\\u006detadata":{"x":1},"a":1.50}',
+    ],
+)
+def test_a_member_is_replaced_in_its_place(event):
+    """What the broker adds goes where the metadata stood; the rest of the text is untouched. (P105, P106)"""
+    before, key, after = event.rpartition('etadata":{"x":')
+    rest = after.partition("}")[2]
+    expected = before + 'etadata":{"new":[1,"é"]}' + rest
+    assert key
+    assert read(f"[{event}]".encode()).text_with(0, "metadata", {"new": [1, "é"]}).decode() == expected
+
+
+def test_the_rest_of_the_batch_is_untouched_by_odd_members():
+    """A bare string between events is refused, so that it can never stand for an event's metadata. (P25, P109)"""
+    assert refusal('[{"a":{}}, "metadata", {"metadata":{}}]') == "Illegal character at position 11"
+
+
+JSON_VALUES = some.recursive(
+    some.none()
+    | some.booleans()
+    | some.integers(-(2**63), 2**63 - 1)
+    | some.floats(allow_nan=False, allow_infinity=False)
+    | some.text(some.characters(exclude_categories=["Cs"])),
+    lambda within: (
+        some.lists(within, max_size=4) | some.dictionaries(some.text('ab:\\"é', max_size=3), within, max_size=4)
+    ),
+    max_leaves=10,
+)
+EVENTS = some.lists(some.dictionaries(some.text(max_size=4), JSON_VALUES, max_size=4), max_size=4)
+DUMPS = some.sampled_from(
+    [
+        json.dumps,
+        lambda value: json.dumps(value, separators=(",", ":"), ensure_ascii=False),
+        lambda value: json.dumps(value, indent=2),
+        lambda value: json.dumps(value, separators=(" ,\t", " :\r\n")),
+    ]
+)
+
+
+def packed(value: str) -> str:
+    """The text without the blanks outside of its strings, found in another way than by the broker."""
+    inside, kept = False, []
+    symbols = iter(value)
+    for symbol in symbols:
+        if inside or symbol not in " \t\r\n":
+            kept.append(symbol)
+        if inside and symbol == "\\":
+            kept.append(next(symbols))
+        inside ^= symbol == '"'
+    return "".join(kept)
+
+
+@given(EVENTS, DUMPS)
+@example([{"a": 2**63 - 1, "b": -(2**63)}], json.dumps)
+def test_every_batch_is_read_as_it_is(events, dumps):
+    """Whatever events are sent, in whatever spelling, are understood and kept to the letter. (P19, P105, P107)"""
+    batch = read(dumps(events).encode("utf-8"))
+    assert batch.events == json.loads(dumps(events))
+    assert [batch.text(index).decode() for index in range(len(events))] == [packed(dumps(event)) for event in events]
+
+
+@given(some.text(alphabet='[]{},:"\\ae10.-+tn \n\x00é', max_size=30) | some.binary(max_size=30))
+def test_every_body_is_read_or_refused(body):
+    """No body makes the reader stumble: it is a batch, or it is malformed. (P22)"""
+    body = body.encode() if isinstance(body, str) else body
+    for around in (b"%b", b"[%b]", b'[{"a":%b}]'):
+        try:
+            batch = read(around % body)
+        except Malformed:
+            continue
+        assert all(json.loads(batch.text(index)) == event for index, event in enumerate(batch.events))

@@ -1,0 +1,53 @@
+import pytest
+
+from nakadi.model.outcomes import Invalid
+from nakadi.publishing.consumer_tag import directed_to
+
+ID = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
+
+
+def test_without_the_header_a_batch_is_for_everybody():
+    """No header directs a batch at nobody in particular. (P125)"""
+    assert directed_to(None) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        f"CONSUMER_SUBSCRIPTION_ID={ID}",
+        f"consumer_Subscription_id = {ID}",
+        f" CONSUMER_ SUBSCRIPTION_ID\t={ID} ",
+        f"CONSUMER_SUBSCRIPTION_ID={ID.upper()}",
+        f"CONSUMER_SUBSCRIPTION_ID={ID},",
+    ],
+)
+def test_a_batch_can_be_for_one_subscription(header):
+    """The tag names a subscription; blanks and the case of its name do not matter. (P125)"""
+    assert directed_to(header) == ID
+
+
+@pytest.mark.parametrize(
+    ("header", "detail"),
+    [
+        ("", "X-CONSUMER-TAG: is empty!"),
+        (" \t ", "X-CONSUMER-TAG: is empty!"),
+        ("CONSUMER_SUBSCRIPTION_ID", "header tag parameter is imbalanced, expected: 2 but provided 1"),
+        ("CONSUMER_SUBSCRIPTION_ID=", "header tag parameter is imbalanced, expected: 2 but provided 1"),
+        (f"CONSUMER_SUBSCRIPTION_ID={ID}=x", "header tag parameter is imbalanced, expected: 2 but provided 1"),
+        (f"CONSUMER_SUBSCRIPTION_ID={ID},,x", "header tag parameter is imbalanced, expected: 2 but provided 3"),
+        (",", "header tag parameter is imbalanced, expected: 2 but provided 1"),
+        ("other=1", "invalid header tag: other"),
+        (f"=x,CONSUMER_SUBSCRIPTION_ID={ID}", "invalid header tag: "),
+        (
+            f"CONSUMER_SUBSCRIPTION_ID={ID},consumer_subscription_id={ID}",
+            "duplicate header tag: CONSUMER_SUBSCRIPTION_ID",
+        ),
+        ("CONSUMER_SUBSCRIPTION_ID=1-2-3", "header tag value: 1-2-3 is not an UUID"),
+        ("DEBUG_PUBLISHER_TOPIC_ID=x", "header tag unsupported: DEBUG_PUBLISHER_TOPIC_ID"),
+    ],
+)
+def test_tags_that_make_no_sense(header, detail):
+    """Each mistake in the header has its own words. (P126)"""
+    with pytest.raises(Invalid) as caught:
+        directed_to(header)
+    assert caught.value.detail == detail

@@ -1,0 +1,83 @@
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from nakadi.model.event_type import EnrichmentStrategy
+from nakadi.model.schema import Version
+from nakadi.publishing.batch import read
+from nakadi.publishing.enrichment import Origin, enriched, moment_text
+from nakadi.publishing.outcome import Rejected, Step
+from tests.support.builders import an_event_type
+from tests.support.publishing import metadata
+
+ORIGIN = Origin(
+    published_by="ann",
+    flow_id="the-flow",
+    received_at=datetime(2026, 11, 21, 12, 0, 0, 42_999, tzinfo=UTC),
+    version=Version(1, 2, 3),
+)
+
+
+def enrich(*events, partitions=None, strategies=(EnrichmentStrategy.METADATA,)):
+    event_type = an_event_type(name="order.created", partitions=12, enrichment_strategies=strategies)
+    batch = read(json.dumps(events).encode())
+    return [json.loads(text) for text in enriched(event_type, batch, ORIGIN, partitions or [0] * len(events))]
+
+
+def test_what_is_added():
+    """Sender, time, type, flow, partition and schema version are added; the rest is as it was sent. (P100, P101)"""
+    sent = metadata(parent_eids=["x"], span_ctx={"a": "b"}, partition_compaction_key="k", occurred_at="2026-01-01t0Z")
+    [event] = enrich({"a": 1, "metadata": sent}, partitions=[11])
+    assert event == {
+        "a": 1,
+        "metadata": sent
+        | {
+            "published_by": "ann",
+            "received_at": "2026-11-21T12:00:00.042Z",
+            "event_type": "order.created",
+            "flow_id": "the-flow",
+            "partition": "11",
+            "version": "1.2.3",
+        },
+    }
+    assert list(event) == ["a", "metadata"]
+
+
+@pytest.mark.parametrize(("sent", "stored"), [({"flow_id": "mine"}, "mine"), ({"flow_id": ""}, "the-flow")])
+def test_a_flow_id_of_one_s_own(sent, stored):
+    """A flow id that was sent is kept unless it is empty. (P100)"""
+    [event] = enrich({"metadata": metadata(**sent)})
+    assert event["metadata"]["flow_id"] == stored
+
+
+def test_a_partition_that_was_sent_is_overwritten():
+    """What the client said of the partition gives way to what was chosen; nothing is refused for it. (P100, P102)"""
+    [event] = enrich({"metadata": metadata(partition="7")}, partitions=[3])
+    assert event["metadata"]["partition"] == "3"
+
+
+def test_only_where_it_is_asked_for():
+    """Event types without the strategy keep their events as they came. (P99)"""
+    event = {"metadata": {"x": 1}}
+    assert enrich(event, {}, strategies=()) == [event, {}]
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"),
+    [
+        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05.000Z"),
+        (datetime(2026, 1, 2, 3, 4, 5, 999_999, tzinfo=UTC), "2026-01-02T03:04:05.999Z"),
+    ],
+)
+def test_times_have_three_digits(moment, text):
+    """The time of receipt always has exactly three digits of a second. (P100)"""
+    assert moment_text(moment) == text
+
+
+def test_what_cannot_be_enriched():
+    """An event without metadata to add to fails while enriching, and the whole batch with it. (P103)"""
+    with pytest.raises(Rejected) as caught:
+        enrich({"metadata": metadata()}, {"metadata": 1}, partitions=[4, 5])
+    assert (caught.value.step, caught.value.index, caught.value.detail) == (Step.ENRICHING, 1, "enrichment error")
+    assert (caught.value.reached, caught.value.partitions) == (Step.PARTITIONING, [4, 5])

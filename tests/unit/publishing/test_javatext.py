@@ -1,0 +1,76 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from nakadi.publishing.javatext import signed, string_hash, text_of
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("Hello", 69609650),
+        ("true", 3569038),
+        ("null", 3392903),
+        ("1.0", 48563),
+        ("\U0001f600", 1772899),
+        ("polygenelubricants", -(2**31)),
+        ("<><%?>#<)#%(<*J%H\n\n)R&#89hb678n(*njyih48p3u bn7\t843h 743h yh", -706818463),
+    ],
+)
+def test_the_hash_is_java_s(text, value):
+    """A text hashes as in Java: 31 times what was, plus the UTF-16 unit, in 32 bits with a sign. (P82, P95)"""
+    assert signed(string_hash(text)) == value
+
+
+@given(some.text(some.characters(exclude_categories=["Cs"]), max_size=300))
+def test_the_hash_of_any_text(text):
+    """Long texts and those beyond ASCII follow the same rule, unit by unit. (P82)"""
+    units = text.encode("utf-16-be")
+    total = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        total = (31 * total + 256 * high + low) % 2**32
+    assert signed(string_hash(text)) == (total if total < 2**31 else total - 2**32)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("as it is", "as it is"),
+        ("", ""),
+        (None, "null"),
+        (True, "true"),
+        (False, "false"),
+        (0, "0"),
+        (-17, "-17"),
+        (9223372036854775807, "9223372036854775807"),
+        (1.50, "1.5"),
+        (1.0, "1.0"),
+        (-0.0, "-0.0"),
+        (0.0, "0.0"),
+        (1e3, "1000.0"),
+        (123456.789, "123456.789"),
+        (9999999.0, "9999999.0"),
+        (1e7, "1.0E7"),
+        (12345678.9, "1.23456789E7"),
+        (1e10, "1.0E10"),
+        (-1.5e300, "-1.5E300"),
+        (0.001, "0.001"),
+        (0.00001, "1.0E-5"),
+        (0.00099, "9.9E-4"),
+        (5e-324, "4.9E-324"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+    ],
+)
+def test_values_become_the_text_that_java_makes_of_them(value, text):
+    """Strings stay, words and integers are as in JSON, and doubles are spelled as Java spells them. (P90, P91)"""
+    assert text_of(value) == text
+
+
+@pytest.mark.parametrize("value", [{"b": 1, "a": [1.5, {"d": None, "c": "é"}]}, [{"b": 1, "a": 2}]])
+def test_structured_values_have_their_keys_in_order(value):
+    """Objects and arrays become compact JSON with sorted keys, so that equal values have equal texts. (P92)"""
+    reordered = dict(reversed(value.items())) if isinstance(value, dict) else value
+    assert text_of(value) == text_of(reordered)
+    assert text_of({"b": 1, "a": [2]}) == '{"a":[2],"b":1}'

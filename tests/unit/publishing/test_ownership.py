@@ -1,0 +1,101 @@
+import pytest
+
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
+from nakadi.model.event_type import OwnerSelector, OwnerSelectorType
+from nakadi.publishing.outcome import Verdict
+from tests.support.builders import an_event_type
+from tests.support.publishing import ANN, EID, House, a_business_type, metadata, steps, the_failure
+
+PATH = OwnerSelector(type=OwnerSelectorType.PATH, name="user", value="order.'sold.by'")
+STATIC = OwnerSelector(type=OwnerSelectorType.STATIC, name="user", value="ann")
+METADATA = OwnerSelector(type=OwnerSelectorType.METADATA, name="user")
+BOB = Subject(name="bob", attributes=frozenset({Attribute("user", "bob")}))
+
+
+@pytest.fixture
+def guarded(house) -> House:
+    """A house in which events have owners."""
+    house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
+    return house
+
+
+def owners(house, event_type):
+    return [record.owner for record in house.records(event_type)]
+
+
+def sold_by(seller):
+    return {"order": {"sold.by": seller}}
+
+
+def test_owners_are_beside_the_events(guarded):
+    """The owner found at the path from the event's root is kept beside the event, as text. (P129, P130, P134)"""
+    event_type = guarded.add(an_event_type(event_owner_selector=PATH))
+    guarded.publish(event_type, [sold_by("ann"), sold_by(7), sold_by(True)])
+    assert owners(guarded, event_type) == [Attribute("user", name) for name in ("ann", "7", "true")]
+    assert guarded.stored(event_type)[0] == sold_by("ann")
+
+
+def test_a_fixed_owner(guarded):
+    """A static selector gives every event the same owner. (P130)"""
+    event_type = guarded.add(an_event_type(event_owner_selector=STATIC))
+    guarded.publish(event_type, [{}, {}], ANN)
+    assert owners(guarded, event_type) == [Attribute("user", "ann")] * 2
+
+
+def test_without_the_feature_nobody_owns_anything(house):
+    """Selectors wait for the feature, and without a selector there is nothing to find. (P129)"""
+    with_selector, without = house.add(an_event_type(event_owner_selector=STATIC)), house.add(an_event_type())
+    house.publish(with_selector, [{}], BOB)
+    house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
+    house.publish(without, [{}], BOB)
+    assert owners(house, with_selector) == owners(house, without) == [None]
+
+
+@pytest.mark.parametrize("event", [{}, {"order": {}}, {"order": 1}, sold_by(None)])
+def test_an_event_that_names_nobody(guarded, event):
+    """Nothing, or null, at the path leaves the event without an owner, and it is published. (P131)"""
+    event_type = guarded.add(an_event_type(event_owner_selector=PATH))
+    assert guarded.publish(event_type, [event], BOB).verdict is Verdict.STORED
+    assert owners(guarded, event_type) == [None]
+
+
+def test_owners_are_found_before_enrichment(guarded):
+    """The event is looked at as it was sent: what enrichment adds cannot be an owner. (P132)"""
+    selector = OwnerSelector(type=OwnerSelectorType.PATH, name="user", value="metadata.published_by")
+    event_type = guarded.add(a_business_type(event_owner_selector=selector))
+    guarded.publish(event_type, [{"metadata": metadata()}], ANN)
+    assert owners(guarded, event_type) == [None]
+    assert guarded.stored(event_type)[0]["metadata"]["published_by"] == "ann"
+
+
+def test_writing_for_somebody_else(guarded):
+    """Who may not write for an event's owner gets items, and nothing is stored. (P133, P122, P14)"""
+    event_type = guarded.add(an_event_type(event_owner_selector=PATH))
+    events = [sold_by("ann"), sold_by("bob") | {"metadata": {"eid": EID}}, sold_by("ann")]
+    outcome = guarded.publish(event_type, events, ANN)
+    assert steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]
+    assert the_failure(outcome)[1] == f"Access on WRITE event:{EID} denied"
+    assert guarded.records(event_type) == []
+
+
+def test_nobody_asks_while_authentication_is_off(guarded):
+    """Without authentication everybody may write for everybody. (P133)"""
+    event_type = guarded.add(an_event_type(event_owner_selector=PATH))
+    assert guarded.publish(event_type, [sold_by("bob")], UNAUTHENTICATED).verdict is Verdict.STORED
+
+
+def test_an_owner_in_metadata_is_for_other_formats(guarded):
+    """A selector that JSON events cannot meet fails them, rather than leaving them open to everybody. (P130)"""
+    event_type = guarded.add(an_event_type(event_owner_selector=METADATA))
+    assert the_failure(guarded.publish(event_type, [{}, {}])) == (
+        "validating",
+        "event_owner_selector of type 'metadata' is not supported for JSON events",
+    )
+
+
+def test_a_validation_failure_among_owned_events(guarded):
+    """With owners, events behind the failing one count as being validated already. (P123)"""
+    event_type = guarded.add(a_business_type(event_owner_selector=STATIC))
+    outcome = guarded.publish(event_type, [{}, {"metadata": metadata()}], ANN)
+    assert steps(outcome) == [("failed", "validating"), ("aborted", "validating")]

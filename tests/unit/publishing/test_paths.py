@@ -1,0 +1,44 @@
+import pytest
+
+from nakadi.publishing.paths import NoSuchField, segments, value_at
+
+EVENT = {"a": {"b": {"c": 1}, "x.y": 2, "'": 3}, "list": [{"c": 1}], "text": "t", "none": None, "": {"a": 9}}
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("a", ("a",)),
+        ("a.b.c", ("a", "b", "c")),
+        ("a.'x.y'", ("a", "x.y")),
+        ("a.x\\.y", ("a", "x.y")),
+        ("'a.b'.c", ("a.b", "c")),
+        ("a\\'b", ("a'b",)),
+        ("a\\\\b", ("a\\b",)),
+        ("a..b", ("a",)),
+        ("a.", ("a",)),
+        (".a", ()),
+        ("", ()),
+        ("a\\", ("a",)),
+    ],
+)
+def test_paths_are_split_at_dots(path, names):
+    """Dots part names; quotes and backslashes protect them, and an empty name ends the path. (P88)"""
+    assert segments(path) == names
+
+
+@pytest.mark.parametrize(("path", "value"), [("a.b.c", 1), ("a.'x.y'", 2), ("none", None), ("a.\\'", 3), ("text", "t")])
+def test_values_are_found(path, value):
+    """The value at a path is found; null is a value. (P88, P90)"""
+    assert value_at(EVENT, segments(path)) == value
+
+
+@pytest.mark.parametrize(
+    ("path", "segment"),
+    [("x", "x"), ("a.x", "x"), ("a.b.x.c", "x"), ("list.0", "0"), ("text.t", "t"), ("none.x", "x"), ("list.c", "c")],
+)
+def test_what_is_not_there(path, segment):
+    """The one name that leads nowhere is told; arrays, texts and null have nothing within. (P88, P89)"""
+    with pytest.raises(NoSuchField) as caught:
+        value_at(EVENT, segments(path))
+    assert str(caught.value) == f"field {segment} doesn't exist."

@@ -1,0 +1,321 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import Attribute, Authorization, Subject
+from nakadi.model.event_type import CleanupPolicy, PartitionStrategy
+from nakadi.model.events import Record
+from nakadi.model.outcomes import Malformed, NotFound, NotPermitted, TryLater, Unavailable
+from nakadi.ports import SealedTopic, UnknownTopic
+from nakadi.publishing.outcome import BatchOutcome, Verdict
+from tests.support.builders import a_schema, a_timeline, an_event_type
+from tests.support.publishing import ANN, EID, a_business_type, metadata, steps, the_failure
+
+BY_KEY = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",)}
+STRICT = {"schema": a_schema('{"required": ["ok"]}')}
+
+
+def a_compacted_type(**changes):
+    return an_event_type(cleanup_policy=CleanupPolicy.COMPACT, **changes)
+
+
+def tombstone(key: str = "one", **more):
+    return {"metadata": metadata(partition_compaction_key=key), **more}
+
+
+def test_what_is_published_is_in_the_log(house):
+    """A batch is stored, and there is nothing more to say. (P1, P110)"""
+    event_type = house.add(a_business_type())
+    outcome = house.publish(event_type, [{"metadata": metadata(), "a": 1}], ANN)
+    assert outcome == BatchOutcome(Verdict.STORED)
+    [stored] = house.stored(event_type)
+    assert stored["a"] == 1
+    assert stored["metadata"]["published_by"] == "ann"
+    assert stored["metadata"]["received_at"] == "2026-11-21T12:00:00.000Z"
+    assert stored["metadata"]["flow_id"] == "the-flow"
+
+
+def test_nobody_s_name(house):
+    """Without authentication events are published by `unauthenticated`. (P100)"""
+    event_type = house.add(a_business_type())
+    house.publish(event_type, [{"metadata": metadata()}])
+    assert house.stored(event_type)[0]["metadata"]["published_by"] == "unauthenticated"
+
+
+def test_events_of_a_partition_keep_their_order(house):
+    """Events of one request in one partition are stored in the order of the array. (P108)"""
+    event_type = house.add(an_event_type(partitions=3, **BY_KEY))
+    house.publish(event_type, [{"k": f"{number % 7}", "n": number} for number in range(100)])
+    found = [[event["n"] for event in house.stored(event_type, partition)] for partition in range(3)]
+    assert [sorted(numbers) for numbers in found] == found
+    assert sorted(itertools.chain(*found)) == list(range(100))
+
+
+def test_one_append_for_each_request(house):
+    """The log is asked once, with all partitions, so that each partition's part is stored as one. (P115)"""
+    event_type = house.add(an_event_type(partitions=2))
+    house.draws = [0, 1, 0]
+    house.publish(event_type, [{"n": 1}, {"n": 2}, {"n": 3}])
+    [(topic, batches)] = house.log.appends
+    assert topic == event_type.timeline.topic
+    assert batches == {0: [Record(b'{"n":1}'), Record(b'{"n":3}')], 1: [Record(b'{"n":2}')]}
+
+
+def test_an_empty_batch_is_fine(house):
+    """An empty array is stored without asking the log, if the event type is there and open. (P23, P24)"""
+    event_type = house.add(a_business_type(authorization=lists(writer="bob")))
+    assert (
+        house.publish(event_type, [], Subject("bob", frozenset({Attribute("user", "bob")}))).verdict is Verdict.STORED
+    )
+    assert house.log.appends == []
+    with pytest.raises(NotPermitted):
+        house.publish(event_type, [], ANN)
+    with pytest.raises(NotFound):
+        house.publish(an_event_type(name="not.there"), [])
+
+
+def lists(writer: str) -> Authorization:
+    everybody = (Attribute("*", "*"),)
+    return Authorization(admins=everybody, readers=everybody, writers=(Attribute("user", writer),))
+
+
+def test_an_unknown_event_type(house):
+    """Publishing to what does not exist says so, unless the body cannot be read in the first place. (P15, P18)"""
+    missing = an_event_type(name="not.there")
+    with pytest.raises(NotFound) as caught:
+        house.publish(missing, [{}])
+    assert caught.value.detail == 'EventType "not.there" does not exist.'
+    with pytest.raises(Malformed):
+        house.publish(missing, b"[{")
+
+
+def test_permission_to_write(house):
+    """Who is not among the writers is told so before any event is looked at; without lists everybody may. (P50, P51)"""
+    closed = house.add(an_event_type(authorization=lists(writer="bob"), **STRICT))
+    with pytest.raises(NotPermitted) as caught:
+        house.publish(closed, [{}], ANN)
+    assert caught.value.detail == f"Access on WRITE event-type:{closed.name} denied"
+    assert house.publish(house.add(an_event_type()), [{}], ANN).verdict is Verdict.STORED
+
+
+def test_all_are_validated_before_any_is_placed(house):
+    """Steps take the whole batch one after another: a late invalid event beats an early one without key. (P17, P14)"""
+    event_type = house.add(an_event_type(**STRICT, **BY_KEY))
+    outcome = house.publish(event_type, [{"ok": 1}, {"k": 1}])
+    assert steps(outcome) == [("aborted", "validating"), ("failed", "validating")]
+
+
+def test_only_the_first_of_the_wrong_events_is_told(house):
+    """The batch is given up at the first event that is wrong. (P124, P122)"""
+    event_type = house.add(an_event_type(**STRICT))
+    outcome = house.publish(event_type, [{"ok": 1}, {}, {"ok": 1}, {}])
+    assert steps(outcome) == [
+        ("aborted", "validating"),
+        ("failed", "validating"),
+        ("aborted", "none"),
+        ("aborted", "none"),
+    ]
+    assert house.log.appends == []
+
+
+def test_a_missing_key_gives_the_batch_up(house):
+    """An event that cannot be placed fails while partitioning; one before it has its partition. (P89, P120, P122)"""
+    event_type = house.add(an_event_type(partitions=8, **BY_KEY))
+    outcome = house.publish(event_type, [{"k": "Hello"}, {}, {"k": 1}])
+    assert steps(outcome) == [("aborted", "partitioning"), ("failed", "partitioning"), ("aborted", "validating")]
+    assert [item.partition for item in outcome.items] == ["2", None, None]
+    assert the_failure(outcome)[1] == "field k doesn't exist."
+
+
+def test_hash_without_key_fields_gives_the_batch_up(house):
+    """An event type that should have key fields and has none gives every batch up without blame. (P93)"""
+    event_type = house.add(an_event_type(partition_strategy=PartitionStrategy.HASH))
+    outcome = house.publish(event_type, [{}, {}])
+    assert steps(outcome) == [("aborted", "validating")] * 2
+    assert [item.detail for item in outcome.items] == ["", ""]
+
+
+def test_a_hash_key_becomes_the_record_key(house):
+    """Placed by hash, a record's key is the key fields' values; otherwise it has none. (P98)"""
+    by_two = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("a", "b")}
+    hashed, drawn = house.add(an_event_type(**by_two)), house.add(an_event_type())
+    house.publish(hashed, [{"a": "x", "b": 1.50}])
+    house.publish(drawn, [{}])
+    assert [record.key for record in house.records(hashed) + house.records(drawn)] == ["x,1.5", None]
+
+
+def test_a_compaction_key_does_not_choose_the_partition(house):
+    """Compacted events are placed by their strategy, and kept under their compaction key. (P96, P97)"""
+    compacted = a_business_type(cleanup_policy=CleanupPolicy.COMPACT, partitions=8, **BY_KEY)
+    house.add(compacted)
+    house.publish(compacted, [tombstone("one", k="Hello"), tombstone("one", k="a")])
+    assert [record.key for record in house.records(compacted, 2) + house.records(compacted, 97 % 8)] == ["one", "one"]
+
+
+def test_repartitioning_takes_effect_at_once(house):
+    """With more partitions, hashes point elsewhere. (P94)"""
+    event_type = house.add(an_event_type(partitions=8, **BY_KEY))
+    house.publish(event_type, [{"k": "Hello"}])
+    house.log.add_partitions(event_type.timeline.topic, 12)
+    wider = replace(event_type, timelines=(replace(event_type.timeline, partitions=12),))
+    house.event_types.replace(event_type, wider)
+    house.publish(event_type, [{"k": "Hello"}])
+    assert (len(house.records(event_type, 2)), len(house.records(event_type, 10))) == (1, 1)
+
+
+def test_directed_events(house):
+    """A batch for one subscription has its id on every record. (P127)"""
+    event_type = house.add(an_event_type())
+    house.publish(event_type, [{}, {}], directed_to="the-subscription")
+    assert [record.directed_to for record in house.records(event_type)] == ["the-subscription"] * 2
+
+
+def test_partitions_succeed_and_fail_one_by_one(house):
+    """What one partition refuses does not keep the others from storing; every item says what became of it.
+
+    (P3, P111, P115, P116)
+    """
+    event_type = house.add(an_event_type(partitions=2))
+    house.log.refusing = {1: "timed out"}
+    house.draws = [0, 1, 0]
+    outcome = house.publish(event_type, [{"n": 1}, {"n": 2}, {"n": 3}])
+    assert outcome.verdict is Verdict.NOT_ALL_STORED
+    assert steps(outcome) == [("submitted", "publishing"), ("failed", "publishing"), ("submitted", "publishing")]
+    assert the_failure(outcome)[1] == "timed out"
+    assert house.texts(event_type, 0) == ['{"n":1}', '{"n":3}']
+
+
+def test_all_may_fail(house):
+    """When nothing could be stored the answer is in the same form. (P112, P113)"""
+    event_type = house.add(an_event_type())
+    house.log.refusing = {0: "timed out"}
+    outcome = house.publish(event_type, [{}, {}])
+    assert outcome.verdict is Verdict.NOT_ALL_STORED
+    assert steps(outcome) == [("failed", "publishing")] * 2
+
+
+def test_a_log_that_does_not_answer(house):
+    """When the log is out of reach all items failed; none is left between two steps. (P111, P112, P114)"""
+    event_type = house.add(an_event_type())
+    house.log.troubles = [Unavailable("no route to the log")]
+    outcome = house.publish(event_type, [{}, {}])
+    assert steps(outcome) == [("failed", "publishing")] * 2
+    assert {item.detail for item in outcome.items} == {"internal error"}
+
+
+def moved(house, event_type):
+    """The event type after a switch of timelines, with an open topic; other processes do this."""
+    following = a_timeline(order=2, partitions=event_type.timeline.partitions)
+    house.log.create_topic(following.topic, following.partitions)
+    return replace(event_type, timelines=(*event_type.timelines, following))
+
+
+@pytest.mark.parametrize("signal", [SealedTopic, UnknownTopic])
+def test_events_follow_a_switch_of_timelines(house, signal):
+    """A batch that meets a closed timeline waits for the next one, and goes there whole. (P53)"""
+    event_type = house.add(a_business_type(partitions=2))
+    house.log.troubles = [signal()]
+    following = moved(house, event_type)
+
+    def finish() -> None:
+        if len(house.pauses) == 3:
+            house.event_types.replace(event_type, following)
+
+    house.while_waiting = finish
+    assert house.publish(event_type, [{"metadata": metadata()}]).verdict is Verdict.STORED
+    assert len(house.pauses) == 3
+    assert house.stored(following)[0]["metadata"]["eid"] == EID
+    assert house.records(event_type) == []
+
+
+def test_maintenance_that_takes_too_long(house):
+    """After forty seconds of waiting the client is asked to come again. (P53)"""
+    event_type = house.add(an_event_type())
+    house.log.seal_topic(event_type.timeline.topic)
+    with pytest.raises(TryLater) as caught:
+        house.publish(event_type, [{}])
+    assert caught.value.detail == "Event type is currently in maintenance, please repeat request"
+    assert sum(house.pauses) == pytest.approx(40, abs=0.1)
+
+
+def test_an_event_type_deleted_meanwhile(house):
+    """An event type that went away while it was remembered is not there. (P18)"""
+    event_type = house.add(an_event_type())
+    house.publish(event_type, [{}])
+    house.log.troubles = [UnknownTopic()]
+    house.event_types.remove(event_type)
+    with pytest.raises(NotFound):
+        house.publish(event_type, [{}])
+
+
+def test_tombstones(house):
+    """Deleting stores the key without a value, and neither validates nor enriches. (P2, P136, P137, P144)"""
+    event_type = house.add(a_compacted_type(**STRICT))
+    assert house.delete(event_type, [tombstone("one"), tombstone("")]).verdict is Verdict.STORED
+    assert house.records(event_type) == [Record(None, "one"), Record(None, "")]
+
+
+def test_tombstones_go_where_events_would(house):
+    """A tombstone is placed by the event type's strategy, and fails like an event if it cannot be. (P140)"""
+    hashed = house.add(a_compacted_type(partitions=8, **BY_KEY))
+    assert house.delete(hashed, [tombstone(k="Hello")]).verdict is Verdict.STORED
+    assert len(house.records(hashed, 2)) == 1
+    assert the_failure(house.delete(hashed, [tombstone()])) == ("partitioning", "field k doesn't exist.")
+
+    told = house.add(a_compacted_type(partitions=2, partition_strategy=PartitionStrategy.USER_DEFINED))
+    assert the_failure(house.delete(told, [tombstone()]))[0] == "partitioning"
+    body = {"metadata": {"partition": "1", "partition_compaction_key": "k"}}
+    assert house.delete(told, [body]).verdict is Verdict.STORED
+    assert len(house.records(told, 1)) == 1
+
+
+def test_tombstones_without_a_key(house):
+    """A tombstone that names no key makes the request one that cannot be read. (P140, P141)"""
+    event_type = house.add(a_compacted_type())
+    with pytest.raises(Malformed, match=r"partition_compaction_key.* not found"):
+        house.delete(event_type, [tombstone(), {"metadata": metadata()}])
+    assert house.log.appends == []
+
+
+@pytest.mark.parametrize("events", [[], [{}], [{}, {}, {}]])
+def test_deleting_from_what_is_not_compacted(house, events):
+    """Without compaction nothing can be deleted: every item is aborted, without a reason; none is an empty list.
+
+    (P138, P139)
+    """
+    outcome = house.delete(house.add(an_event_type()), events)
+    assert outcome.verdict is Verdict.REJECTED
+    assert steps(outcome) == [("aborted", "none")] * len(events)
+    assert all(item.detail == "" and item.partition is None for item in outcome.items)
+
+
+def test_tombstones_have_a_size_too(house):
+    """The size limit holds for tombstones. (P136)"""
+    event_type = house.add(a_compacted_type())
+    outcome = house.delete(event_type, [tombstone(), tombstone(much="x" * 999_000)])
+    assert steps(outcome) == [("aborted", "validating"), ("failed", "validating")]
+    assert the_failure(outcome)[1].startswith("Event too large: ")
+
+
+def test_deleting_meets_the_same_refusals(house):
+    """Unknown types, permission, unreadable bodies, maintenance, failing writes: all as in publishing. (P135)"""
+    event_type = house.add(a_compacted_type(authorization=lists(writer="ann")))
+    with pytest.raises(NotFound):
+        house.delete(an_event_type(name="not.there"), [])
+    with pytest.raises(NotPermitted):
+        house.delete(event_type, [], Subject("bob"))
+    with pytest.raises(Malformed):
+        house.delete(event_type, b"[1]", ANN)
+    house.log.refusing = {0: "timed out"}
+    assert house.delete(event_type, [tombstone()], ANN).verdict is Verdict.NOT_ALL_STORED
+    house.log.seal_topic(event_type.timeline.topic)
+    with pytest.raises(TryLater):
+        house.delete(event_type, [tombstone()], ANN)
+
+
+def test_features_are_only_asked_for_where_they_matter(house):
+    """An event type without an owner selector is published to whatever the features say. (P129)"""
+    house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
+    assert house.publish(house.add(an_event_type()), [{}], Subject("bob")).verdict is Verdict.STORED

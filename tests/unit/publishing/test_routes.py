@@ -1,0 +1,245 @@
+import json
+
+import httpx
+import pytest
+
+from nakadi.http.application import Application
+from nakadi.http.routes import publishing as routes
+from nakadi.http.security import nobody_is_asked
+from nakadi.model.administration import BlockedKind
+from nakadi.model.authorization import Attribute, Authorization, Subject
+from nakadi.model.event_type import CleanupPolicy
+from tests.support.builders import a_schema, an_event_type
+from tests.support.http import client_of
+from tests.support.publishing import EID, House, a_business_type, metadata
+
+ID = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
+
+
+class Door:
+    """The two routes over a house; `subject` is who asks."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.subject: Subject | None = None
+        found = routes.routes(house.publisher, house.permissions)
+        self._client = client_of(Application(found, self._authenticate))
+
+    def _authenticate(self, request):
+        return self.subject or nobody_is_asked(request)
+
+    def post(self, name: str, body: bytes = b"[{}]", to: str = "events", **headers: str) -> httpx.Response:
+        named = {key.replace("_", "-"): value for key, value in headers.items()}
+        return self._client.post(f"/event-types/{name}/{to}", content=body, headers=named)
+
+
+@pytest.fixture
+def door(house) -> Door:
+    return Door(house)
+
+
+@pytest.fixture
+def event_type(house):
+    return house.add(an_event_type(schema=a_schema('{"properties": {"a": {"type": "string"}}}'), partitions=2))
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    body = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert body["status"] == answer.status_code
+    assert body["title"]
+    return body["status"], body["detail"]
+
+
+def test_success_is_200_without_a_body(door, event_type):
+    """A stored batch is answered with 200 and nothing else. (P1, P3, P110)"""
+    answer = door.post(event_type.name, b'[{"a":"x"}]')
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert door.house.texts(event_type) == ['{"a":"x"}']
+
+
+def test_a_rejected_batch_is_422_with_items(door, event_type):
+    """Failures before storing are 422 and an array with all of each item. (P3, P116, P117, P118, P119, P121)"""
+    answer = door.post(event_type.name, json.dumps([{"metadata": {"eid": EID}}, {"a": 1}, {"metadata": 1}]).encode())
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == [
+        {"eid": EID, "partition": None, "publishing_status": "aborted", "step": "validating", "detail": ""},
+        {
+            "eid": "",
+            "partition": None,
+            "publishing_status": "failed",
+            "step": "validating",
+            "detail": "#/a: expected type: String, found: Integer",
+        },
+        {"eid": "", "partition": None, "publishing_status": "aborted", "step": "none", "detail": ""},
+    ]
+
+
+def test_a_failing_write_is_207_with_items(door, event_type):
+    """Failures while storing are 207 and an array, also when every item failed. (P3, P111, P112)"""
+    door.house.log.refusing = {1: "timed out"}
+    door.house.draws = [0, 1, 1]
+    answer = door.post(event_type.name, b"[{},{}]")
+    assert answer.status_code == 207
+    assert answer.headers["content-type"] == "application/json"
+    assert [item["publishing_status"] for item in answer.json()] == ["submitted", "failed"]
+    assert answer.json()[1] == {
+        "eid": "",
+        "partition": "1",
+        "publishing_status": "failed",
+        "step": "publishing",
+        "detail": "timed out",
+    }
+    assert door.post(event_type.name, b"[{}]").status_code == 207
+
+
+def test_everything_else_is_one_problem(door):
+    """All other failures are a Problem with the reason phrase as its title. (P4, P5)"""
+    answer = door.post("not.there")
+    assert problem(answer) == (404, 'EventType "not.there" does not exist.')
+    assert answer.json()["title"] == "Not Found"
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/json", "application/json; charset=utf-8", "x", ""])
+def test_the_content_type_does_not_matter(door, event_type, content_type):
+    """Whatever the content type, or none, the body is read as JSON in UTF-8. (P6, P7)"""
+    answer = door.post(event_type.name, '[{"a":"é"}]'.encode(), content_type=content_type)
+    assert answer.status_code == 200
+    assert door.house.texts(event_type) == ['{"a":"é"}']
+
+
+@pytest.mark.parametrize("charset", ["iso-8859-1", "utf-16"])
+def test_the_charset_does_not_matter(door, event_type, charset):
+    """The body is UTF-8 even where the content type says or implies another charset. (P7)"""
+    answer = door.post(event_type.name, '[{"a":"é"}]'.encode(), content_type=f"text/plain; charset={charset}")
+    assert answer.status_code == 200
+    assert door.house.texts(event_type) == ['{"a":"é"}']
+
+
+def test_a_form_is_read_as_what_it_holds(door, event_type):
+    """The content type that curl sends by default is no obstacle. (P8)"""
+    answer = door.post(event_type.name, content_type="application/x-www-form-urlencoded")
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/json", "image/gif, */*; q=.2", ""])
+def test_what_is_accepted_does_not_matter(door, event_type, accept):
+    """Success has no body, so that every client can accept it. (P1)"""
+    assert door.post(event_type.name, accept=accept).status_code == 200
+
+
+@pytest.mark.parametrize("to", ["events", "deleted-events"])
+@pytest.mark.parametrize("content_type", ["application/avro-binary", "application/avro-binary; charset=utf-8"])
+def test_avro_is_refused(door, event_type, content_type, to):
+    """Avro batches are refused before anything of them is read: this broker takes events as JSON.
+
+    Which makes the rules of Avro batches void. (P145, P146, P147, P148, P149, P150, P151, P152)
+    """
+    answer = door.post(event_type.name, b"\xc3\x01", to, content_type=content_type)
+    assert problem(answer) == (
+        415,
+        "Content type 'application/avro-binary' not supported: events are published as JSON",
+    )
+
+
+@pytest.mark.parametrize("to", ["events", "deleted-events"])
+def test_a_body_is_required(door, to):
+    """No body at all is malformed, whatever else is wrong. (P27, P14)"""
+    status, detail = problem(door.post("not.there", b"", to, X_CONSUMER_TAG=""))
+    assert status == 400
+    assert detail.startswith("Required request body is missing")
+
+
+def test_blanks_are_no_body(door, event_type):
+    """A body of blanks is malformed and no internal error. (P28)"""
+    assert problem(door.post(event_type.name, b" \n"))[0] == 400
+
+
+def test_unreadable_bodies(door, event_type):
+    """A body that cannot be read is 400 with the common prefix. (P22)"""
+    assert problem(door.post(event_type.name, b'[{"a":}]'))[1].startswith("Error occurred when parsing event(s). ")
+
+
+def test_a_body_is_read_before_its_event_type_is_looked_for(door):
+    """A malformed body sent to an unknown event type is 400. (P15, P14)"""
+    assert problem(door.post("not.there", b"{}"))[0] == 400
+
+
+@pytest.mark.parametrize("to", ["events", "deleted-events"])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(BlockedKind.PRODUCER_EVENT_TYPE, "blocked"), (BlockedKind.PRODUCER_APP, "ann")]
+)
+def test_blocked_producers(door, to, kind, name):
+    """Blocked types and applications are 403, before the body is read and whether the type exists or not.
+
+    (P14, P16, P48, P135)
+    """
+    door.subject = Subject("ann")
+    door.house.blacklist.block(kind, name)
+    assert problem(door.post("blocked", b"{}", to)) == (403, "Application or event type is blocked")
+    door.house.blacklist.unblock(kind, name)
+    assert problem(door.post("blocked", b"{}", to))[0] == 400
+
+
+def test_the_tag_is_read_before_producers_are_blocked(door):
+    """A bad consumer tag is 422 as a Problem, before anything else is looked at. (P14, P126)"""
+    door.house.blacklist.block(BlockedKind.PRODUCER_EVENT_TYPE, "blocked")
+    answer = door.post("blocked", b"{}", X_CONSUMER_TAG=" ")
+    assert problem(answer) == (422, "X-CONSUMER-TAG: is empty!")
+    assert answer.json()["title"] == "Unprocessable Entity"
+
+
+def test_a_tagged_batch(door, event_type):
+    """The tag directs the batch at one subscription. (P125, P127)"""
+    door.post(event_type.name, X_CONSUMER_TAG=f"CONSUMER_SUBSCRIPTION_ID={ID}")
+    assert [record.directed_to for record in door.house.records(event_type)] == [ID]
+
+
+def test_tags_say_nothing_of_tombstones(door):
+    """On deleting the tag is ignored, right or wrong. (P128)"""
+    compacted = door.house.add(an_event_type(cleanup_policy=CleanupPolicy.COMPACT))
+    body = json.dumps([{"metadata": metadata(partition_compaction_key="k")}]).encode()
+    for tag in ("", f"CONSUMER_SUBSCRIPTION_ID={ID}"):
+        assert door.post(compacted.name, body, "deleted-events", X_CONSUMER_TAG=tag).status_code == 200
+    assert [record.directed_to for record in door.house.records(compacted)] == [None, None]
+
+
+def test_permission_comes_after_existence(door):
+    """Without permission an unknown type is 404 and a known one 403, for empty batches too. (P14, P24, P50)"""
+    nobody = (Attribute("user", "nobody"),)
+    closed = door.house.add(an_event_type(authorization=Authorization(admins=nobody, readers=nobody, writers=nobody)))
+    door.subject = Subject("ann")
+    assert problem(door.post("not.there", b"[]"))[0] == 404
+    assert problem(door.post(closed.name, b"[]")) == (403, f"Access on WRITE event-type:{closed.name} denied")
+
+
+def test_maintenance_is_503(door, event_type):
+    """An event type that stays in maintenance is 503, and the client may try again. (P53)"""
+    door.house.log.seal_topic(event_type.timeline.topic)
+    answer = door.post(event_type.name)
+    assert problem(answer) == (503, "Event type is currently in maintenance, please repeat request")
+    assert answer.headers["retry-after"]
+
+
+def test_the_flow_id_comes_back_and_is_stored(door):
+    """The request's flow id is answered and kept with the events; without one, both have a new one. (P9, P100)"""
+    event_type = door.house.add(a_business_type())
+    body = json.dumps([{"metadata": metadata()}]).encode()
+    mine, new = door.post(event_type.name, body, X_Flow_ID="mine"), door.post(event_type.name, body)
+    assert mine.headers["x-flow-id"] == "mine"
+    assert len(new.headers["x-flow-id"]) == 24
+    stored = [event["metadata"]["flow_id"] for event in door.house.stored(event_type)]
+    assert stored == ["mine", new.headers["x-flow-id"]]
+
+
+def test_tombstones_over_http(door):
+    """Deleting is 200 without a body; what is not compacted is 422 with aborted items. (P2, P138, P139, P144)"""
+    compacted = door.house.add(an_event_type(cleanup_policy=CleanupPolicy.COMPACT_AND_DELETE))
+    body = json.dumps([{"metadata": metadata(partition_compaction_key="k")}]).encode()
+    stored = door.post(compacted.name, body, "deleted-events")
+    assert (stored.status_code, stored.content) == (200, b"")
+    other = door.house.add(an_event_type())
+    answer = door.post(other.name, body, "deleted-events")
+    assert (answer.status_code, [item["publishing_status"] for item in answer.json()]) == (422, ["aborted"])
+    assert door.post(other.name, b"[]", "deleted-events").json() == []

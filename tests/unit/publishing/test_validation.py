@@ -1,0 +1,348 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
+from nakadi.model.schema import SchemaType, Version
+from nakadi.publishing.outcome import Verdict
+from tests.support.builders import a_schema, an_event_type
+from tests.support.publishing import EID, House, a_business_type, metadata, steps, the_failure
+
+EID_PATTERN = "^[a-fA-F0-9]{8}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{12}$"
+SKU = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}
+
+
+def detail(house: House, event_type, event) -> str:
+    """What is wrong with an event, empty when nothing is."""
+    if event_type.name not in [each.name for each in house.event_types.all()]:
+        house.add(event_type)
+    outcome = house.publish(event_type, [event])
+    if outcome.verdict is Verdict.STORED:
+        return ""
+    step, found = the_failure(outcome)
+    assert step == "validating"
+    return found
+
+
+def a_data_type(schema=None, **changes):
+    return a_business_type(schema=schema, category=Category.DATA, **changes)
+
+
+def data_event(**changes):
+    return {"metadata": metadata(), "data_type": "order", "data_op": "C", "data": {}} | changes
+
+
+def test_events_of_no_category_follow_their_schema(house):
+    """Events of the category undefined are held against their schema as it stands. (P56, P57)"""
+    event_type = an_event_type(schema=a_schema(json.dumps(SKU)))
+    assert detail(house, event_type, {"sku": "1", "more": 1}) == ""
+    assert detail(house, event_type, {"more": 1}) == "#: required key [sku] not found"
+    assert detail(house, event_type, {"sku": 1}) == "#/sku: expected type: String, found: Integer"
+
+
+@pytest.mark.parametrize(
+    "sent", [{"metadata": 1}, {"metadata": {"eid": "x", "received_at": []}}, {"metadata": None}, {}]
+)
+def test_events_of_no_category_may_say_anything_of_themselves(house, sent):
+    """The category undefined has no rules for metadata. (P74)"""
+    assert detail(house, an_event_type(), sent) == ""
+
+
+def test_the_latest_schema_decides(house):
+    """After a change of the schema, events are held against the new one, and get its version. (P56, P100)"""
+    event_type = house.add(a_business_type())
+    house.publish(event_type, [{"metadata": metadata()}])
+    newer = house.event_types.get(event_type.name)
+    changed = a_business_type(
+        name=newer.name, id=newer.id, schema=SKU, version="2.0.0", timelines=newer.timelines, revision=newer.revision
+    )
+    house.event_types.replace(newer, changed)
+    assert detail(house, event_type, {"metadata": metadata()}) == "#: required key [sku] not found"
+    assert detail(house, event_type, {"metadata": metadata(), "sku": "1"}) == ""
+    assert [event["metadata"]["version"] for event in house.stored(event_type)] == ["1.0.0", "2.0.0"]
+
+
+def test_business_events_need_metadata(house):
+    """A business event is an object with metadata beside what its schema says. (P58, P73)"""
+    event_type = a_business_type(schema=SKU)
+    assert detail(house, event_type, {"sku": "1", "metadata": metadata(), "more": 1}) == ""
+    assert detail(house, event_type, {"sku": "1"}) == "#: required key [metadata] not found"
+    assert detail(house, event_type, {"metadata": metadata()}) == "#: required key [sku] not found"
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({}, ""),
+        ({"data_op": "U"}, ""),
+        ({"data_op": "D"}, ""),
+        ({"data_op": "S"}, ""),
+        ({"data_op": "X"}, "#/data_op: X is not a valid enum value"),
+        ({"data_type": 1}, "#/data_type: expected type: String, found: Integer"),
+        ({"data": {"sku": 1}}, "#/data/sku: expected type: String, found: Integer"),
+        ({"sku": "1"}, "#: extraneous key [sku] is not permitted"),
+    ],
+)
+def test_data_events_have_an_envelope(house, changes, wrong):
+    """The schema speaks of `data`; around it are type, operation and metadata, and nothing else. (P59)"""
+    schema = {"properties": {"sku": {"type": "string"}}}
+    assert detail(house, a_data_type(schema), data_event(**changes)) == wrong
+
+
+@pytest.mark.parametrize("missing", ["metadata", "data_type", "data_op", "data"])
+def test_data_events_need_all_of_it(house, missing):
+    """Each part of the envelope is required. (P59)"""
+    event = data_event()
+    del event[missing]
+    assert detail(house, a_data_type(), event) == f"#: required key [{missing}] not found"
+
+
+@pytest.mark.parametrize(
+    ("mode", "wrong"),
+    [
+        (CompatibilityMode.COMPATIBLE, "#: extraneous key [more] is not permitted"),
+        (CompatibilityMode.FORWARD, ""),
+        (CompatibilityMode.NONE, ""),
+    ],
+)
+def test_only_compatible_types_are_closed(house, mode, wrong):
+    """In the mode compatible what the schema does not name is refused, metadata excepted. (P60, P61)"""
+    event_type = a_business_type(schema=SKU, compatibility_mode=mode)
+    assert detail(house, event_type, {"sku": "1", "metadata": metadata()}) == ""
+    assert detail(house, event_type, {"sku": "1", "metadata": metadata(), "more": 1}) == wrong
+
+
+PERMITTED = {
+    "eid": EID.upper(),
+    "occurred_at": "2026-11-21T12:00:00Z",
+    "event_type": "order.created",
+    "partition": "17",
+    "parent_eids": [EID],
+    "flow_id": "",
+    "span_ctx": {"a": "b"},
+}
+
+
+def test_all_that_metadata_may_hold(house):
+    """Every permitted member of the metadata can be sent. (P62, P64)"""
+    event_type = a_business_type(name="order.created")
+    assert detail(house, event_type, {"metadata": PERMITTED}) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"eid": "x"}, f"#/metadata/eid: string [x] does not match pattern {EID_PATTERN}"),
+        ({"eid": 1}, "#/metadata/eid: expected type: String, found: Integer"),
+        ({"event_type": "other"}, "#/metadata/event_type: other is not a valid enum value"),
+        ({"partition": 1}, "#/metadata/partition: expected type: String, found: Integer"),
+        ({"parent_eids": ["x"]}, f"#/metadata/parent_eids/0: string [x] does not match pattern {EID_PATTERN}"),
+        ({"flow_id": None}, "#/metadata/flow_id: expected type: String, found: Null"),
+        ({"span_ctx": {"a": 1}}, "#/metadata/span_ctx/a: expected type: String, found: Integer"),
+        ({"occurred_at": 1}, "#/metadata/occurred_at: expected type: String, found: Integer"),
+        ({"received_at": "x"}, "#/metadata: extraneous key [received_at] is not permitted"),
+        ({"version": "1.0.0"}, "#/metadata: extraneous key [version] is not permitted"),
+        ({"published_by": "x"}, "#/metadata: extraneous key [published_by] is not permitted"),
+        ({"schema_version": "1"}, "#/metadata: extraneous key [schema_version] is not permitted"),
+        ({"partition_compaction_key": "k"}, "#/metadata: extraneous key [partition_compaction_key] is not permitted"),
+    ],
+)
+def test_what_metadata_may_not_hold(house, changes, wrong):
+    """Metadata are closed, and each member has its form. (P62, P63, P64, P65, P72)"""
+    assert detail(house, a_business_type(name="order.created"), {"metadata": PERMITTED | changes}) == wrong
+
+
+@pytest.mark.parametrize("policy", [CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE])
+def test_compacted_events_need_their_key(house, policy):
+    """With a compacting policy the compaction key is required, and is not empty. (P62)"""
+    event_type = a_business_type(cleanup_policy=policy)
+    assert detail(house, event_type, {"metadata": metadata(partition_compaction_key="k")}) == ""
+    missing = "#/metadata: required key [partition_compaction_key] not found"
+    assert detail(house, event_type, {"metadata": metadata()}) == missing
+    empty = "#/metadata/partition_compaction_key: expected minLength: 1, actual: 0"
+    assert detail(house, event_type, {"metadata": metadata(partition_compaction_key="")}) == empty
+
+
+@pytest.mark.parametrize("category", [Category.BUSINESS, Category.DATA])
+@pytest.mark.parametrize("sent", [None, 1, "x", [], {}, {"eid": 1}, {"occurred_at": "2026-11-21T12:00:00Z"}])
+def test_items_tell_of_missing_metadata(house, category, sent):
+    """An event without usable metadata is an item that failed, and no request that cannot be read. (P73)"""
+    event_type = a_business_type(category=category)
+    event = data_event(metadata=sent) if category is Category.DATA else {"metadata": sent}
+    assert detail(house, event_type, event).startswith("#")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2026-11-21T12:00:00Z",
+        "2026-11-21t12:00:00z",
+        "2026-11-21T12:00:00.1+18:00",
+        "2026-11-21T12:00:00.123456789-05:30",
+        "2024-02-29T23:59:59Z",
+        "2026-11-21T12:00:57.Z",
+        "+12026-11-21T12:00:00Z",
+    ],
+)
+def test_moments(house, moment):
+    """Moments with an offset and up to nine digits are taken, and stored to the letter. (P67, P69, P101)"""
+    event_type = house.add(a_business_type())
+    assert detail(house, event_type, {"metadata": metadata(occurred_at=moment)}) == ""
+    assert house.stored(event_type)[0]["metadata"]["occurred_at"] == moment
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "",
+        "2026-11-21T12:00:00",
+        "2026-11-21T12:00Z",
+        "2026-11-21 12:00:00Z",
+        "2026-11-21T12:00:00+0100",
+        "2026-11-21T12:00:00+01:00:00",
+        "2026-11-21T12:00:00.1234567890Z",
+        "2026-11-21T24:00:00Z",
+        "2026-11-21T12:00:60Z",
+        "2026-02-30T12:00:00Z",
+        "2025-02-29T12:00:00Z",
+        "2026-11-21T12:00:00+18:01",
+    ],
+)
+def test_what_is_no_moment(house, moment):
+    """What is no moment fails the event, with the parser's reason behind the contract's words. (P66, P68)"""
+    found = detail(house, a_business_type(), {"metadata": metadata(occurred_at=moment)})
+    assert found.startswith("#/metadata/occurred_at:must be a valid date-time ")
+
+
+def test_the_moment_is_looked_at_after_the_schema(house):
+    """An event against the schema is told so, also when its moment is none. (P66, P14)"""
+    event = {"metadata": metadata(occurred_at="now"), "sku": 1}
+    assert detail(house, a_business_type(schema=SKU), event) == "#/sku: expected type: String, found: Integer"
+
+
+@pytest.mark.parametrize(
+    ("format_name", "value", "wrong"),
+    [
+        ("date-time", "2026-11-21T12:00:00Z", ""),
+        ("iso-4217", "EUR", ""),
+        ("ISO-4217", "EUR", ""),
+        ("iso-4217", "XYZ", "#/v: [XYZ] is not a valid alphabetic ISO 4217 currency code"),
+        ("ISO-4217", "eur", "#/v: [eur] is not a valid alphabetic ISO 4217 currency code"),
+    ],
+)
+def test_formats_in_schemas(house, format_name, value, wrong):
+    """Schemas may ask for moments and for currencies. (P70)"""
+    event_type = an_event_type(schema=a_schema(json.dumps({"properties": {"v": {"format": format_name}}})))
+    assert detail(house, event_type, {"v": value}) == wrong
+    assert detail(house, event_type, {"v": "now"})
+
+
+def test_all_violations_are_told(house):
+    """Several violations are counted in the first line, and follow one by one. (P71, P72)"""
+    schema = {
+        "properties": {"a": {"type": "string"}, "b": {"minLength": 1}, "c": {"enum": ["x"]}},
+        "required": ["d"],
+    }
+    event_type = an_event_type(schema=a_schema(json.dumps(schema)))
+    first, *others = detail(house, event_type, {"a": 1.5, "b": "", "c": "y"}).split("\n")
+    assert first == "#: 4 schema violations found"
+    assert sorted(others) == [
+        "#/a: expected type: String, found: Double",
+        "#/b: expected minLength: 1, actual: 0",
+        "#/c: y is not a valid enum value",
+        "#: required key [d] not found",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (1, "Integer"),
+        (2**40, "Long"),
+        (1.5, "Double"),
+        (True, "Boolean"),
+        ({}, "JSONObject"),
+        ([], "JSONArray"),
+        (None, "Null"),
+    ],
+)
+def test_kinds_are_named_as_in_java(house, value, name):
+    """The kind that was found has its Java name. (P72)"""
+    event_type = an_event_type(schema=a_schema('{"properties": {"a": {"type": "string"}}}'))
+    assert detail(house, event_type, {"a": value}) == f"#/a: expected type: String, found: {name}"
+
+
+def with_avro(event_type, version):
+    avro = a_schema('{"type": "record"}', type=SchemaType.AVRO, version=Version.parse(version))
+    return replace(event_type, schema=avro)
+
+
+def test_a_type_without_any_json_schema(house):
+    """JSON events of a type that never had a JSON schema fail, all of them. (P75, P104)"""
+    event_type = house.add(with_avro(a_business_type(name="avro.only"), "1.0.0"))
+    outcome = house.publish(event_type, [{"metadata": metadata()}, {}])
+    assert the_failure(outcome) == ("validating", "No json_schema found for event type: avro.only")
+    assert steps(outcome) == [("failed", "validating"), ("aborted", "none")]
+
+
+def test_a_type_that_moved_away_from_json_schemas(house):
+    """JSON events go on being held against the last JSON schema, and get its version. (P76)"""
+    event_type = house.add(a_business_type(schema=SKU, version="1.1.0"))
+    house.event_types.replace(event_type, with_avro(event_type, "2.0.0"))
+    assert detail(house, event_type, {"metadata": metadata()}) == "#: required key [sku] not found"
+    assert detail(house, event_type, {"metadata": metadata(), "sku": "1"}) == ""
+    assert house.stored(event_type)[0]["metadata"]["version"] == "1.1.0"
+
+
+def test_what_is_not_looked_at(house):
+    """Ids may repeat, parents need not exist, ordering fields may be missing, and the future is no matter. (P77)"""
+    event_type = a_business_type(ordering_key_fields=("at",), ordering_instance_ids=("id",))
+    event = {"metadata": metadata(parent_eids=[EID], occurred_at="2999-01-01T00:00:00Z")}
+    assert detail(house, event_type, event) == detail(house, event_type, event) == ""
+
+
+def sized(bytes_in_all: int, **members) -> str:
+    """An event's text of this size, most of it blanks that are not stored."""
+    text = json.dumps({"a": "x"} | members)
+    return text[:-1] + " " * (bytes_in_all - len(text)) + "}"
+
+
+@pytest.mark.parametrize("around", ["[{}]", "[,{}]", '[{{"a": "x"}}, {}]'])
+def test_the_largest_event(house, around):
+    """An event of exactly the limit is fine, counted with the blanks in it. (P37, P38)"""
+    event_type = house.add(an_event_type())
+    body = around.format(sized(999_000)).encode()
+    assert house.publish(event_type, body).verdict is Verdict.STORED
+    assert house.texts(event_type)[-1] == '{"a":"x"}'
+
+
+def test_an_event_above_the_limit(house):
+    """One byte more fails the event, and tells the sizes. (P38)"""
+    event_type = house.add(an_event_type())
+    outcome = house.publish(event_type, f'[{{"a":"x"}},{sized(999_001)},{{}}]'.encode())
+    assert steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]
+    assert the_failure(outcome)[1] == "Event too large: 999001 bytes, max size is 999000 bytes"
+
+
+def test_sizes_are_looked_at_last(house):
+    """Of an event that is both wrong and too large, the schema is told; of a later one, nothing. (P14, P38)"""
+    event_type = house.add(an_event_type(schema=a_schema('{"properties": {"a": {"type": "string"}}}')))
+    body = f'[{sized(999_001, a=1)},{{"a":1}}]'.encode()
+    assert the_failure(house.publish(event_type, body))[1] == "#/a: expected type: String, found: Integer"
+
+
+def test_enrichment_may_go_beyond_the_limit(house):
+    """What the broker adds does not count. (P39)"""
+    event_type = house.add(a_business_type())
+    text = json.dumps({"metadata": metadata(), "a": ""}, separators=(",", ":"))
+    text = text.replace('"a":""', f'"a":"{"x" * (999_000 - len(text))}"')
+    assert house.publish(event_type, f"[{text}]".encode()).verdict is Verdict.STORED
+    assert len(house.texts(event_type)[0]) > 999_000
+
+
+def test_many_events(house):
+    """There is no limit on how many events, or how many bytes in all, come at once. (P40)"""
+    event_type = house.add(an_event_type())
+    events = [{"a": "x" * 200} for _ in range(10_000)]
+    assert house.publish(event_type, events).verdict is Verdict.STORED
