@@ -11,7 +11,6 @@ from nakadi.http import openapi
 from nakadi.http.routing import Route
 from nakadi.settings import Settings
 
-
 # These read a body of any other content type as JSON.
 REFUSE_AVRO = ("publish_events", "delete_events")
 
