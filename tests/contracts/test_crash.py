@@ -1,0 +1,73 @@
+"""What survives a process that is killed."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from nakadi.clock import SystemClock
+from nakadi.eventlogs import open_event_log
+from tests.support.publish_until_killed import PARTITIONS, TOPIC
+
+ROOT = Path(__file__).parents[2]
+KILLS = 22
+
+
+def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, capsys):
+    """Killed at random moments under load, the log keeps every acknowledged event, once, in order, without gaps."""
+    url = f"sqlite:///{tmp_path}/nakadi.db"
+    acknowledged: dict[int, list[str]] = defaultdict(list)
+    for run in range(KILLS):
+        for line in lines_until_killed(url, run):
+            partition, *names = line.split()
+            acknowledged[int(partition)] += names
+    log = open_event_log(url, SystemClock())
+    found = {partition: everything_in(log, partition) for partition in range(PARTITIONS)}
+    log.close()
+
+    lost = sum(len(set(names) - set(found[partition])) for partition, names in acknowledged.items())
+    total = sum(len(names) for names in acknowledged.values())
+    with capsys.disabled():
+        print(f"\nkilled {KILLS} times: acknowledged {total} found {total - lost} lost {lost}")
+    assert lost == 0
+    assert total > KILLS
+    for names in found.values():
+        assert len(set(names)) == len(names)
+        for publisher in {tuple(name.split(".")[:2]) for name in names}:
+            mine = [tuple(map(int, name.split(".")[2:])) for name in names if tuple(name.split(".")[:2]) == publisher]
+            assert mine == sorted(mine)
+            # An append is there whole: the last of its events tells how many there were.
+            assert dict(mine) == {number: number % 3 for number, _ in mine}
+
+
+def lines_until_killed(url: str, run: int) -> list[str]:
+    """Start a publisher, kill it at a random moment, and answer what it said was acknowledged."""
+    command = [sys.executable, str(ROOT / "tests/support/publish_until_killed.py"), url, str(run)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "layers/nakadi/python")}
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process,
+        ThreadPoolExecutor(1) as reader,
+    ):
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            rest = reader.submit(process.stdout.read)
+            time.sleep(random.uniform(0.0, 0.25))
+        finally:
+            process.kill()
+    said = rest.result().decode()
+    return said[: said.rfind("\n") + 1].splitlines()
+
+
+def everything_in(log, partition: int) -> list[str]:
+    """The names in the order of their offsets, which leave no gap."""
+    names: list[str] = []
+    end = log.bounds(TOPIC, [partition])[partition].next
+    while len(names) < end:
+        found = log.read(TOPIC, partition, len(names))
+        assert [event.offset for event in found.events] == list(range(len(names), found.next_offset))
+        names += [event.record.value.decode().strip('"') for event in found.events]
+    return names

@@ -1,0 +1,43 @@
+"""A program that publishes from several threads and says what was acknowledged, until somebody kills it.
+
+    python publish_until_killed.py URL RUN
+
+It prints `ready`, then a line per acknowledged append: topic, partition, and the events' names. A line is printed by
+one call, so that a killed process leaves whole lines, or one half at the end.
+"""
+
+import itertools
+import os
+import sys
+import threading
+
+from nakadi.clock import SystemClock
+from nakadi.eventlogs import open_event_log
+from nakadi.model.events import Record, Stored
+
+THREADS = 6
+PARTITIONS = 3
+TOPIC = "crash"
+
+
+def main(url: str, run: str) -> None:
+    log = open_event_log(url, SystemClock())
+    log.create_topic(TOPIC, PARTITIONS)
+    os.write(1, b"ready\n")
+
+    def publish(thread: int) -> None:
+        for number in itertools.count():
+            names = [f"{run}.{thread}.{number}.{index}" for index in range(1 + number % 3)]
+            partitions = {thread % PARTITIONS, number % PARTITIONS}
+            batches = {partition: [Record(f'"{name}"'.encode()) for name in names] for partition in partitions}
+            fates = log.append(TOPIC, batches)
+            stored = [partition for partition, fate in fates.items() if fate == Stored()]
+            os.write(1, "".join(f"{partition} {' '.join(names)}\n" for partition in stored).encode())
+
+    for thread in range(THREADS):
+        threading.Thread(target=publish, args=(thread,), daemon=True).start()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
