@@ -12,7 +12,8 @@ from nakadi.http.application import flow_of_this_request
 
 # Nothing logs tokens on purpose. This is for the day when one stands in the text of somebody's exception.
 SECRETS = re.compile(
-    r"(?P<said>\b(?:bearer|basic)\s+|\bauthorization['\"]?\s*[:=]\s*b?['\"]?(?:bearer\s+|basic\s+)?)[^\s'\",;]+"
+    r"(?P<said>\bauthorization['\"]?\s*[:=]\s*(?:b?['\"])?(?:bearer\s+|basic\s+)?)[^\s'\",;]+"
+    r"|(?P<scheme>\b(?:bearer|basic)\s+)[^\s'\",;]{6,}"
     r"|\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*",
     re.IGNORECASE,
 )
@@ -28,7 +29,7 @@ def set_up(*, json_lines: bool, level: str, access_log: bool) -> None:
 
 
 def without_secrets(text: str) -> str:
-    return SECRETS.sub(lambda found: f"{found['said'] or ''}***", text)
+    return SECRETS.sub(lambda found: f"{found['said'] or found['scheme'] or ''}***", text)
 
 
 class Readable(logging.Formatter):

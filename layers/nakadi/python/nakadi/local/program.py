@@ -107,10 +107,10 @@ def _see_that_it_is_writable(folder: Path) -> None:
 
 
 def _listening(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise CannotStart(f"There is no port {port}: they go from 0 to 65535.")
     try:
         return listen(host, port)
-    except OverflowError:
-        raise CannotStart(f"There is no port {port}: they go from 0 to 65535.") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise CannotStart(f"Port {port} is in use: stop who has it, or choose another with --port.") from error

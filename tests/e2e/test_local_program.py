@@ -1,0 +1,150 @@
+"""The program as people use it: started in a terminal, asked with curl, ended with Ctrl-C."""
+
+import json
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.support.processes import ENVIRONMENT
+from tests.support.wire import Wire
+
+EVENT_TYPE = {
+    "name": "kept.thing",
+    "owning_application": "me",
+    "category": "undefined",
+    "schema": {"type": "json_schema", "schema": "{}"},
+}
+
+
+class Program:
+    def __init__(self, process):
+        self.process = process
+        self.greeting = ""
+        while "Ctrl-C ends it." not in self.greeting:
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            self.greeting += line
+        self.url = re.search(r"ready at (\S+)", self.greeting)[1]
+
+    def end(self, how=signal.SIGINT):
+        """End it, and return its exit code and what it wrote to stderr."""
+        self.process.send_signal(how)
+        _, said = self.process.communicate(timeout=10)
+        return self.process.returncode, said
+
+
+@contextmanager
+def started(*arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0", *arguments],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Program(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_it_says_what_it_serves_and_where_things_are_kept(tmp_path):
+    """The greeting names the address and the data file."""
+    with started("--data", str(tmp_path / "new" / "folder")) as program:
+        assert f"Everything is kept in {tmp_path / 'new' / 'folder' / 'nakadi.db'}\n" in program.greeting
+        assert httpx.get(f"{program.url}/health").text == "OK"
+
+        assert program.end() == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
+def test_its_curl_lines_work_when_pasted():
+    """Each line of the greeting that begins with curl does what it should."""
+    with started("--engine", "memory") as program:
+        lines = [line for line in program.greeting.splitlines() if line.startswith("  curl ")]
+        answers = [
+            subprocess.run(f"{line} -sf", shell=True, capture_output=True, text=True, check=True).stdout
+            for line in lines
+        ]
+
+    assert len(lines) == 3
+    assert answers[0] == "OK"
+    assert [each["name"] for each in json.loads(answers[2])] == ["hello.world"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_cleanly_with_a_client_connected(how):
+    """Ctrl-C ends it without a trace, though clients are connected."""
+    with started("--engine=memory") as program, Wire(program.url) as wire:
+        wire.send("GET /health HTTP/1.1").response()
+        began = time.monotonic()
+
+        assert program.end(how) == (0, "")
+        assert time.monotonic() - began < 2
+
+
+def test_what_was_said_is_known_after_it_was_killed(tmp_path):
+    """A broker that is killed in the middle of things knows at its next start what it had answered for."""
+    with started("--data", str(tmp_path)) as program:
+        assert httpx.post(f"{program.url}/event-types", json=EVENT_TYPE).status_code == 201
+        program.end(signal.SIGKILL)
+
+    began = time.monotonic()
+    with started("--data", str(tmp_path)) as program:
+        took = time.monotonic() - began
+        names = [each["name"] for each in httpx.get(f"{program.url}/event-types").json()]
+
+    assert names == ["kept.thing"]
+    assert took < 2
+
+
+def test_a_file_of_a_newer_version_is_left_alone(tmp_path):
+    """A data file that a newer version wrote is refused in one sentence."""
+    with started("--data", str(tmp_path)) as program:
+        program.end()
+    with sqlite3.connect(tmp_path / "nakadi.db") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+    command = [sys.executable, "-m", "nakadi.local", "--port=0", "--data", str(tmp_path)]
+    run = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=10)
+
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert "was written by a newer version of this broker" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_its_logs_can_be_read_by_machines():
+    """With `--log-format json` and the access log, a request is a JSON line with its flow id, and no token is in it."""
+    with started("--engine=memory", "--log-format=json", "--access-log") as program:
+        headers = {"X-Flow-Id": "f-1", "Authorization": "Bearer very-secret-token"}
+        httpx.get(f"{program.url}/event-types?access_token=hush-hush", headers=headers)
+        _, said = program.end()
+
+    (line,) = [json.loads(each) for each in said.splitlines()]
+    assert (line["level"], line["logger"], line["flow_id"]) == ("INFO", "nakadi.access", "f-1")
+    assert line["message"].startswith("GET /event-types 200 ")
+    assert "very-secret-token" not in said
+    assert "hush-hush" not in said
+
+
+def test_it_is_quiet_by_default():
+    """Without being asked, it writes nothing about requests, not even about rubbish."""
+    with started("--engine=memory") as program:
+        httpx.get(f"{program.url}/event-types")
+        with Wire(program.url) as wire:
+            wire.socket.sendall(b"rubbish\r\n\r\n")
+            assert wire.response()[0] == 400
+
+        assert program.end() == (0, "")

@@ -1,0 +1,72 @@
+"""A whole broker inside another program."""
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+
+EVENT_TYPE = {
+    "name": "hello.world",
+    "owning_application": "me",
+    "category": "undefined",
+    "schema": {"type": "json_schema", "schema": "{}"},
+}
+
+
+def names_at(broker):
+    return [each["name"] for each in httpx.get(f"{broker.url}/event-types").json()]
+
+
+def test_a_broker_lives_as_long_as_its_block():
+    """Within the block there is a broker at its address; after it there is none."""
+    with Broker() as broker:
+        assert httpx.post(f"{broker.url}/event-types", json=EVENT_TYPE).status_code == 201
+        assert names_at(broker) == ["hello.world"]
+
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(broker.url)
+
+
+def test_two_brokers_know_nothing_of_each_other():
+    """Several brokers may live at once, each with its own port and its own memory."""
+    with Broker() as first, Broker() as second:
+        httpx.post(f"{first.url}/event-types", json=EVENT_TYPE)
+
+        assert first.url != second.url
+        assert names_at(second) == []
+
+
+def test_settings_are_keywords():
+    """Settings are given as keywords."""
+    with Broker(default_partitions=3) as broker:
+        httpx.post(f"{broker.url}/event-types", json=EVENT_TYPE)
+
+        assert len(httpx.get(f"{broker.url}/event-types/hello.world/partitions").json()) == 3
+
+
+def test_an_unknown_setting_is_a_mistake():
+    """A keyword that is no setting is refused."""
+    with pytest.raises(TypeError, match="partitionz"):
+        Broker(partitionz=3)
+
+
+def test_what_a_broker_learned_can_be_kept(tmp_path):
+    """With a file for its registry and log, a broker knows tomorrow what it learned today."""
+    url = f"sqlite:///{tmp_path / 'nakadi.db'}"
+    with Broker(registry=url, event_log=url) as broker:
+        httpx.post(f"{broker.url}/event-types", json=EVENT_TYPE)
+
+    with Broker(registry=url, event_log=url) as broker:
+        assert names_at(broker) == ["hello.world"]
+
+
+def test_a_port_in_use_leaves_nothing_open(tmp_path):
+    """A broker that cannot have its port fails, and the data file is free for the next."""
+    url = f"sqlite:///{tmp_path / 'nakadi.db'}"
+    with Broker() as broker:
+        port = int(broker.url.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use"):
+            Broker(port=port, registry=url, event_log=url)
+
+    with Broker(port=port, registry=url, event_log=url) as again:
+        assert httpx.get(f"{again.url}/health").text == "OK"

@@ -1,0 +1,79 @@
+"""What the program writes about itself."""
+
+import json
+import logging
+
+import pytest
+
+from nakadi.http.application import flow_of_this_request
+from nakadi.local.logs import JsonLines, Readable, without_secrets
+
+TOKEN = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl-_x"
+
+
+@pytest.fixture
+def flow():
+    token = flow_of_this_request.set("flow-1")
+    yield
+    flow_of_this_request.reset(token)
+
+
+def record(message, *arguments, exc_info=None):
+    return logging.LogRecord("nakadi.test", logging.ERROR, __file__, 1, message, arguments, exc_info)
+
+
+def failed(message):
+    error = RuntimeError(message)
+    return RuntimeError, error, error.__traceback__
+
+
+@pytest.mark.usefixtures("flow")
+def test_a_line_for_machines_is_json():
+    """A line is one JSON object with time, level, logger, message and the flow id of the request."""
+    fields = json.loads(JsonLines().format(record("%s failed\n%s", "it", "badly")))
+
+    assert fields.pop("time").endswith("+00:00")
+    assert fields == {"level": "ERROR", "logger": "nakadi.test", "message": "it failed\nbadly", "flow_id": "flow-1"}
+
+
+def test_a_fault_is_in_the_same_line():
+    """A trace is a member of the object, not lines behind it."""
+    line = JsonLines().format(record("oh", exc_info=failed("broken")))
+
+    assert "\n" not in line
+    assert "RuntimeError: broken" in json.loads(line)["exception"]
+    assert "flow_id" not in json.loads(line)
+
+
+@pytest.mark.usefixtures("flow")
+def test_a_line_for_people_is_readable():
+    """A line has time, level and message; the flow id stands at its end, before the trace."""
+    first, *trace = Readable().format(record("oh", exc_info=failed("broken"))).split("\n")
+
+    assert first.endswith(" ERROR   oh  [flow-1]")
+    assert trace[-1] == "RuntimeError: broken"
+
+
+@pytest.mark.parametrize("form", [JsonLines(), Readable()])
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"Authorization: Bearer {TOKEN}",
+        "authorization: Basic YW5uOnNlY3JldA==",
+        "{'Authorization': 'Bearer opaque-token-123'}",
+        "headers=[(b'authorization', 'x')] bearer opaque-token-123",
+        f"cannot decode {TOKEN}!",
+    ],
+)
+def test_secrets_are_never_written(form, said):
+    """A token is cut out of every line, should it ever get into one, of the message and of the trace."""
+    line = form.format(record("%s", said, exc_info=failed(said)))
+
+    assert not any(secret in line for secret in (TOKEN, "YW5uOnNlY3JldA", "opaque-token-123"))
+    assert "***" in line
+
+
+def test_what_is_no_secret_stays():
+    """Words that only look like the talk about secrets stay."""
+    for text in ("the bearer of bad news", "Basic rules", "authorizations changed", "GET /event-types 200"):
+        assert without_secrets(text) == text

@@ -1,0 +1,81 @@
+"""The program's start: what it says, and why it may refuse."""
+
+import socket
+
+import pytest
+
+from nakadi.local.program import main
+
+SENTENCE = "The broker cannot start. "
+
+
+def refused(capsys, *arguments):
+    """What is said on stderr by a program that must not start."""
+    assert main([*arguments]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(SENTENCE)
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_a_port_in_use_is_told_in_a_sentence(capsys, tmp_path):
+    """Who has the port is not our business; that it is taken, and what to do, is."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        assert f"Port {port} is in use" in refused(capsys, "--port", str(port), "--data", str(tmp_path / "d"))
+    assert not (tmp_path / "d" / "nakadi.db").exists()
+
+
+@pytest.mark.parametrize("port", ["70000", "-1"])
+def test_a_port_that_there_is_not(capsys, tmp_path, port):
+    """A port outside of the possible ones is told in a sentence."""
+    assert f"There is no port {port}" in refused(capsys, f"--port={port}", "--data", str(tmp_path))
+
+
+def test_a_host_that_is_not_ours(capsys, tmp_path):
+    """An address of another machine is told in a sentence."""
+    assert "of 192.0.2.1 cannot be had" in refused(capsys, "--port=0", "--host=192.0.2.1", "--data", str(tmp_path))
+
+
+def test_a_folder_that_cannot_be_written_to(capsys, tmp_path):
+    """A data folder that is none is told in a sentence."""
+    (tmp_path / "file").write_text("not a folder")
+
+    said = refused(capsys, "--port=0", "--data", str(tmp_path / "file" / "data"))
+
+    assert f"Nothing can be written to the folder {tmp_path / 'file' / 'data'}: Not a directory." in said
+
+
+def test_a_data_file_that_is_none(capsys, tmp_path):
+    """A data file of another kind is told in a sentence, and left as it is."""
+    (tmp_path / "nakadi.db").write_text("my diary" * 100)
+
+    assert "is not a data file of this broker" in refused(capsys, "--port=0", "--data", str(tmp_path))
+    assert (tmp_path / "nakadi.db").read_text().startswith("my diary")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("NAKADI_MAX_PARTITIONS", "many", "NAKADI_MAX_PARTITIONS is not int: 'many'"),
+        ("NAKADI_AUTH", "maybe", "NAKADI_AUTH is 'off' or 'jwt', not 'maybe'"),
+        ("NAKADI_REGISTRY", "oracle://x", "No registry is known for 'oracle://x'"),
+        ("NAKADI_EVENT_LOG", "tape://x", "No event log is known for 'tape://x'"),
+    ],
+)
+def test_settings_that_make_no_sense(capsys, monkeypatch, tmp_path, variable, value, sentence):
+    """A variable that cannot be understood is named."""
+    monkeypatch.setenv(variable, value)
+
+    assert sentence in refused(capsys, "--port=0", "--data", str(tmp_path))
+
+
+def test_an_option_that_there_is_not(capsys):
+    """An unknown option ends with the usage."""
+    with pytest.raises(SystemExit) as end:
+        main(["--prot", "1"])
+
+    assert end.value.code == 2
+    assert "usage: python -m nakadi.local" in capsys.readouterr().err

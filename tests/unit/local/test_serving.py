@@ -1,0 +1,70 @@
+"""An application served by a thread of this process."""
+
+import threading
+import time
+
+import httpx
+import pytest
+
+from nakadi.http.application import Application
+from nakadi.http.message import json_response
+from nakadi.http.routing import Route
+from nakadi.local.serving import Serving, url_of
+from nakadi.model.authorization import UNAUTHENTICATED
+
+APPLICATION = Application(
+    [Route(method="GET", template="/hello", handler=lambda _: json_response("hello"), operation="hello")],
+    lambda _: UNAUTHENTICATED,
+)
+
+
+def test_it_serves_as_soon_as_it_is_made():
+    """The first request may come at once, on a port that was free."""
+    with Serving(APPLICATION) as serving:
+        assert httpx.get(f"{serving.url}/hello").json() == "hello"
+
+
+def test_it_starts_and_stops_in_no_time():
+    """Starting and stopping takes a tenth of a second at most, so that every test may have its own."""
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        with Serving(APPLICATION) as serving:
+            httpx.get(f"{serving.url}/hello")
+        took.append(time.monotonic() - began)
+
+    assert min(took) < 0.15
+
+
+def test_nothing_is_left_behind():
+    """After the end the port is free, its threads are gone, and closing again changes nothing."""
+    before = threading.active_count()
+    serving = Serving(APPLICATION)
+    httpx.get(f"{serving.url}/hello")
+    serving.close()
+    serving.close()
+
+    assert threading.active_count() == before
+    with Serving(APPLICATION, port=serving.port) as again:
+        assert httpx.get(f"{again.url}/hello").status_code == 200
+
+
+def test_a_port_that_is_taken_is_an_error():
+    """A port can be had once."""
+    with Serving(APPLICATION) as serving, pytest.raises(OSError, match="in use"):
+        Serving(APPLICATION, port=serving.port)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:1"),
+        ("0.0.0.0", "http://127.0.0.1:1"),
+        ("::", "http://[::1]:1"),
+        ("::1", "http://[::1]:1"),
+        ("my.host", "http://my.host:1"),
+    ],
+)
+def test_an_address_that_can_be_asked_is_told(host, url):
+    """A server that listens everywhere is reached at this machine's own address."""
+    assert url_of(host, 1) == url
