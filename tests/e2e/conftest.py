@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
+from tests.support.http import described
 from tests.support.tokens import Issuer
 
 ENGINES = ("memory", "sqlite")
@@ -24,7 +25,7 @@ def running(request, tmp_path_factory) -> Iterator[Broker]:
 @pytest.fixture
 def api(running) -> Iterator[httpx.Client]:
     """A client of the running broker."""
-    with httpx.Client(base_url=running.url, timeout=30) as client:
+    with described(httpx.Client(base_url=running.url, timeout=30)) as client:
         yield client
 
 
@@ -41,7 +42,8 @@ class Guarded:
     issuer: Issuer
 
     def client(self, subject: str = "ann", **claims: object) -> httpx.Client:
-        return httpx.Client(base_url=self.broker.url, headers=self.issuer.bearer(subject, **claims), timeout=30)
+        headers = self.issuer.bearer(subject, **claims)
+        return described(httpx.Client(base_url=self.broker.url, headers=headers, timeout=30))
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import httpx
 
 from nakadi.http.application import Application
 from nakadi.http.message import Request, Response
+from tests.support.openapi import EVENT_STREAM, STREAM, assert_answer_matches, operation_at
 
 
 class ApplicationTransport(httpx.BaseTransport):
@@ -35,4 +36,20 @@ class ApplicationTransport(httpx.BaseTransport):
 
 def client_of(application: Application, **headers: str) -> httpx.Client:
     """A client without a socket."""
-    return httpx.Client(transport=ApplicationTransport(application), base_url="http://broker", headers=headers)
+    return described(
+        httpx.Client(transport=ApplicationTransport(application), base_url="http://broker", headers=headers)
+    )
+
+
+def described(client: httpx.Client) -> httpx.Client:
+    """The client, failing whenever an answer is not what the description of the API says."""
+    client.event_hooks = {"response": [_hold_against_the_description]}
+    return client
+
+
+def _hold_against_the_description(answer: httpx.Response) -> None:
+    request, headers = answer.request, {name.lower(): value for name, value in answer.headers.items()}
+    streamed = headers.get("content-type", "").startswith((STREAM, EVENT_STREAM))
+    operation = operation_at(request.method, request.url.raw_path.decode())
+    body = None if streamed else answer.read()
+    assert_answer_matches(operation, answer.status_code, headers, body, method=request.method)

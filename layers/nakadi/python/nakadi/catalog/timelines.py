@@ -1,9 +1,9 @@
 """Timelines: moving an event type to a new generation of its log, perhaps in another storage.
 
-A switch has two writes. The first announces the new timeline, so that nobody begins another one. Then the new topic is
-made and the old one sealed: from there on publishers find the old topic closed, and ask again until the second write
-puts the new timeline in its place. Every step can be repeated; a switch that was cut short is finished by the next
-one who looks.
+First the new topic is made, so that a storage out of reach stops a switch before it begins. Then a switch has two
+writes. The first announces the new timeline, so that nobody begins another one. The old topic is sealed: from there on
+publishers find it closed, and ask again until the second write puts the new timeline in its place. Every step can be
+repeated; a switch that was cut short is finished by the next one who looks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nakadi.model.authorization import Operation, Resource, ResourceType, Subjec
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, Invalid, NotFound
 from nakadi.model.timeline import Timeline
-from nakadi.ports import Change, Clock, EventLogs
+from nakadi.ports import Change, ChangedMeanwhile, Clock, EventLogs
 
 # A switch takes less than a second; one that has taken this long was cut short.
 ABANDONED_AFTER = timedelta(seconds=30)
@@ -69,8 +69,14 @@ class Timelines:
         if event_type.switching_to is not None:
             self.finish_abandoned(event_type)
             raise Conflict(f"Timeline is already being created for: {name}")
-        announced = replace(event_type, switching_to=next_timeline(event_type, str(storage_id), self.clock.now()))
-        return self.event_types.replace(event_type, announced, *still_there)
+        following = next_timeline(event_type, str(storage_id), self.clock.now())
+        new_log = self.logs.of(following.storage_id)
+        new_log.create_topic(following.topic, following.partitions)
+        try:
+            return self.event_types.replace(event_type, replace(event_type, switching_to=following), *still_there)
+        except ChangedMeanwhile:
+            new_log.delete_topic(following.topic)
+            raise
 
     def _storage_checks(self, storage_id: str | None) -> tuple[Change, ...]:
         try:
@@ -81,9 +87,6 @@ class Timelines:
         raise Invalid(f"No storage with id: {'null' if storage_id is None else storage_id}")
 
     def _complete(self, event_type: EventType) -> None:
-        following = event_type.switching_to
-        assert following is not None
-        self.logs.of(following.storage_id).create_topic(following.topic, following.partitions)
         positions = self._seal(event_type.timeline)
         self.event_types.replace(event_type, switched(event_type, positions, self.clock.now()))
 

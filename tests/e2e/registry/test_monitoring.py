@@ -1,0 +1,67 @@
+"""The lists of strategies, health, metrics, version."""
+
+import pytest
+
+from tests.support.api import problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategies"),
+    [
+        ("partition", ["hash", "user_defined", "random"]),
+        ("enrichment", ["metadata_enrichment"]),
+        ("validation", ["schema-validation"]),
+    ],
+)
+def test_strategies_are_listed(api, kind, strategies):
+    """Each kind of strategy is a plain list, the validation strategies of the first API too. (R215, R216, R217)"""
+    answer = api.get(f"/registry/{kind}-strategies")
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == strategies
+
+
+def test_strategies_are_only_read(api):
+    """Another method is 405 and says which there are. (R26)"""
+    answer = api.delete("/registry/partition-strategies")
+
+    assert problem(answer, 405) == "Request method 'DELETE' not supported"
+    assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "OPTIONS"}
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/plain", "application/json"])
+def test_health_is_ok(api, accept):
+    """A broker that is alive says so in plain text, whatever the client accepts. (R244)"""
+    answer = api.get("/health", headers={"accept": accept})
+
+    assert (answer.status_code, answer.text) == (200, "OK")
+    assert answer.headers["content-type"] == "text/plain"
+
+
+def test_metrics_count_what_was_done(api):
+    """Metrics have the members that monitoring looks for, are never kept by caches, and count operations. (R245)"""
+    api.get("/registry/partition-strategies")
+
+    answer = api.get("/metrics")
+
+    assert answer.headers["cache-control"] == "must-revalidate,no-cache,no-store"
+    assert set(answer.json()) == {"version", "gauges", "counters", "histograms", "meters", "timers"}
+    assert answer.json()["counters"]["nakadi.http.list_partition_strategies.200"]["count"] >= 1
+    assert answer.json()["timers"]["nakadi.http.list_partition_strategies"]["p99"] >= 0
+
+
+def test_metrics_can_be_read_by_people(api):
+    """With `pretty` the metrics are indented. (R245)"""
+    assert "\n  " in api.get("/metrics", params={"pretty": "true"}).text
+
+
+def test_the_version_is_told(api):
+    """The version has its place under `scm_source`. (R247)"""
+    assert set(api.get("/version").json()["scm_source"]) == {"author", "revision", "status", "url"}
+
+
+@pytest.mark.parametrize("path", ["batch.publishing/versions", "batch.publishing/versions/0", "odd/versions"])
+def test_there_are_no_avro_schemas(api, path):
+    """This broker does not speak Avro: the schemas of its envelopes are not found here. (R248, R249)"""
+    assert problem(api.get(f"/avro-schemas/{path}"), 404) == f"There is nothing at /avro-schemas/{path}"

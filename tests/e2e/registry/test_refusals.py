@@ -1,0 +1,467 @@
+"""Who is refused what: every endpoint, without a token, without the scope, without the permission."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from nakadi.bootstrap import open_broker
+from nakadi.settings import Settings
+from tests.support.api import a_definition, attributes, created, lists, problem
+from tests.support.http import client_of
+from tests.support.tokens import EVERY_SCOPE, Issuer
+
+CONFIG_WRITE = "nakadi.config.write"
+TYPE_WRITE = "nakadi.event_type.write"
+READ = "nakadi.event_stream.read"
+WRITE = "nakadi.event_stream.write"
+UID = "uid"
+
+PUBLIC = {("GET", "/health"), ("GET", "/openapi.json"), ("GET", "/docs")}
+
+# Every route with the scope that it asks for.
+SCOPES = {
+    ("GET", "/event-types"): UID,
+    ("POST", "/event-types"): TYPE_WRITE,
+    ("GET", "/event-types/{name}"): UID,
+    ("PUT", "/event-types/{name}"): TYPE_WRITE,
+    ("DELETE", "/event-types/{name}"): CONFIG_WRITE,
+    ("PUT", "/event-types/{name}/partition-count"): TYPE_WRITE,
+    ("GET", "/event-types/{name}/schemas"): UID,
+    ("POST", "/event-types/{name}/schemas"): TYPE_WRITE,
+    ("GET", "/event-types/{name}/schemas/{version}"): UID,
+    ("POST", "/event-types/{name}/schemas/{version}/compatibility-check"): TYPE_WRITE,
+    ("GET", "/event-types/{name}/timelines"): UID,
+    ("POST", "/event-types/{name}/timelines"): TYPE_WRITE,
+    ("POST", "/event-types/{name}/events"): WRITE,
+    ("POST", "/event-types/{name}/deleted-events"): TYPE_WRITE,
+    ("GET", "/event-types/{name}/events"): READ,
+    ("GET", "/event-types/{name}/partitions"): READ,
+    ("GET", "/event-types/{name}/partitions/{partition}"): READ,
+    ("POST", "/event-types/{name}/cursor-distances"): READ,
+    ("POST", "/event-types/{name}/cursors-lag"): READ,
+    ("POST", "/event-types/{name}/shifted-cursors"): READ,
+    ("GET", "/registry/partition-strategies"): UID,
+    ("GET", "/registry/enrichment-strategies"): UID,
+    ("GET", "/registry/validation-strategies"): UID,
+    ("GET", "/settings/admins"): UID,
+    ("POST", "/settings/admins"): UID,
+    ("GET", "/settings/blacklist"): UID,
+    ("PUT", "/settings/blacklist/{blacklist_type}/{name}"): UID,
+    ("DELETE", "/settings/blacklist/{blacklist_type}/{name}"): UID,
+    ("GET", "/settings/features"): UID,
+    ("POST", "/settings/features"): UID,
+    ("GET", "/storages"): UID,
+    ("POST", "/storages"): UID,
+    ("GET", "/storages/{id}"): UID,
+    ("DELETE", "/storages/{id}"): UID,
+    ("PUT", "/storages/default/{id}"): UID,
+    ("GET", "/metrics"): UID,
+    ("GET", "/version"): UID,
+}
+
+GUARDED = [pytest.param(*route, scope, id=" ".join(route)) for route, scope in SCOPES.items()]
+
+
+def asked(client: httpx.Client, method: str, template: str, **options: object) -> httpx.Response:
+    values = {
+        "name": "some.name",
+        "version": "1.0.0",
+        "partition": "0",
+        "id": "some-id",
+        "blacklist_type": "PRODUCER_ET",
+    }
+    path = template.format(**values)
+    with client.stream(method, path, **options) as answer:
+        if answer.headers["content-type"].startswith("application/x-json-stream"):
+            return answer
+        answer.read()
+        return answer
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory):
+    return Issuer(tmp_path_factory.mktemp("issuer"))
+
+
+@pytest.fixture(scope="module")
+def broker(issuer):
+    """A guarded broker without a socket."""
+    broker = open_broker(Settings(**issuer.settings))
+    yield broker
+    broker.close()
+
+
+def client(broker, issuer, subject="ann", **claims):
+    return client_of(broker.application, **issuer.bearer(subject, **claims))
+
+
+def test_no_route_is_forgotten(broker):
+    """The table below has every route there is. (R46)"""
+    assert {(route.method, route.template) for route in broker.application.router.routes} == {*SCOPES, *PUBLIC}
+
+
+@pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
+def test_nothing_is_told_without_a_token(broker, method, template, scope):
+    """Without a token every operation is 401, in plain JSON with a type of its own. (R23, R43, P13)"""
+    answer = asked(client_of(broker.application), method, template)
+
+    assert scope
+    assert answer.status_code == 401
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert json.dumps(answer.json()) == json.dumps(
+        {
+            "type": "https://httpstatus.es/401",
+            "title": "Unauthorized",
+            "status": 401,
+            "detail": "Full authentication is required to access this resource",
+        }
+    )
+
+
+@pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
+def test_nothing_is_told_for_a_bad_token(broker, method, template, scope):
+    """A token that is not one is 401 too, with another detail. (R43, P13)"""
+    answer = asked(client_of(broker.application, Authorization="Bearer nonsense"), method, template)
+
+    assert scope
+    assert answer.status_code == 401
+    assert answer.json()["detail"].startswith("The token is not valid")
+
+
+@pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
+def test_every_operation_needs_its_scope(broker, issuer, method, template, scope):
+    """All scopes but the right one are not enough, and the right one alone is. (R44, R46, R47, P12, C18)"""
+    others = " ".join(each for each in EVERY_SCOPE.split() if each != scope)
+
+    refused = asked(client(broker, issuer, scope=others), method, template)
+    passed = asked(client(broker, issuer, scope=scope), method, template)
+
+    assert (refused.status_code, refused.headers["content-type"]) == (403, "application/json")
+    assert refused.json() == {
+        "type": "https://httpstatus.es/403",
+        "title": "Forbidden",
+        "status": 403,
+        "detail": "Insufficient scope for this resource",
+    }
+    assert passed.status_code != 401
+    assert passed.status_code < 500
+    assert "Insufficient" not in passed.text
+
+
+@pytest.mark.parametrize(("method", "path"), sorted(PUBLIC))
+def test_some_pages_are_public(broker, method, path):
+    """Health and the description of the API need no token. (R42)"""
+    assert client_of(broker.application).request(method, path).status_code == 200
+
+
+def test_below_health_is_public_too(broker):
+    """Paths below health are not asked for a token, whether or not they exist. (R42)"""
+    problem(client_of(broker.application).get("/health/deep"), 404)
+
+
+def test_a_realm_can_be_asked_for(issuer):
+    """With realms configured, a token from another realm is 403. (R41, R44)"""
+    broker = open_broker(Settings(**issuer.settings, auth_realms=("/services",)))
+
+    stranger = client(broker, issuer, realm="/people").get("/event-types")
+    servant = client(broker, issuer, realm="/services").get("/event-types")
+
+    assert stranger.status_code == 403
+    assert stranger.json()["detail"] == "Insufficient realms for this resource"
+    assert servant.status_code == 200
+    broker.close()
+
+
+def test_with_authentication_off_any_token_will_do():
+    """While authentication is off, a token may be sent and is not looked at. (R41)"""
+    broker = open_broker(Settings())
+
+    assert client_of(broker.application, Authorization="Bearer made-up").get("/event-types").status_code == 200
+    broker.close()
+
+
+def test_keys_that_cannot_be_read_are_no_refusal(tmp_path, issuer):
+    """When the keys are out of reach, a token is neither good nor bad: the answer is 503. (R45)"""
+    broker = open_broker(Settings(**issuer.settings | {"auth_jwks": str(tmp_path / "missing.json")}))
+
+    problem(client(broker, issuer).get("/event-types"), 503)
+    broker.close()
+
+
+def test_the_url_is_judged_before_the_token(broker):
+    """An abnormal URL is 400 whoever asks. (R31, R48)"""
+    problem(client_of(broker.application).get("/event-types//x"), 400)
+
+
+def test_the_token_is_judged_before_the_body(broker, issuer):
+    """Outer checks come one after the other: token, encoding, route, body. (R48)"""
+    packed = {"content-encoding": "gzip"}
+    authorized = client(broker, issuer)
+
+    assert client_of(broker.application).put("/event-types/x", headers=packed).status_code == 401
+    problem(authorized.put("/no/such/route", headers=packed), 406)
+    problem(authorized.put("/no/such/route"), 404)
+    problem(authorized.put("/event-types"), 405)
+    problem(authorized.put("/event-types/x", content="{", headers={"content-type": "text/plain"}), 415)
+    problem(authorized.put("/event-types/x", content="{", headers={"content-type": "application/json"}), 400)
+
+
+# Permissions on one event type: ann administrates, bob reads, cat writes, dan is nobody.
+
+LISTED = lists(admins="ann", readers="bob", writers="cat")
+
+
+@pytest.fixture
+def listed(broker, issuer):
+    """The name of an event type with lists."""
+    return created(client(broker, issuer), authorization=LISTED)["name"]
+
+
+def view(name):
+    return f"Access on VIEW event-type:{name} denied"
+
+
+def read(name):
+    return f"Access on READ event-type:{name} denied"
+
+
+def write(name):
+    return f"Access on WRITE event-type:{name} denied"
+
+
+def administrate(name):
+    return f"Access on ADMIN event-type:{name} denied"
+
+
+CURSORS = [{"partition": "0", "offset": "BEGIN"}]
+DEFINITION = a_definition()
+SCHEMA = {"type": "json_schema", "schema": "{}"}
+
+PERMISSIONS = [
+    ("dan", "GET", "", None, view),
+    ("dan", "PUT", "", DEFINITION | {"authorization": LISTED}, view),
+    ("bob", "PUT", "", DEFINITION | {"authorization": LISTED}, administrate),
+    ("dan", "DELETE", "", None, view),
+    ("cat", "DELETE", "", None, administrate),
+    ("dan", "GET", "/schemas", None, view),
+    ("dan", "GET", "/schemas/latest", None, view),
+    ("dan", "POST", "/schemas", SCHEMA, view),
+    ("bob", "POST", "/schemas", SCHEMA, administrate),
+    ("dan", "POST", "/schemas?fetch=true", SCHEMA, view),
+    ("dan", "POST", "/schemas/latest/compatibility-check", {"schema": "{}"}, view),
+    ("ann", "PUT", "/partition-count", {"partition_count": 2}, administrate),
+    ("ann", "GET", "/timelines", None, administrate),
+    ("ann", "POST", "/timelines", {"storage_id": "default"}, administrate),
+    ("bob", "POST", "/events", [{}], write),
+    ("ann", "POST", "/events", [{}], write),
+    ("the-admin", "POST", "/events", [{}], write),
+    ("bob", "POST", "/deleted-events", [{}], write),
+    ("dan", "GET", "/events", None, view),
+    ("cat", "GET", "/events", None, read),
+    ("the-admin", "GET", "/events", None, read),
+    ("dan", "GET", "/partitions", None, view),
+    ("dan", "GET", "/partitions/0", None, view),
+    ("cat", "GET", "/partitions/0", None, read),
+    ("dan", "POST", "/cursor-distances", [], view),
+    ("dan", "POST", "/cursors-lag", CURSORS, view),
+    ("cat", "POST", "/cursors-lag", CURSORS, read),
+    ("dan", "POST", "/shifted-cursors", [], view),
+    ("cat", "POST", "/shifted-cursors", [], read),
+]
+
+
+@pytest.mark.parametrize(("subject", "method", "path", "body", "refusal"), PERMISSIONS)
+def test_lists_keep_strangers_out(broker, issuer, listed, subject, method, path, body, refusal):
+    """Who is not in the list that counts is 403, with the operation and the name.
+    (R50, R51, R55, R56, R57, R58, R60, R107, R113, R132, R140, R144, R149, R207, R241, R242, P50, L16, C17, C31, C45,
+    C56, C66)
+    """
+    if isinstance(body, dict) and "owning_application" in body:
+        body = body | {"name": listed}
+
+    answer = client(broker, issuer, subject).request(method, f"/event-types/{listed}{path}", json=body)
+
+    assert problem(answer, 403) == refusal(listed)
+
+
+ALLOWED = [
+    ("ann", "GET", "", None),
+    ("bob", "GET", "", None),
+    ("cat", "GET", "", None),
+    ("the-admin", "GET", "", None),
+    ("ann", "PUT", "", DEFINITION | {"authorization": LISTED}),
+    ("the-admin", "PUT", "", DEFINITION | {"authorization": LISTED}),
+    ("the-admin", "DELETE", "", None),
+    ("ann", "POST", "/schemas", SCHEMA),
+    ("bob", "POST", "/schemas?fetch=true", SCHEMA),
+    ("the-admin", "PUT", "/partition-count", {"partition_count": 2}),
+    ("the-admin", "GET", "/timelines", None),
+    ("cat", "POST", "/events", [{}]),
+    ("bob", "GET", "/partitions/0", None),
+    ("cat", "GET", "/partitions", None),
+    ("bob", "POST", "/cursors-lag", CURSORS),
+]
+
+
+@pytest.mark.parametrize(("subject", "method", "path", "body"), ALLOWED)
+def test_lists_let_in_who_is_on_them(broker, issuer, listed, subject, method, path, body):
+    """Who is on the list that counts, and an administrator where one counts, is let in. (R51, R55, R56, R57)"""
+    if isinstance(body, dict) and "owning_application" in body:
+        body = body | {"name": listed}
+
+    answer = client(broker, issuer, subject).request(method, f"/event-types/{listed}{path}", json=body)
+
+    assert answer.status_code < 300, answer.text
+
+
+def test_the_list_shows_everything_to_everybody(broker, issuer, listed):
+    """The list of event types is not narrowed to what one may see. (R88, R269)"""
+    names = [each["name"] for each in client(broker, issuer, "dan").get("/event-types").json()]
+
+    assert listed in names
+
+
+def test_an_open_event_type_is_everybodys(broker, issuer):
+    """Without authorization anybody may change and delete, also add an authorization. (R54, R115)"""
+    definition = a_definition()
+    created(client(broker, issuer), definition)
+    path = f"/event-types/{definition['name']}"
+
+    assert client(broker, issuer, "dan").put(path, json=definition).status_code == 200
+    assert client(broker, issuer, "dan").put(path, json=definition | {"authorization": lists("dan")}).status_code == 200
+    problem(client(broker, issuer, "eve").put(path, json=definition | {"authorization": lists("eve")}), 403)
+
+
+def test_administrators_go_beyond_what_owners_may(broker, issuer):
+    """Retention limits, annotations, selector and strategy do not bind an administrator of the broker. (R114, R120)"""
+    definition = a_definition(
+        authorization=lists("ann"),
+        partition_strategy="hash",
+        partition_key_fields=["a"],
+        event_owner_selector={"type": "static", "name": "x", "value": "y"},
+    )
+    created(client(broker, issuer), definition)
+    beyond = definition | {
+        "options": {"retention_time": 1},
+        "annotations": {"datalake.zalando.org/materialize-events": "perhaps"},
+        "partition_strategy": "random",
+        "event_owner_selector": {"type": "static", "name": "x", "value": "z"},
+    }
+    path = f"/event-types/{definition['name']}"
+
+    problem(client(broker, issuer).put(path, json=beyond), 422)
+    assert client(broker, issuer, "the-admin").put(path, json=beyond).status_code == 200
+    assert client(broker, issuer).get(path).json()["options"] == {"retention_time": 1}
+
+
+def test_only_event_type_admins_loosen_a_mode(broker, issuer):
+    """Event type admins and administrators of the broker may make any change of mode. (R123)"""
+    definition = a_definition(authorization=lists("ann"), compatibility_mode="compatible")
+    created(client(broker, issuer), definition)
+    path = f"/event-types/{definition['name']}"
+
+    assert client(broker, issuer).put(path, json=definition | {"compatibility_mode": "none"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/settings/admins", None),
+        ("POST", "/settings/admins", lists()),
+        ("GET", "/settings/blacklist", None),
+        ("PUT", "/settings/blacklist/CONSUMER_APP/x", None),
+        ("DELETE", "/settings/blacklist/CONSUMER_APP/x", None),
+        ("GET", "/settings/features", None),
+        ("POST", "/settings/features", {"feature": "repartitioning"}),
+    ],
+)
+def test_settings_are_for_administrators(broker, issuer, method, path, body):
+    """Whoever is no administrator of the broker is refused all settings. (R218)"""
+    answer = client(broker, issuer).request(method, path, json=body)
+
+    assert problem(answer, 403) == "Admin privileges are required to perform this operation"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/storages", None),
+        ("POST", "/storages", {"id": "x"}),
+        ("GET", "/storages/default", None),
+        ("DELETE", "/storages/x", None),
+        ("PUT", "/storages/default/x", None),
+    ],
+)
+def test_storages_are_for_administrators(broker, issuer, method, path, body):
+    """Whoever is no administrator of the broker is refused all storages. (R232)"""
+    answer = client(broker, issuer).request(method, path, json=body)
+
+    assert problem(answer, 403) == "Admin privileges required to perform this operation"
+
+
+def test_each_admin_list_has_its_own_permission(broker, issuer):
+    """Readers look, writers change settings, and only admins change who is one. (R218)"""
+    administrator = client(broker, issuer, "the-admin")
+    administrator.post("/settings/admins", json=lists("eve", "fay", "gus"))
+    eve, fay, gus = (client(broker, issuer, name) for name in ("eve", "fay", "gus"))
+
+    assert fay.get("/settings/features").status_code == 200
+    problem(gus.get("/settings/features"), 403)
+    assert gus.put("/settings/blacklist/CONSUMER_APP/x").status_code == 204
+    problem(fay.put("/settings/blacklist/CONSUMER_APP/x"), 403)
+    problem(gus.post("/settings/admins", json=lists()), 403)
+    assert eve.post("/settings/admins", json=lists("eve")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "/settings/blacklist/ODD/x", None, 400),
+        ("POST", "/settings/features", {"feature": "odd"}, 400),
+        ("POST", "/settings/features", {}, 400),
+        ("POST", "/settings/admins", {"admins": "x"}, 400),
+        ("POST", "/settings/admins", {"admins": []}, 403),
+    ],
+)
+def test_what_cannot_be_read_is_told_before_who_may(broker, issuer, method, path, body, status):
+    """Arguments are read before the administrator is looked for, lists are judged after. (R218, R277)"""
+    answer = client(broker, issuer).request(method, path, json=body)
+
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "method", "path", "body"),
+    [
+        ("PRODUCER_ET", "{name}", "POST", "/events", []),
+        ("PRODUCER_APP", "cat", "POST", "/events", []),
+        ("PRODUCER_ET", "{name}", "POST", "/deleted-events", []),
+        ("CONSUMER_ET", "{name}", "GET", "/events", None),
+        ("CONSUMER_APP", "cat", "GET", "/events", None),
+    ],
+)
+def test_the_blocked_are_refused_first(broker, issuer, kind, name, method, path, body):
+    """A block by event type or application answers before existence and permission. (R226, P16, P48, L14)"""
+    event_type = a_definition()["name"]
+    entry = f"/settings/blacklist/{kind}/{name.format(name=event_type)}"
+    administrator = client(broker, issuer, "the-admin")
+    administrator.put(entry)
+
+    answer = client(broker, issuer, "cat").request(method, f"/event-types/{event_type}{path}", json=body)
+
+    assert problem(answer, 403) == "Application or event type is blocked"
+    administrator.delete(entry)
+
+
+def test_readers_named_by_team(broker, issuer):
+    """A list may name teams, and a token's teams count. (R49, R51)"""
+    section = lists("ann") | {"readers": [{"data_type": "team", "value": "checkout"}]}
+    name = created(client(broker, issuer), authorization=section)["name"]
+
+    assert client(broker, issuer, "dan", teams=["checkout"]).get(f"/event-types/{name}").status_code == 200
+    problem(client(broker, issuer, "dan", teams=["search"]).get(f"/event-types/{name}"), 403)
+    assert attributes("x")

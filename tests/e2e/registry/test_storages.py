@@ -1,0 +1,272 @@
+"""/storages and the timelines of event types."""
+
+import json
+import uuid
+
+import pytest
+
+from tests.support.api import a_business_definition, created, problem
+from tests.support.builders import a_name
+
+
+def a_storage(**changes):
+    return {
+        "id": uuid.uuid4().hex,
+        "storage_type": "kafka",
+        "kafka_configuration": {"bootstrap_servers": "kafka.example:9092"},
+    } | changes
+
+
+@pytest.fixture
+def default_again(api):
+    """Leaves the built-in storage as the default, whatever the test chose."""
+    yield
+    api.put("/storages/default/default")
+
+
+def test_there_is_a_storage_from_the_start(api):
+    """The event log that the broker was started with is the storage `default`. (R232, R234)"""
+    listed = api.get("/storages").json()
+
+    assert [each["id"] for each in listed] == sorted(each["id"] for each in listed)
+    assert {"id": "default", "storage_type": "embedded", "embedded_configuration": {}, "default": True} in listed
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        a_storage(),
+        a_storage(
+            kafka_configuration={
+                "zookeeper_connection": {
+                    "type": "zookeeper",
+                    "addresses": [{"address": "zk", "port": 2181}],
+                    "path": "/",
+                }
+            }
+        ),
+        {"id": a_name("s"), "storage_type": "kinesis", "kinesis_configuration": {"stream": "events"}},
+        {"id": a_name("s"), "storage_type": "EMBEDDED", "embedded_configuration": {}},
+    ],
+)
+def test_a_storage_is_kept_as_it_was_given(api, storage):
+    """A new storage is 201 without body; it has its type's own configuration, kept as it is. (R233, R235, R237)"""
+    answer = api.post("/storages", json=storage)
+
+    assert (answer.status_code, answer.content) == (201, b"")
+    kept = api.get(f"/storages/{storage['id']}").json()
+    assert kept == storage | {"storage_type": storage["storage_type"].lower(), "default": False}
+
+
+def test_a_storage_may_come_as_any_content(api):
+    """The body is read whatever content type it claims. (R11)"""
+    storage = a_storage()
+
+    answer = api.post("/storages", content=json.dumps(storage), headers={"content-type": "text/plain"})
+
+    assert answer.status_code == 201
+
+
+@pytest.mark.parametrize("storage_id", ["default", None])
+def test_an_id_is_taken_once(api, storage_id):
+    """A storage that exists is 409. (R235)"""
+    storage = a_storage()
+    api.post("/storages", json=storage)
+    taken = storage_id or storage["id"]
+
+    assert problem(api.post("/storages", json=storage | {"id": taken}), 409) == (
+        f"A storage with id '{taken}' already exists."
+    )
+
+
+@pytest.mark.parametrize(
+    ("storage", "detail"),
+    [
+        ({}, 'JSONObject["id"] not found.'),
+        ({"id": "x"}, 'JSONObject["storage_type"] not found.'),
+        ({"id": "x", "storage_type": "kafka"}, 'JSONObject["kafka_configuration"] not found.'),
+        (a_storage(kafka_configuration="x"), 'JSONObject["kafka_configuration"] is not a JSONObject.'),
+        (a_storage(storage_type="disk"), "Type 'disk' is not a valid storage type"),
+        (a_storage(id="x" * 37), "A storage id has at most 36 characters and no slash"),
+    ],
+)
+def test_a_storage_has_to_be_complete(api, storage, detail):
+    """What is missing or unknown is 422 and named. (R235, R236)"""
+    assert problem(api.post("/storages", json=storage), 422) == detail
+
+
+def test_an_unreadable_storage_is_a_bad_request(api):
+    """A body that is no JSON is 400. (R236)"""
+    problem(api.post("/storages", content="{"), 400)
+
+
+def test_an_unknown_storage_is_told(api):
+    """Unknown storages are 404, each operation in its own words. (R237, R238, R239)"""
+    assert problem(api.get("/storages/no-such"), 404) == "No storage with id no-such"
+    assert problem(api.delete("/storages/no-such"), 404) == ("Tried to remove storage that doesn't exist, id: no-such")
+    assert problem(api.put("/storages/default/no-such"), 404) == "Storage with id no-such is not found"
+
+
+def test_an_unused_storage_can_go(api):
+    """A storage without timelines is removed with 204. (R238)"""
+    storage = a_storage()
+    api.post("/storages", json=storage)
+
+    assert api.delete(f"/storages/{storage['id']}").status_code == 204
+    problem(api.get(f"/storages/{storage['id']}"), 404)
+
+
+def test_the_built_in_storage_stays(api):
+    """A storage that is in use is 403. (R238, R266)"""
+    created(api)
+
+    assert problem(api.delete("/storages/default"), 403) == "Can't delete storage as it is still used, id: default"
+
+
+@pytest.mark.usefixtures("default_again")
+def test_there_is_one_default(api):
+    """Choosing a default answers with that storage, and no other is the default then. (R239)"""
+    storage = a_storage()
+    api.post("/storages", json=storage)
+
+    answer = api.put(f"/storages/default/{storage['id']}")
+
+    assert answer.status_code == 200
+    assert answer.json() == storage | {"default": True}
+    assert [each["id"] for each in api.get("/storages").json() if each["default"]] == [storage["id"]]
+
+
+@pytest.mark.usefixtures("default_again")
+def test_a_storage_may_be_born_the_default(api):
+    """A storage that says so is the default from the start. (R235)"""
+    storage = a_storage(default=True)
+    api.post("/storages", json=storage)
+
+    assert api.get(f"/storages/{storage['id']}").json()["default"] is True
+
+
+@pytest.mark.usefixtures("default_again")
+def test_an_event_type_needs_a_storage_that_answers(api):
+    """When its storage cannot be reached, an event type is not created at all. (R104)"""
+    storage = a_storage(default=True)
+    api.post("/storages", json=storage)
+    definition = {
+        "name": a_name(),
+        "owning_application": "shop",
+        "category": "undefined",
+        "schema": {"type": "json_schema", "schema": "{}"},
+    }
+
+    problem(api.post("/event-types", json=definition), 503)
+    problem(api.get(f"/event-types/{definition['name']}"), 404)
+
+
+def test_read_only_keeps_storages_as_they_are(api, switched_on):
+    """While writing is disabled storages cannot be made, removed or chosen, nor timelines begun. (R231)"""
+    name = created(api)["name"]
+    switched_on("disable_db_write_operations")
+
+    for answer in (
+        api.post("/storages", json=a_storage()),
+        api.delete("/storages/x"),
+        api.put("/storages/default/x"),
+        api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}),
+    ):
+        assert problem(answer, 503) == "Database is currently in read-only mode"
+
+
+def timelines(api, name):
+    answer = api.get(f"/event-types/{name}/timelines")
+    assert answer.status_code == 200
+    return answer.json()
+
+
+def test_a_new_event_type_has_one_timeline(api):
+    """The first timeline is in use from the start. (R240)"""
+    name = created(api)["name"]
+
+    [timeline] = timelines(api, name)
+
+    assert uuid.UUID(timeline["id"])
+    assert timeline["event_type"] == name
+    assert timeline["order"] == 1
+    assert timeline["storage_id"] == "default"
+    assert timeline["topic"]
+    assert timeline["switched_at"] == timeline["created_at"]
+    assert timeline["cleaned_up_at"] is None
+    assert timeline["latest_position"] is None
+
+
+def test_a_switch_begins_another_timeline(api):
+    """The old timeline is closed at its last events, the new one has the next order. (R242, R243)"""
+    statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
+    name = created(api, default_statistic=statistic)["name"]
+    api.post(f"/event-types/{name}/events", json=[{"a": number} for number in range(50)])
+    ends = {each["partition"]: each["newest_available_offset"] for each in partitions(api, name)}
+
+    answer = api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
+
+    assert (answer.status_code, answer.content) == (201, b"")
+    old, new = timelines(api, name)
+    assert [int(ends[str(number)].split("-", 2)[2]) for number in range(2)] == old["latest_position"]["offsets"]
+    assert old["cleaned_up_at"] > new["switched_at"]
+    assert (new["order"], new["cleaned_up_at"], new["latest_position"]) == (2, None, None)
+    assert len(partitions(api, name)) == 2
+
+
+def partitions(api, name):
+    return api.get(f"/event-types/{name}/partitions").json()
+
+
+def test_publishing_goes_on_in_the_new_timeline(api):
+    """Events after a switch are in the new timeline, whose number their offsets carry. (R243, C1)"""
+    name = created(api)["name"]
+    api.post(f"/event-types/{name}/events", json=[{"a": 1}])
+    api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
+
+    assert api.post(f"/event-types/{name}/events", json=[{"a": 2}]).status_code == 200
+
+    [partition] = partitions(api, name)
+    assert partition["oldest_available_offset"] == "001-0001-000000000000000000"
+    assert partition["newest_available_offset"] == "001-0002-000000000000000000"
+
+
+def test_retention_moves_with_its_setting(api):
+    """A longer retention time keeps the events of closed timelines for longer. (R128)"""
+    event_type = created(api, options={"retention_time": 20_000_000})
+    api.post(f"/event-types/{event_type['name']}/timelines", json={"storage_id": "default"})
+    before = timelines(api, event_type["name"])[0]["cleaned_up_at"]
+
+    api.put(
+        f"/event-types/{event_type['name']}", json=event_type | {"options": {"retention_time": 20_000_000 + 86_400_000}}
+    )
+
+    after = timelines(api, event_type["name"])[0]["cleaned_up_at"]
+    assert after[10:] == before[10:]
+    assert after[:10] > before[:10]
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact_and_delete"])
+def test_compacted_event_types_do_not_switch(api, policy):
+    """An event type that compacts cannot get another timeline. (R242)"""
+    name = created(api, a_business_definition(cleanup_policy=policy))["name"]
+
+    assert problem(api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}), 422) == (
+        "It is not possible to create a timeline for event type with 'compact' cleanup_policy"
+    )
+
+
+@pytest.mark.parametrize(("body", "shown"), [({"storage_id": "no-such"}, "no-such"), ({}, "null")])
+def test_a_timeline_needs_a_storage(api, body, shown):
+    """An unknown or missing storage is 422 and named. (R242)"""
+    name = created(api)["name"]
+
+    assert problem(api.post(f"/event-types/{name}/timelines", json=body), 422) == f"No storage with id: {shown}"
+
+
+def test_the_timelines_of_nothing(api):
+    """Timelines of an unknown event type are 404, without the full stop when they are listed. (R241, R242)"""
+    assert problem(api.get("/event-types/no.such/timelines"), 404) == 'EventType "no.such" does not exist'
+    assert problem(api.post("/event-types/no.such/timelines", json={"storage_id": "default"}), 404) == (
+        'EventType "no.such" does not exist.'
+    )

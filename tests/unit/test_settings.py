@@ -1,0 +1,48 @@
+import pytest
+
+from nakadi.bootstrap import open_broker
+from nakadi.settings import BadSetting, Settings
+
+
+def test_nothing_set_is_the_defaults():
+    """An empty environment gives the defaults."""
+    assert Settings.from_env({}) == Settings()
+
+
+def test_each_kind_of_setting_is_read():
+    """Texts, numbers, lists and pairs are read from their variables, other variables are nobody's business."""
+    settings = Settings.from_env(
+        {
+            "NAKADI_REGISTRY": "sqlite:///x.db",
+            "NAKADI_MAX_PARTITIONS": "32",
+            "NAKADI_AUTH_REALMS": "/people, /services",
+            "NAKADI_DEFAULT_ADMIN": "user=ann,team=ops",
+            "NAKADI_UNKNOWN": "x",
+            "PATH": "/bin",
+        }
+    )
+
+    assert settings.registry == "sqlite:///x.db"
+    assert settings.max_partitions == 32
+    assert settings.auth_realms == ("/people", "/services")
+    assert settings.default_admin == (("user", "ann"), ("team", "ops"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("NAKADI_MAX_PARTITIONS", "many"), ("NAKADI_DEFAULT_ADMIN", "ann"), ("NAKADI_AUTH_ATTRIBUTES", "user=")],
+)
+def test_a_setting_that_makes_no_sense_is_named(variable, value):
+    """A value that cannot be read stops the start, and the variable is named."""
+    with pytest.raises(BadSetting, match=variable):
+        Settings.from_env({variable: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [({"auth": "basic"}, "NAKADI_AUTH"), ({"auth": "jwt"}, "NAKADI_AUTH_JWKS")],
+)
+def test_authentication_is_complete_or_off(settings, named):
+    """An unknown mode of authentication, and one without keys, stop the start. (R41)"""
+    with pytest.raises(BadSetting, match=named):
+        open_broker(Settings(**settings))
