@@ -358,6 +358,20 @@ def test_a_client_that_closes_only_its_half_of_a_stream_is_gone(wire, streams):
     assert eventually(lambda: streams.ends == ["gone"], within=1)
 
 
+def test_a_client_that_closed_its_half_before_the_stream_began_is_gone_too(wire, streams):
+    """A client that asks for a stream and leaves at once holds nothing."""
+    wire.send("GET /idle HTTP/1.1")
+    wire.socket.shutdown(socket.SHUT_WR)
+
+    wire.socket.settimeout(2)
+    try:
+        while wire.socket.recv(4096):
+            pass
+    except ConnectionError:
+        pass
+    assert eventually(lambda: streams.open == 0, within=1)
+
+
 def test_a_slow_reader_slows_only_itself(serving, streams):
     """A client that does not read holds up the writes to it, while others are served."""
     with Wire(serving.url) as lazy, Wire(serving.url) as lively:
