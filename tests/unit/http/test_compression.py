@@ -24,12 +24,14 @@ def a_request(encoding, body, method="POST"):
     return Request(method=method, path="/x", headers={"content-encoding": encoding}, body=body)
 
 
-@pytest.mark.parametrize(("encoding", "body"), [("gzip", gzip.compress(EVENTS)), ("zstd", zstd(EVENTS))])
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
 @pytest.mark.parametrize("spelling", ["{}", "{}, identity", "x-{}"])
-def test_packed_bodies_are_unpacked(encoding, body, spelling):
+def test_packed_bodies_are_unpacked(pack, spelling):
     """A body whose `Content-Encoding` contains gzip or zstd is unpacked. (R33, P41)"""
-    assert unpacked(a_request(spelling.format(encoding), body)).body == EVENTS
-    assert unpacked(a_request(spelling.format(encoding).upper(), body)).body == EVENTS
+    encoding = spelling.format("gzip" if pack is gzip.compress else "zstd")
+
+    assert unpacked(a_request(encoding, pack(EVENTS))).body == EVENTS
+    assert unpacked(a_request(encoding.upper(), pack(EVENTS))).body == EVENTS
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
@@ -58,7 +60,7 @@ def test_only_post_may_be_packed(method, encoding):
         unpacked(a_request(encoding, b"", method))
 
 
-@pytest.mark.parametrize("body", [b"", b"x", EVENTS, zstd(EVENTS)])
+@pytest.mark.parametrize("body", [b"", b"x", EVENTS, zstd(EVENTS)], ids=["nothing", "a byte", "text", "zstd"])
 def test_what_is_not_gzip_is_refused(body):
     """A body that is announced as gzip and is none is malformed. (R35, P43)"""
     with pytest.raises(Malformed, match=r"^Not in GZIP format$"):
@@ -91,7 +93,7 @@ def test_unknown_encodings_are_passed_over(encoding):
     assert unpacked(a_request(encoding, EVENTS)).body == EVENTS
 
 
-@pytest.mark.parametrize("pack", [lambda content: gzip.compress(content, 9), zstd])
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_a_bomb_does_not_go_off(pack, monkeypatch):
     """What unpacks to more than an honest batch is refused as too large, and is not unpacked to its end."""
     monkeypatch.setattr(compression, "MAX_UNPACKED", 1_000_000)

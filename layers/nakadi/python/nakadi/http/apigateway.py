@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
 from nakadi.http.application import Application
-from nakadi.http.asgi import headers_of
-from nakadi.http.message import Request, Response, Streaming
+from nakadi.http.message import Request, Response, Streaming, headers_of
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.outcomes import SwitchedOff
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 from nakadi.http import compression
 from nakadi.http.application import Application, flow_of_this_request
-from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming
+from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, headers_of
 from nakadi.http.problem import TooLarge, TooSlow
 
 log = logging.getLogger(__name__)
@@ -294,12 +294,4 @@ def query_of(query: str) -> Mapping[str, tuple[str, ...]]:
     collected: dict[str, tuple[str, ...]] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         collected[name] = (*collected.get(name, ()), value)
-    return collected
-
-
-def headers_of(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    collected: dict[str, str] = {}
-    for name, value in pairs:
-        key = name.lower()
-        collected[key] = f"{collected[key]}, {value}" if key in collected else value
     return collected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -59,6 +59,15 @@ class Request:
         if text in ("false", "off", "no", "0"):
             return False
         raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to true or false")
+
+
+def headers_of(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    """Headers as requests have them: names in lower case, values of one name joined by commas."""
+    collected: dict[str, str] = {}
+    for name, value in pairs:
+        key = name.lower()
+        collected[key] = f"{collected[key]}, {value}" if key in collected else value
+    return collected
 
 
 @dataclass(frozen=True, slots=True)
