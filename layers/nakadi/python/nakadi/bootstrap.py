@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from importlib import metadata
 
@@ -27,16 +29,19 @@ from nakadi.catalog.update import Update
 from nakadi.clock import SystemClock
 from nakadi.cursors.service import Cursors
 from nakadi.eventlogs import open_event_log
-from nakadi.http import routes
+from nakadi.http import routes, views
 from nakadi.http.application import Application, Authenticate
+from nakadi.http.audit import Audit, Audited, always, by_body, by_path
 from nakadi.http.metrics import Metrics
 from nakadi.http.routing import Route
 from nakadi.http.security import Scopes, ScopeTable, nobody_is_asked, token_is_asked
+from nakadi.model.administration import Feature
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, StorageType
 from nakadi.ports import Clock, EventLog, Registry
 from nakadi.publishing.pipeline import Publisher
+from nakadi.publishing.system import SystemEvents
 from nakadi.registries import open_registry
 from nakadi.schemas.validator import Validators
 from nakadi.settings import BadSetting, Settings
@@ -245,7 +250,53 @@ class Broker:
 
     @cached_property
     def application(self) -> Application:
-        return Application(self._routes(), self._authenticate, self.metrics.answered)
+        routes = [self._audit().wrapped(route) for route in self._routes()]
+        return Application(routes, self._authenticate, self.metrics.answered)
+
+    def _audit(self) -> Audit:
+        events = SystemEvents(
+            event_types=self.event_types, creation=self.creation, publisher=self.publisher, clock=self.clock
+        )
+        return Audit(self.features, events, self._audited())
+
+    def _audited(self) -> Mapping[str, Audited]:
+        """Operation -> what it changes."""
+        event_type = Audited("event_type", by_path("name"), self._event_type_view)
+        storage = Audited("storage", by_path("id"), self._storage_view)
+        blacklist_entry = Audited("blacklist_entry", by_path("name"), self._blacklist_view)
+        return {
+            "create_event_type": replace(event_type, id_of=by_body("name")),
+            "update_event_type": event_type,
+            "delete_event_type": event_type,
+            "add_schema": event_type,
+            "set_partition_count": event_type,
+            "create_timeline": Audited("timeline", by_path("name"), self._timelines_view),
+            "create_storage": replace(storage, id_of=by_body("id")),
+            "delete_storage": storage,
+            "set_default_storage": storage,
+            "set_feature": Audited("feature", by_body("feature"), self._feature_view),
+            "set_admins": Audited("admins", always("admins"), lambda _: views.admins_view(self.admins.lists())),
+            "block": blacklist_entry,
+            "unblock": blacklist_entry,
+        }
+
+    def _event_type_view(self, name: str) -> views.View | None:
+        event_type = self.event_types.find(name)
+        return None if event_type is None else views.event_type_view(event_type)
+
+    def _storage_view(self, storage_id: str) -> views.View | None:
+        storage = self.storages.find(storage_id)
+        return None if storage is None else views.storage_view(storage)
+
+    def _timelines_view(self, name: str) -> list[views.View] | None:
+        event_type = self.event_types.find(name)
+        return None if event_type is None else [views.timeline_view(each, name) for each in event_type.timelines]
+
+    def _feature_view(self, name: str) -> bool:
+        return self.features.all().get(Feature(name.lower()), False) if name.lower() in set(Feature) else False
+
+    def _blacklist_view(self, name: str) -> list[str] | None:
+        return [kind for kind, names in self.blacklist.entries().items() if name in names] or None
 
     def _routes(self) -> list[Route]:
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from uuid import uuid4
@@ -46,6 +47,12 @@ class Creation:
         if self.event_types.find(event_type.name) is not None:
             raise taken(event_type.name)
         return self._stored(event_type)
+
+    def create_own(self, draft: EventTypeDraft) -> None:
+        """Register an event type of the broker's own, unless it is there; no switch is asked."""
+        if self.event_types.find(str(draft.name)) is None:
+            with contextlib.suppress(Conflict):
+                self._stored(self._judged(draft))
 
     def _judged(self, draft: EventTypeDraft) -> EventType:
         """The event type that the draft asks for, if no rule stands against it. The order is the clients' to see."""

@@ -1,0 +1,121 @@
+"""The audit log: who changed what, from what to what.
+
+An operation that changes something is wrapped: its resource is looked at before and after, and the difference is
+published. The operations themselves know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from nakadi.administration.features import Features
+from nakadi.http.message import Answer, Request
+from nakadi.http.routing import Handler, Route
+from nakadi.model.administration import Feature
+from nakadi.publishing.system import AUDIT_LOG, EVENT_TYPE_LOG, SystemEvents
+
+Look = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an operation changes: the kind of resource, how a request names it, and how to look at it."""
+
+    resource_type: str
+    id_of: Callable[[Request], str]
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    features: Features
+    events: SystemEvents
+    audited: Mapping[str, Audited]
+
+    def wrapped(self, route: Route) -> Route:
+        """The route, telling the audit log of every change that it makes."""
+        audited = self.audited.get(route.operation)
+        return route if audited is None else replace(route, handler=self._telling(route.handler, audited))
+
+    def _telling(self, handler: Handler, audited: Audited) -> Handler:
+        def handle(request: Request) -> Answer:
+            if not self._wanted() and not _switches_on(request):
+                return handler(request)
+            name = audited.id_of(request)
+            before = audited.look(name)
+            answer = handler(request)
+            if answer.status < 300:
+                self._tell(audited.resource_type, name, before, audited.look(name), request)
+            return answer
+
+        return handle
+
+    def _wanted(self) -> bool:
+        return self.features.is_on(Feature.AUDIT_LOG_COLLECTION) or self.features.is_on(Feature.KPI_COLLECTION)
+
+    def _tell(self, resource_type: str, name: str, before: Any, after: Any, request: Request) -> None:
+        if before == after:
+            return
+        if self.features.is_on(Feature.AUDIT_LOG_COLLECTION):
+            event = audit_event(resource_type, name, before, after, request.subject.name)
+            self.events.publish(AUDIT_LOG, event, request.flow_id)
+        if resource_type == "event_type" and self.features.is_on(Feature.KPI_COLLECTION):
+            self.events.publish(EVENT_TYPE_LOG, event_type_event(name, before, after), request.flow_id)
+
+
+def audit_event(resource_type: str, name: str, before: Any, after: Any, user: str) -> dict[str, Any]:
+    """What happened to a resource; None says that it was not there, or is not there any more."""
+    operation = "C" if before is None else "D" if after is None else "U"
+    data: dict[str, Any] = {
+        "resource_type": resource_type,
+        "resource_id": name,
+        "user": user,
+        "user_hash": sha256(user.encode()).hexdigest(),
+    }
+    for which, value in (("previous", before), ("new", after)):
+        if value is not None:
+            data |= {f"{which}_object": value, f"{which}_text": orjson.dumps(value).decode()}
+    return {"data_type": resource_type, "data_op": operation, "data": data}
+
+
+def event_type_event(name: str, before: Any, after: Any) -> dict[str, Any]:
+    shown = after or before
+    return {
+        "event_type": name,
+        "status": "created" if before is None else "deleted" if after is None else "updated",
+        "category": shown["category"],
+        "authz": "disabled" if shown["authorization"] is None else "enabled",
+        "compatibility_mode": shown["compatibility_mode"],
+    }
+
+
+def by_path(name: str) -> Callable[[Request], str]:
+    """A resource that is named in the path."""
+    return lambda request: request.path_parameters[name]
+
+
+def by_body(name: str) -> Callable[[Request], str]:
+    """A resource that is named by a member of the body; a body that cannot be read names nothing."""
+
+    def named(request: Request) -> str:
+        try:
+            return str(orjson.loads(request.body)[name])
+        except (ValueError, TypeError, KeyError, IndexError):
+            return ""
+
+    return named
+
+
+def always(name: str) -> Callable[[Request], str]:
+    """The only resource of its kind."""
+    return lambda _: name
+
+
+def _switches_on(request: Request) -> bool:
+    """Whether this request may be the one that begins the log, which then tells of itself."""
+    return request.method == "POST" and request.path.rstrip("/") == "/settings/features"

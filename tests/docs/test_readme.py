@@ -1,0 +1,70 @@
+"""Does the README's quick start work as it is written?"""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nakadi.local import Broker
+
+ROOT = Path(__file__).parents[2]
+QUICK_START = re.search(r"<!-- quick start -->\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+COMMANDS = [line for line in QUICK_START.splitlines() if line.startswith("curl")]
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """What each line of the quick start prints, pasted one after the other."""
+    with Broker() as broker:
+        return [pasted(command.replace("http://127.0.0.1:8080", broker.url)) for command in COMMANDS]
+
+
+def pasted(command):
+    done = subprocess.run(
+        ["bash", "-c", f"{command} -sS --max-time 20 -w '\\n%{{http_code}}'"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    body, _, status = done.stdout.rpartition("\n")
+    return int(status), body
+
+
+def test_the_event_type_is_registered(answers):
+    """The first line creates the event type."""
+    assert answers[0] == (201, "")
+
+
+def test_the_events_are_published(answers):
+    """The second line publishes the batch."""
+    assert answers[1] == (200, "")
+
+
+def test_the_refusal_is_shown(answers):
+    """The third line is refused, event by event."""
+    status, body = answers[2]
+
+    assert status == 422
+    assert {each["publishing_status"] for each in json.loads(body)} <= {"failed", "aborted"}
+
+
+def test_the_events_are_streamed(answers):
+    """The fourth line prints the three events, and ends."""
+    status, body = answers[3]
+    events = [event for line in body.splitlines() for event in json.loads(line).get("events", [])]
+
+    assert status == 200
+    assert len(events) == 3
+    assert all(event["metadata"]["received_at"] for event in events)
+
+
+def test_links_lead_somewhere():
+    """Every relative link of the pages for readers leads to a file."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

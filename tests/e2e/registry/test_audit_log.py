@@ -1,0 +1,101 @@
+"""The broker's own event types: the audit log, and what becomes of event types."""
+
+import json
+
+from tests.support.api import a_definition, created, lists
+
+
+def told(api, name):
+    """The events of one of the broker's own event types, oldest first."""
+    cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
+    parameters = {"batch_limit": 1000, "batch_flush_timeout": 1, "stream_timeout": 1}
+    answer = api.get(f"/event-types/{name}/events", params=parameters, headers={"X-Nakadi-Cursors": cursors})
+    return [event for line in answer.text.splitlines() for event in json.loads(line).get("events", [])]
+
+
+def about(events, resource):
+    return [each["data"] | {"op": each["data_op"]} for each in events if each["data"]["resource_id"] == resource]
+
+
+def test_changes_are_told_while_the_feature_is_on(api, switched_on):
+    """Creation, change and deletion of an event type are told with what was and what is. (R106, R250, R251)"""
+    before = a_definition()
+    created(api, before)
+    switched_on("audit_log_collection")
+    definition = a_definition()
+
+    created(api, definition)
+    api.put(f"/event-types/{definition['name']}", json=definition | {"owning_application": "other"})
+    api.delete(f"/event-types/{definition['name']}")
+
+    events = told(api, "nakadi.audit.log")
+    creation, change, deletion = about(events, definition["name"])
+    assert [each["op"] for each in (creation, change, deletion)] == ["C", "U", "D"]
+    assert all(each["resource_type"] == "event_type" for each in (creation, change, deletion))
+    assert all(each["user"] == "unauthenticated" for each in (creation, change, deletion))
+    assert "previous_object" not in creation
+    assert change["previous_object"]["owning_application"] == "shop"
+    assert json.loads(change["new_text"])["owning_application"] == "other"
+    assert "new_object" not in deletion
+    assert about(events, before["name"]) == []
+
+
+def test_the_log_begins_with_itself(api, switched_on):
+    """Switching the audit log on is the first thing that it tells, and makes its event type. (R250, R251)"""
+    switched_on("audit_log_collection")
+
+    assert about(told(api, "nakadi.audit.log"), "audit_log_collection")
+    assert api.get("/event-types/nakadi.audit.log").json()["category"] == "data"
+
+
+def test_settings_and_storages_are_told_too(api, switched_on):
+    """Features, admins, blacklist, storages and timelines are told by their kind. (R251)"""
+    switched_on("audit_log_collection")
+    name = created(api)["name"]
+    api.post("/settings/admins", json=lists("zoe"))
+    api.put("/settings/blacklist/CONSUMER_APP/audited")
+    api.delete("/settings/blacklist/CONSUMER_APP/audited")
+    api.post("/storages", json={"id": "audited", "storage_type": "embedded", "embedded_configuration": {}})
+    api.delete("/storages/audited")
+    api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
+
+    kinds = {each["data"]["resource_type"] for each in told(api, "nakadi.audit.log")}
+
+    assert kinds >= {"event_type", "admins", "blacklist_entry", "storage", "timeline", "feature"}
+
+
+def test_what_failed_is_not_told(api, switched_on):
+    """A refused request changes nothing and tells nothing. (R251)"""
+    switched_on("audit_log_collection")
+    definition = a_definition(partition_strategy="odd")
+
+    assert api.post("/event-types", json=definition).status_code == 422
+    assert api.post("/event-types", content="{", headers={"content-type": "application/json"}).status_code == 400
+    assert about(told(api, "nakadi.audit.log"), definition["name"]) == []
+
+
+def test_telling_does_not_fail_the_request(api, switched_on):
+    """When the log cannot be written, what was asked for is done all the same. (R251)"""
+    switched_on("audit_log_collection")
+    taken = api.get("/event-types/nakadi.audit.log").json()
+    unfit = {"type": "json_schema", "schema": '{"properties": {"user": {"type": "integer"}}}'}
+    none = {"compatibility_mode": "none"}
+    assert api.put("/event-types/nakadi.audit.log", json=taken | none).status_code == 200
+    assert api.put("/event-types/nakadi.audit.log", json=taken | none | {"schema": unfit}).status_code == 200
+
+    assert created(api)
+    again = taken | none
+    assert api.put("/event-types/nakadi.audit.log", json=again).status_code == 200
+
+
+def test_what_becomes_of_event_types_is_a_figure(api, switched_on):
+    """With KPI collection on, each creation, change and deletion of an event type is an event. (R106, R250)"""
+    switched_on("kpi_collection")
+    definition = a_definition(authorization=lists())
+    created(api, definition)
+    api.delete(f"/event-types/{definition['name']}")
+
+    events = [each for each in told(api, "nakadi.event.type.log") if each["event_type"] == definition["name"]]
+
+    assert [each["status"] for each in events] == ["created", "deleted"]
+    assert {each["authz"] for each in events} == {"enabled"}
