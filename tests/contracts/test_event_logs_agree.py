@@ -1,0 +1,135 @@
+"""Whatever is done to it, an event log shows what the one in memory shows."""
+
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from nakadi.eventlogs import open_event_log
+from nakadi.model.authorization import Attribute
+from nakadi.model.events import Record
+from nakadi.ports import OffsetUnavailable, SealedTopic, UnknownTopic
+from tests.support.clock import HandMovedClock
+from tests.support.engines import HOUR
+
+PARTITIONS = 2
+
+names = st.sampled_from(["a", "b", "", "é"])
+records = st.builds(
+    Record,
+    value=st.none() | st.sampled_from([1, 10, 3_000, 70_000]).map(lambda size: b'"' + b"x" * size + b'"'),
+    key=st.none() | names,
+    owner=st.none() | st.builds(Attribute, names, names),
+    directed_to=st.none() | names,
+)
+topics = st.sampled_from(["first", "second"])
+partitions = st.integers(0, PARTITIONS - 1)
+hours = st.integers(0, 8)
+
+
+class Agreement(RuleBasedStateMachine):
+    """Two logs, one in memory, with the same clock and the same orders."""
+
+    @initialize()
+    def open(self):
+        self.clock = HandMovedClock()
+        self.hours = 0
+        self.folder = tempfile.TemporaryDirectory()
+        self.url = f"sqlite:///{Path(self.folder.name)}/nakadi.db"
+        self.memory = open_event_log("memory:", self.clock)
+        self.sqlite = open_event_log(self.url, self.clock)
+        for topic in ("first", "second"):
+            self.both(lambda log, topic=topic: log.create_topic(topic, PARTITIONS))
+
+    def teardown(self):
+        self.memory.close()
+        self.sqlite.close()
+        self.folder.cleanup()
+
+    def both(self, work):
+        """Do it to both, and insist on the same answer or the same refusal."""
+        answers = []
+        for log in (self.memory, self.sqlite):
+            try:
+                answers.append(work(log))
+            except (UnknownTopic, SealedTopic, OffsetUnavailable) as refusal:
+                answers.append(type(refusal))
+        assert answers[0] == answers[1]
+        return answers[0]
+
+    @rule(topic=topics, batches=st.dictionaries(partitions, st.lists(records, max_size=6), min_size=1))
+    def append(self, topic, batches):
+        self.both(lambda log: log.append(topic, batches))
+
+    @rule(moved=st.integers(0, 3))
+    def time_passes(self, moved):
+        self.clock.move(3600 * moved)
+        self.hours += moved
+
+    @rule(topic=topics, partition=partitions, back=hours)
+    def trim(self, topic, partition, back):
+        self.both(lambda log: log.trim(topic, partition, self.moment(back)))
+
+    @rule(topic=topics, partition=partitions, back=hours, tombstones=hours)
+    def compact(self, topic, partition, back, tombstones):
+        upto, tombstones_before = self.moment(back), self.moment(tombstones)
+        self.both(lambda log: log.compact(topic, partition, upto=upto, tombstones_before=tombstones_before))
+
+    @rule(topic=topics, partition=partitions, start=st.integers(-1, 60), limit=st.integers(1, 5))
+    def read(self, topic, partition, start, limit):
+        def look(log):
+            return log.read(topic, partition, start, limit=limit).events
+
+        self.both(look)
+
+    @rule(topic=topics, partition=partitions, back=hours)
+    def find_a_moment(self, topic, partition, back):
+        self.both(lambda log: log.offset_at(topic, partition, self.moment(back)))
+
+    @rule(topic=topics)
+    def grow(self, topic):
+        self.both(lambda log: log.add_partitions(topic, PARTITIONS))
+
+    @rule()
+    def seal(self):
+        self.both(lambda log: log.seal_topic("second"))
+
+    @rule()
+    def delete(self):
+        self.both(lambda log: log.delete_topic("second"))
+
+    @rule()
+    def start_again(self):
+        self.sqlite.close()
+        self.sqlite = open_event_log(self.url, self.clock)
+
+    @invariant()
+    def show_the_same(self):
+        for topic in ("first", "second"):
+            bounds = self.both(lambda log, topic=topic: log.bounds(topic, range(PARTITIONS)))
+            for partition in range(PARTITIONS) if isinstance(bounds, dict) else ():
+                self.both(lambda log, place=(topic, partition): everything(log, *place))
+
+    def moment(self, back):
+        """Some time between the beginning and now."""
+        return self.clock.now() - min(back, self.hours) * HOUR
+
+
+def everything(log, topic, partition):
+    found = []
+    bounds = log.bounds(topic, [partition])[partition]
+    place = bounds.oldest
+    while place < bounds.next:
+        piece = log.read(topic, partition, place, limit=7)
+        assert place < piece.next_offset
+        found += piece.events
+        place = piece.next_offset
+    return found
+
+
+TestAgreement = Agreement.TestCase
+TestAgreement.settings = settings(
+    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,183 @@
+"""What holds when two processes have one data file open."""
+
+import statistics
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nakadi.clock import SystemClock
+from nakadi.eventlogs import open_event_log
+from nakadi.ports import ChangedMeanwhile, Document, OffsetUnavailable, Put, SealedTopic
+from nakadi.registries import open_registry
+from tests.support.engines import a_record, text_of
+from tests.support.neighbour import a_neighbour
+
+SOON = 10.0
+TOLD_WITHIN = 0.5
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/nakadi.db"
+
+
+@pytest.fixture
+def neighbour(url):
+    with a_neighbour(url) as started:
+        yield started
+
+
+@pytest.fixture
+def log(url):
+    log = open_event_log(url, SystemClock())
+    log.create_topic("t", 2)
+    yield log
+    log.close()
+
+
+@pytest.fixture
+def registry(url):
+    registry = open_registry(url, SystemClock())
+    yield registry
+    registry.close()
+
+
+class TestEventLog:
+    def test_gives_no_offset_twice(self, log, neighbour):
+        """Two processes that append to one partition from many threads leave dense offsets, and lose nothing."""
+        neighbour.begin("append_in_threads", "t", "theirs", 4, 50)
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda thread: append(log, f"mine{thread}", 50), range(4)))
+        neighbour.answer()
+        events = log.read("t", 0, 0).events
+        assert [event.offset for event in events] == list(range(400))
+        for publisher in [f"{who}{thread}" for who in ("mine", "theirs") for thread in range(4)]:
+            names = [name for name in map(text_of, (event.record for event in events)) if name.startswith(publisher)]
+            assert names == [f"{publisher}/{number}" for number in range(50)]
+        moments = [event.stored_at for event in events]
+        assert moments == sorted(moments)
+
+    def test_shows_at_once_what_the_other_stored(self, log, neighbour):
+        """A read sees what another process stored before it began."""
+        for number in range(10):
+            neighbour.ask("append", "t", f"{number}", 1)
+            assert log.bounds("t", [0])[0].next == number + 1
+            assert text_of(log.read("t", 0, number).events[0].record) == f"{number}/0"
+
+    def test_wakes_readers_soon(self, log, neighbour):
+        """A read that waits answers within half a second of an append by another process."""
+        delays = []
+        with ThreadPoolExecutor(1) as reader:
+            for number in range(10):
+                reading = reader.submit(lambda place: (log.read("t", 0, place, wait=60), time.monotonic()), number)
+                neighbour.ask("append", "t", f"{number}", 1)
+                stored = time.monotonic()
+                found, noticed = reading.result(SOON)
+                assert len(found.events) == 1
+                delays.append(noticed - stored)
+        assert max(delays) < TOLD_WITHIN
+        assert statistics.median(delays) < 0.1
+
+    def test_tells_watchers_soon(self, log, neighbour):
+        """A watcher is told of an append by another process within half a second, and of a later one again."""
+        told = threading.Event()
+        places = set()
+        end = log.watch(lambda *place: (places.add(place), told.set()))
+        for number in range(5):
+            told.clear()
+            neighbour.ask("append", "t", f"{number}", 1)
+            assert told.wait(TOLD_WITHIN)
+        assert places == {("t", 0)}
+        end()
+
+    def test_tells_watchers_that_come_later(self, log, neighbour):
+        """A watcher that comes after others have gone is told of what is stored from then on."""
+        log.watch(lambda *_: None)()
+        neighbour.ask("append", "t", "unwatched", 3)
+        told = threading.Event()
+        end = log.watch(lambda *_: told.set())
+        neighbour.ask("append", "t", "watched", 1)
+        assert told.wait(TOLD_WITHIN)
+        end()
+
+    def test_takes_nothing_once_the_other_sealed(self, log, neighbour):
+        """Nothing is stored behind the end that is seen after another process has sealed a topic."""
+        with ThreadPoolExecutor(2) as threads:
+            publishing = [threads.submit(append_until_sealed, log) for _ in range(2)]
+            assert log.read("t", 0, 0, wait=SOON).events
+            end = neighbour.ask("seal", "t")
+            acknowledged = sum(each.result(SOON) for each in publishing)
+        assert log.bounds("t", [0])[0].next == end == acknowledged
+
+    def test_refuses_what_the_other_trimmed(self, log, neighbour):
+        """A read of what another process let go of is refused."""
+        append(log, "a", 5)
+        neighbour.ask("trim", "t")
+        with pytest.raises(OffsetUnavailable):
+            log.read("t", 0, 0)
+        assert log.bounds("t", [0])[0].oldest == 5
+
+
+class TestRegistry:
+    def test_creates_a_key_once(self, registry, neighbour):
+        """Of two processes that create the same keys each key is created by one of them."""
+        neighbour.begin("create", "theirs", 60)
+        mine = []
+        for number in range(60):
+            try:
+                registry.write(Put("thing", f"{number}", {"by": "mine"}, expected=0))
+                mine.append(f"{number}")
+            except ChangedMeanwhile:
+                continue
+        theirs = neighbour.answer()
+        assert sorted(mine + theirs) == sorted(f"{number}" for number in range(60))
+        assert {each.key for each in registry.list("thing") if each.body["by"] == "mine"} == set(mine)
+
+    def test_loses_no_update(self, registry, neighbour):
+        """Two processes that count up one document from several threads lose no count."""
+        registry.write(Put("thing", "counter", {"n": 0}))
+        neighbour.begin("count_up", 50)
+
+        def count_up(_: int) -> None:
+            done = 0
+            while done < 25:
+                found = registry.get("thing", "counter")
+                try:
+                    registry.write(Put("thing", "counter", {"n": found.body["n"] + 1}, expected=found.revision))
+                    done += 1
+                except ChangedMeanwhile:
+                    continue
+
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(count_up, range(2)))
+        neighbour.answer()
+        assert registry.get("thing", "counter") == Document("counter", {"n": 100}, 101)
+
+    def test_is_written_while_the_other_publishes(self, log, registry, neighbour):
+        """A process that publishes without pause does not keep another from writing for long."""
+        neighbour.begin("append_in_threads", "t", "theirs", 4, 250)
+        assert log.read("t", 0, 0, wait=SOON).events
+        longest = 0.0
+        for number in range(50):
+            begun = time.monotonic()
+            registry.write(Put("thing", f"{number}", {}))
+            longest = max(longest, time.monotonic() - begun)
+        neighbour.answer()
+        assert longest < 1.0
+
+
+def append(log, name: str, count: int) -> None:
+    for number in range(count):
+        log.append("t", {0: [a_record(f"{name}/{number}")]})
+
+
+def append_until_sealed(log) -> int:
+    acknowledged = 0
+    while True:
+        try:
+            log.append("t", {0: [a_record("x")]})
+            acknowledged += 1
+        except SealedTopic:
+            return acknowledged

@@ -1,0 +1,116 @@
+"""A second process on the same data file: it does as it is told, line by line, and answers each line.
+
+    python neighbour.py URL
+
+It is told JSON arrays, a command and what it needs, and answers `null` or what it found.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from nakadi.clock import SystemClock
+from nakadi.eventlogs import open_event_log
+from nakadi.model.events import Record
+from nakadi.ports import ChangedMeanwhile, Put
+from nakadi.registries import open_registry
+
+ROOT = Path(__file__).parents[2]
+
+
+class Neighbour:
+    def __init__(self, process: subprocess.Popen) -> None:
+        self._process = process
+
+    def begin(self, *command: Any) -> None:
+        """Tell it, and do not wait for the answer."""
+        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        line = self._process.stdout.readline()
+        assert line, "the neighbour has died"
+        return json.loads(line)
+
+    def ask(self, *command: Any) -> Any:
+        self.begin(*command)
+        return self.answer()
+
+
+@contextmanager
+def a_neighbour(url: str) -> Iterator[Neighbour]:
+    command = [sys.executable, __file__, url]
+    environment = {"PYTHONPATH": f"{ROOT / 'layers/nakadi/python'}:{ROOT}"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            neighbour = Neighbour(process)
+            assert neighbour.answer() == "ready"
+            yield neighbour
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(10)
+            finally:
+                process.kill()
+
+
+class Commands:
+    """What it can be told to do."""
+
+    def __init__(self, url: str) -> None:
+        self._clock = SystemClock()
+        self._log = open_event_log(url, self._clock)
+        self._registry = open_registry(url, self._clock)
+
+    def append(self, topic: str, name: str, count: int) -> None:
+        for number in range(count):
+            self._log.append(topic, {0: [Record(f'"{name}/{number}"'.encode())]})
+
+    def append_in_threads(self, topic: str, name: str, threads: int, count: int) -> None:
+        with ThreadPoolExecutor(threads) as publishers:
+            list(publishers.map(lambda thread: self.append(topic, f"{name}{thread}", count), range(threads)))
+
+    def seal(self, topic: str) -> int:
+        self._log.seal_topic(topic)
+        return self._log.bounds(topic, [0])[0].next
+
+    def trim(self, topic: str) -> None:
+        self._log.trim(topic, 0, self._clock.now())
+
+    def create(self, name: str, count: int) -> list[str]:
+        mine = []
+        for number in range(count):
+            with suppress(ChangedMeanwhile):
+                self._registry.write(Put("thing", f"{number}", {"by": name}, expected=0))
+                mine.append(f"{number}")
+        return mine
+
+    def count_up(self, count: int) -> None:
+        done = 0
+        while done < count:
+            found = self._registry.get("thing", "counter")
+            with suppress(ChangedMeanwhile):
+                self._registry.write(Put("thing", "counter", {"n": found.body["n"] + 1}, expected=found.revision))
+                done += 1
+
+    def close(self) -> None:
+        self._log.close()
+        self._registry.close()
+
+
+def main(url: str) -> None:
+    commands = Commands(url)
+    print('"ready"', flush=True)
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        print(json.dumps(getattr(commands, command)(*arguments)), flush=True)
+    commands.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
