@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from nakadi.model.coordination import Assignment, Changed, Offset, Verdict
+from nakadi.model.cursor import Position
 from nakadi.model.events import Bounds, Fate, Record, Slice
+from nakadi.model.subscription import EventTypePartition
 
 
 class Clock(Protocol):
@@ -187,3 +190,81 @@ class EventLog(Protocol):
 class EventLogs(Protocol):
     def of(self, storage_id: str) -> EventLog:
         """The event log of a storage. Raises `Unavailable` when this broker cannot open it."""
+
+
+# Coordination --------------------------------------------------------------------------------------------------------
+
+MOST_PLACES = 99
+"""How many partitions one `Coordination.write` may give another owner or position: what fits one atomic step
+everywhere, beside the assignment itself."""
+
+
+class AssignmentChanged(Exception):
+    """Raised by `Coordination.write` when the assignment is no longer what the writer has read."""
+
+
+class Coordination(Protocol):
+    """What the streams of a subscription share, wherever they are served: an assignment, offsets, and leases.
+
+    The *assignment* says which sessions there are and which partition belongs to which. It is read, decided upon, and
+    replaced if nobody else did meanwhile; every rule of the game is a pure function from one assignment to the next.
+    Each of its entries has an *offset* beside it, which carries the entry's owner, so that a commit is one small write.
+    *Leases* belong to the processes that serve sessions: a process that hosts a thousand idle streams renews one.
+
+    * What returned is durable, and seen by every read that begins later, whichever process asks.
+    * Of several writers that read the same assignment exactly one succeeds; the others leave nothing behind.
+    * Owners change with the assignment, in the same atomic step: at no time can two sessions commit one partition, and
+      a session can commit from the write that makes it the owner to the write that makes it so no more.
+    * An offset moves forward by commits, and in whatever direction by a write that sets it.
+    * No time of day is looked at here: whether a lease has run out is for the reader of `leases` to say.
+    """
+
+    def assignment(self, subscription: str) -> Assignment:
+        """The assignment; `NOTHING_YET` before the first write, and again after `forget`."""
+
+    def write(
+        self,
+        subscription: str,
+        old: Assignment,
+        new: Assignment,
+        now: datetime,
+        positions: Mapping[EventTypePartition, Position] | None = None,
+    ) -> Assignment:
+        """Replace `old`, as it was read, by `new`, and answer `new` as it is stored; raise `AssignmentChanged` if it
+        is not what is stored any more.
+
+        Owners of offsets become what the entries say, and `positions` are set. An entry that `old` does not have must
+        come with its position; none may disappear. At most `MOST_PLACES` partitions get another owner or position.
+        """
+
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+        """The offsets of all entries, each as it is now."""
+
+    def commit(
+        self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
+    ) -> Mapping[EventTypePartition, Verdict]:
+        """Move offsets forward, each for itself: `COMMITTED` if the session owns the partition and the position is
+        greater than what is stored, `OUTDATED` if it owns it and the position is not, `NOT_OWNED` if it does not.
+        """
+
+    def forget(self, subscription: str) -> None:
+        """Remove everything there is of a subscription. Doing it again changes nothing."""
+
+    def renew(self, holder: str, until: datetime) -> None:
+        """Give a process a lease until then, whatever it had before."""
+
+    def release(self, holder: str) -> None:
+        """End a process's lease. Doing it again changes nothing."""
+
+    def leases(self) -> Mapping[str, datetime]:
+        """Process -> until when its lease goes. Those that ran out long ago may be missing."""
+
+    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
+        """Have `changed` called soon after something of the subscription changed; the answer ends it.
+
+        It may be called more often than needed, from any thread, and must return quickly. Changes of this process are
+        told at once, those of others within a second.
+        """
+
+    def close(self) -> None:
+        """Give everything back. Further calls are a mistake of the caller."""

@@ -1,0 +1,108 @@
+"""What the streams of a subscription share: who reads what, how far it is committed, who is alive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+
+
+class EntryState(StrEnum):
+    UNASSIGNED = "unassigned"
+    ASSIGNED = "assigned"
+    REASSIGNING = "reassigning"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A partition's line in the assignment.
+
+    `owner` is the session that reads it and alone may commit; `next` the one that gets it once the owner lets go.
+    `fails` counts streams that ended without a commit; `search_end` is how far the search for the event behind that
+    goes on.
+    """
+
+    place: EventTypePartition
+    owner: str | None = None
+    next: str | None = None
+    fails: int = 0
+    search_end: Position | None = None
+
+    @property
+    def state(self) -> EntryState:
+        if self.owner is None:
+            return EntryState.UNASSIGNED
+        return EntryState.ASSIGNED if self.next is None else EntryState.REASSIGNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A stream that takes part: with the partitions that it asked for by name, or as one of those that share the rest.
+
+    It lives as long as it is in the assignment and its `holder`, the process that serves it, has a lease.
+    """
+
+    id: str
+    holder: str
+    started_at: datetime
+    commit_timeout: float
+    requested: tuple[EventTypePartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Somebody is setting offsets, at the latest until then: streams end, and none may begin."""
+
+    id: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The one record of a subscription that everything is decided by, and written only as it was read.
+
+    `initialised` says that every partition has got its first offset; until then there is nothing to stream.
+    """
+
+    revision: int = 0
+    initialised: bool = False
+    entries: tuple[Entry, ...] = ()
+    sessions: tuple[Session, ...] = ()
+    reset: Reset | None = None
+
+    def entry(self, place: EventTypePartition) -> Entry | None:
+        return next((each for each in self.entries if each.place == place), None)
+
+    def session(self, session_id: str) -> Session | None:
+        return next((each for each in self.sessions if each.id == session_id), None)
+
+
+NOTHING_YET = Assignment()
+"""The assignment of a subscription that nobody has streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Everything up to and with `position` is consumed. `since` is when position or owner last changed."""
+
+    position: Position
+    owner: str | None
+    since: datetime
+
+
+class Verdict(StrEnum):
+    """What became of a commit."""
+
+    COMMITTED = "committed"
+    OUTDATED = "outdated"
+    NOT_OWNED = "not_owned"
+
+
+class Changed(StrEnum):
+    """What a listener is told of."""
+
+    ASSIGNMENT = "assignment"
+    OFFSETS = "offsets"

@@ -1,0 +1,1 @@
+"""Subscriptions: the resource, its cursors, and how streams share it."""

@@ -1,0 +1,50 @@
+"""Sessions, entries and assignments with good defaults, and every engine that keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nakadi.model.coordination import Assignment, Entry, Session
+from nakadi.model.subscription import EventTypePartition
+from tests.support.builders import A_MOMENT
+
+
+def a_place(partition: int | str = 0, event_type: str = "order") -> EventTypePartition:
+    return EventTypePartition(event_type, str(partition))
+
+
+def places(*partitions: int) -> tuple[EventTypePartition, ...]:
+    return tuple(a_place(each) for each in partitions)
+
+
+def a_session(session_id: str, *requested: int, **changes: Any) -> Session:
+    """A session that shares what there is, or one that asks for these partitions."""
+    defaults: dict[str, Any] = {
+        "holder": "this process",
+        "started_at": A_MOMENT,
+        "commit_timeout": 60.0,
+        "requested": places(*requested),
+    }
+    return Session(id=session_id, **defaults | changes)
+
+
+def entry(partition: int, told: str = "") -> Entry:
+    """The entry of a partition: "" is nobody's, "a" is a's, "a>b" is a's until b gets it."""
+    owner, _, following = told.partition(">")
+    return Entry(a_place(partition), owner or None, following or None)
+
+
+def entries(*told: str) -> tuple[Entry, ...]:
+    """The entries of partitions 0, 1, 2, …"""
+    return tuple(entry(partition, each) for partition, each in enumerate(told))
+
+
+def told(them: Iterable[Entry]) -> list[str]:
+    """The other way round."""
+    return [f"{each.owner or ''}{'>' + each.next if each.next else ''}" for each in them]
+
+
+def an_assignment(*told: str, sessions: Iterable[Session] = (), **changes: Any) -> Assignment:
+    defaults: dict[str, Any] = {"revision": 1, "initialised": True}
+    return Assignment(entries=entries(*told), sessions=tuple(sessions), **defaults | changes)
