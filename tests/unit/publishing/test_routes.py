@@ -1,17 +1,26 @@
 import json
+import re
 
 import httpx
 import pytest
 
+from nakadi.access.permissions import Permissions
+from nakadi.administration.admins import Admins
+from nakadi.administration.blacklist import Blacklist
+from nakadi.administration.documents import SettingsDocument
+from nakadi.caching import Cache
 from nakadi.http.application import Application
 from nakadi.http.routes import publishing as routes
 from nakadi.http.security import nobody_is_asked
 from nakadi.model.administration import BlockedKind
 from nakadi.model.authorization import Attribute, Authorization, Subject
 from nakadi.model.event_type import CleanupPolicy
+from nakadi.model.outcomes import Unavailable
+from nakadi.registries.memory import MemoryRegistry
 from tests.support.builders import a_schema, an_event_type
 from tests.support.http import client_of
 from tests.support.publishing import EID, House, a_business_type, metadata
+from tests.support.registry import settings_document
 
 ID = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
 
@@ -220,6 +229,26 @@ def test_maintenance_is_503(door, event_type):
     answer = door.post(event_type.name)
     assert problem(answer) == (503, "Event type is currently in maintenance, please repeat request")
     assert answer.headers["retry-after"]
+
+
+def test_what_nobody_expected_is_500(door, event_type):
+    """A failure that is no answer is 500 with a ticket, and tells nothing of the inside. (P55)"""
+    door.house.log.troubles = [RuntimeError("a secret")]
+    status, detail = problem(door.post(event_type.name))
+    assert status == 500
+    assert re.fullmatch(r"An internal error happened\. Please report it\. \(ETI[A-Za-z0-9]{24}\)", detail)
+
+
+def test_permissions_that_cannot_be_asked_are_503(house, event_type):
+    """When what permissions rest on does not answer, the client may try again; the words are the store's. (P52)"""
+
+    class Silent(MemoryRegistry):
+        def get(self, *_):
+            raise Unavailable("The registry did not answer")
+
+    blacklist = Blacklist(SettingsDocument(Silent(), "blacklist", Cache(house.clock, 1)))
+    house.permissions = Permissions(Admins(settings_document("admins"), house.features, ()), blacklist, ())
+    assert problem(Door(house).post(event_type.name)) == (503, "The registry did not answer")
 
 
 def test_the_flow_id_comes_back_and_is_stored(door):
