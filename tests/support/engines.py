@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from nakadi.coordination import open_coordination
 from nakadi.eventlogs import open_event_log
 from nakadi.model.events import Record
-from nakadi.ports import EventLog, Registry
+from nakadi.ports import Coordination, EventLog, Registry
 from nakadi.registries import open_registry
 from tests.support.clock import HandMovedClock
 
@@ -15,6 +16,16 @@ SQLITE = "sqlite:///{folder}/nakadi.db"
 
 REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
 EVENT_LOGS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
+COORDINATIONS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
+
+
+@contextmanager
+def a_coordination(url: str, folder: Path) -> Iterator[Coordination]:
+    coordination = open_coordination(url.format(folder=folder), HandMovedClock())
+    try:
+        yield coordination
+    finally:
+        coordination.close()
 
 
 @contextmanager

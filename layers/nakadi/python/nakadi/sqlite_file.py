@@ -1,7 +1,7 @@
 """One SQLite file: seeing that it is ours, and lending connections to it.
 
-The registry and the event log of the embedded engine share one file. Their tables are declared together here, because
-the version stamped into a file is the version of all of them.
+The registry, the event log and the coordination of the embedded engine share one file. Their tables are declared
+together here, because the version stamped into a file is the version of all of them.
 """
 
 from __future__ import annotations
@@ -39,6 +39,18 @@ TABLES = (
         stored_at INTEGER NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL)""",
     # It answers every question about places and times without a look at the bodies.
     "CREATE INDEX frames_by_log ON frames (log, first, count, stored_at, size)",
+    """CREATE TABLE assignments (
+        subscription TEXT PRIMARY KEY, revision INTEGER NOT NULL, body TEXT NOT NULL) WITHOUT ROWID""",
+    """CREATE TABLE offsets (
+        subscription TEXT NOT NULL, event_type TEXT NOT NULL, partition TEXT NOT NULL, timeline INTEGER NOT NULL,
+        position INTEGER NOT NULL, owner TEXT, since INTEGER NOT NULL,
+        PRIMARY KEY (subscription, event_type, partition)) WITHOUT ROWID""",
+    "CREATE TABLE leases (holder TEXT PRIMARY KEY, until INTEGER NOT NULL) WITHOUT ROWID",
+    # What changed last, and when in the order of changes: how processes notice each other's.
+    """CREATE TABLE coordination_news (
+        subscription TEXT NOT NULL, changed TEXT NOT NULL, number INTEGER NOT NULL,
+        PRIMARY KEY (subscription, changed)) WITHOUT ROWID""",
+    "CREATE INDEX coordination_news_by_number ON coordination_news (number)",
 )
 
 SETTINGS = (
@@ -205,8 +217,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> Non
     except BaseException:
         roll_back(connection)
         raise
-    for table in ("documents", "topics", "logs", "frames"):
-        connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608  # the four names above
+    for table in ("documents", "topics", "logs", "frames", "assignments", "offsets", "leases", "coordination_news"):
+        connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608  # the names above
     _see_that_nulls_survive(connection)
 
 

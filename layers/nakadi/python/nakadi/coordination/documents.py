@@ -1,0 +1,66 @@
+"""Assignments as JSON text, there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from nakadi.model.coordination import Assignment, Entry, Reset, Session
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+
+
+def text_of(assignment: Assignment) -> str:
+    """Everything but the revision, which is kept beside it."""
+    reset = assignment.reset
+    return orjson.dumps(
+        {
+            "initialised": assignment.initialised,
+            "entries": [_entry_row(each) for each in assignment.entries],
+            "sessions": [_session_row(each) for each in assignment.sessions],
+            "reset": None if reset is None else [reset.id, reset.until.isoformat()],
+        }
+    ).decode()
+
+
+def assignment_in(text: str | bytes, revision: int) -> Assignment:
+    body = orjson.loads(text)
+    reset = body["reset"]
+    return Assignment(
+        revision=revision,
+        initialised=body["initialised"],
+        entries=tuple(_entry_of(each) for each in body["entries"]),
+        sessions=tuple(_session_of(each) for each in body["sessions"]),
+        reset=None if reset is None else Reset(reset[0], datetime.fromisoformat(reset[1])),
+    )
+
+
+def _entry_row(entry: Entry) -> Sequence[Any]:
+    end = entry.search_end
+    search_end = None if end is None else [end.timeline, end.offset]
+    return [entry.place.event_type, entry.place.partition, entry.owner, entry.next, entry.fails, search_end]
+
+
+def _entry_of(row: Sequence[Any]) -> Entry:
+    event_type, partition, owner, following, fails, search_end = row
+    end = None if search_end is None else Position(*search_end)
+    return Entry(EventTypePartition(event_type, partition), owner, following, fails, end)
+
+
+def _session_row(session: Session) -> Sequence[Any]:
+    requested = [[each.event_type, each.partition] for each in session.requested]
+    return [session.id, session.holder, session.started_at.isoformat(), session.commit_timeout, requested]
+
+
+def _session_of(row: Sequence[Any]) -> Session:
+    session_id, holder, started_at, commit_timeout, requested = row
+    return Session(
+        id=session_id,
+        holder=holder,
+        started_at=datetime.fromisoformat(started_at),
+        commit_timeout=commit_timeout,
+        requested=tuple(EventTypePartition(*each) for each in requested),
+    )

@@ -1,0 +1,202 @@
+"""Coordination in a SQLite file, for as many processes on one machine as you like."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from nakadi.coordination.documents import assignment_in, text_of
+from nakadi.coordination.listeners import Listeners
+from nakadi.coordination.rules import Positions, moved, moves, successor, verdict
+from nakadi.coordination.sqlite_news import News
+from nakadi.coordination.sqlite_turns import Turns
+from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Offset, Verdict
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+from nakadi.ports import AssignmentChanged
+from nakadi.sqlite_file import SqliteFile
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+LONG_AGO = timedelta(days=1)
+
+GET = "SELECT body, revision FROM assignments WHERE subscription = ?"
+
+PUT = """
+    INSERT INTO assignments (subscription, revision, body) VALUES (?1, ?2, ?3)
+    ON CONFLICT (subscription) DO UPDATE SET revision = ?2, body = ?3
+"""
+
+OFFSETS = "SELECT event_type, partition, timeline, position, owner, since FROM offsets WHERE subscription = ?"
+
+OFFSET = OFFSETS + " AND event_type = ? AND partition = ?"
+
+PUT_OFFSET = """
+    INSERT INTO offsets (subscription, event_type, partition, timeline, position, owner, since)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+    ON CONFLICT (subscription, event_type, partition)
+    DO UPDATE SET timeline = ?4, position = ?5, owner = ?6, since = ?7
+"""
+
+RENEW = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (holder) DO UPDATE SET until = ?2"
+
+
+class SqliteCoordination:
+    def __init__(self, path: Path) -> None:
+        self._file = SqliteFile(path)
+        self._turns = Turns(self._file)
+        self._listeners = Listeners()
+        self._news = News(self._file, self._listeners.tell)
+
+    def assignment(self, subscription: str) -> Assignment:
+        with self._file.lent() as connection:
+            return _assignment(connection, subscription)
+
+    def write(
+        self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
+    ) -> Assignment:
+        at = positions or {}
+        touched = moves(old, new, at)
+        stored = successor(old, new)
+
+        def work(connection: sqlite3.Connection) -> int:
+            if _assignment(connection, subscription).revision != old.revision:
+                raise AssignmentChanged(subscription)
+            connection.execute(PUT, (subscription, stored.revision, text_of(stored)))
+            for place, owner in touched.items():
+                before = _offset(connection, subscription, place)
+                _put_offset(connection, subscription, place, moved(before, owner, at.get(place), now))
+            return self._news.note(connection, subscription, Changed.ASSIGNMENT)
+
+        self._news.told(self._turns.run(work))
+        self._listeners.tell(subscription, Changed.ASSIGNMENT)
+        return stored
+
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+        with self._file.lent() as connection:
+            rows = connection.execute(OFFSETS, (subscription,)).fetchall()
+        return {EventTypePartition(*row[:2]): _offset_of(row) for row in rows}
+
+    def commit(
+        self, subscription: str, session: str, positions: Positions, now: datetime
+    ) -> Mapping[EventTypePartition, Verdict]:
+        def work(connection: sqlite3.Connection) -> tuple[Mapping[EventTypePartition, Verdict], int | None]:
+            verdicts = {
+                place: _commit(connection, subscription, session, place, position, now)
+                for place, position in positions.items()
+            }
+            if Verdict.COMMITTED not in verdicts.values():
+                return verdicts, None
+            return verdicts, self._news.note(connection, subscription, Changed.OFFSETS)
+
+        verdicts, number = self._turns.run(work)
+        if number is not None:
+            self._news.told(number)
+            self._listeners.tell(subscription, Changed.OFFSETS)
+        return verdicts
+
+    def forget(self, subscription: str) -> None:
+        def work(connection: sqlite3.Connection) -> int:
+            connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
+            connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
+            return self._news.note(connection, subscription, Changed.ASSIGNMENT)
+
+        self._news.told(self._turns.run(work))
+        self._listeners.tell(subscription, Changed.ASSIGNMENT)
+
+    def renew(self, holder: str, until: datetime) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM leases WHERE until < ?", (_microseconds(until - LONG_AGO),))
+            connection.execute(RENEW, (holder, _microseconds(until)))
+
+        self._turns.run(work)
+
+    def release(self, holder: str) -> None:
+        self._turns.run(lambda connection: connection.execute("DELETE FROM leases WHERE holder = ?", (holder,)))
+
+    def leases(self) -> Mapping[str, datetime]:
+        with self._file.lent() as connection:
+            rows = connection.execute("SELECT holder, until FROM leases").fetchall()
+        return {holder: _moment(until) for holder, until in rows}
+
+    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
+        self._news.attend()
+        end = self._listeners.add(subscription, changed)
+
+        def end_both() -> None:
+            end()
+            self._news.leave()
+
+        return _once(end_both)
+
+    def close(self) -> None:
+        self._news.close()
+        self._file.close()
+
+
+def _assignment(connection: sqlite3.Connection, subscription: str) -> Assignment:
+    found = connection.execute(GET, (subscription,)).fetchone()
+    return NOTHING_YET if found is None else assignment_in(*found)
+
+
+def _offset(connection: sqlite3.Connection, subscription: str, place: EventTypePartition) -> Offset | None:
+    row = connection.execute(OFFSET, (subscription, place.event_type, place.partition)).fetchone()
+    return None if row is None else _offset_of(row)
+
+
+def _offset_of(row: tuple[str, str, int, int, str | None, int]) -> Offset:
+    _, _, timeline, position, owner, since = row
+    return Offset(Position(timeline, position), owner, _moment(since))
+
+
+def _put_offset(connection: sqlite3.Connection, subscription: str, place: EventTypePartition, offset: Offset) -> None:
+    at = offset.position
+    connection.execute(
+        PUT_OFFSET,
+        (
+            subscription,
+            place.event_type,
+            place.partition,
+            at.timeline,
+            at.offset,
+            offset.owner,
+            _microseconds(offset.since),
+        ),
+    )
+
+
+def _commit(
+    connection: sqlite3.Connection,
+    subscription: str,
+    session: str,
+    place: EventTypePartition,
+    position: Position,
+    now: datetime,
+) -> Verdict:
+    before = _offset(connection, subscription, place)
+    found = verdict(before, session, position)
+    if found is Verdict.COMMITTED:
+        _put_offset(connection, subscription, place, Offset(position, session, now))
+    return found
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - EPOCH) // MICROSECOND
+
+
+def _moment(microseconds: int) -> datetime:
+    return EPOCH + microseconds * MICROSECOND
+
+
+def _once(end: Callable[[], None]) -> Callable[[], None]:
+    ended: list[bool] = []
+
+    def end_once() -> None:
+        if not ended:
+            ended.append(True)
+            end()
+
+    return end_once

@@ -1,0 +1,438 @@
+"""What every coordination promises: the sentences of `nakadi.ports.Coordination`, one by one."""
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Entry, Offset, Reset, Verdict
+from nakadi.model.cursor import Position
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import MOST_PLACES, AssignmentChanged, Coordination
+from tests.support.builders import A_MOMENT
+from tests.support.coordination import a_place, a_session, an_assignment, entries, places, told
+from tests.support.engines import COORDINATIONS, a_coordination
+
+LATER = A_MOMENT + timedelta(seconds=1)
+SUBSCRIPTION = "1b6c"
+
+
+@pytest.fixture(params=COORDINATIONS)
+def coordination(request, tmp_path):
+    with a_coordination(COORDINATIONS[request.param], tmp_path) as opened:
+        yield opened
+
+
+def at(offset: int, timeline: int = 1) -> Position:
+    return Position(timeline, offset)
+
+
+def begun(coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION) -> Assignment:
+    """An assignment whose partitions are all before their first event."""
+    new = an_assignment(*told, sessions=sessions)
+    positions = {each.place: at(-1) for each in new.entries}
+    return coordination.write(subscription, NOTHING_YET, new, A_MOMENT, positions)
+
+
+def commit(coordination, session: str, offset: int, partition: int = 0, timeline: int = 1) -> Verdict:
+    place = a_place(partition)
+    return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
+
+
+def position(coordination, partition: int = 0) -> Position:
+    return coordination.offsets(SUBSCRIPTION)[a_place(partition)].position
+
+
+class TestAssignment:
+    def test_is_empty_at_first(self, coordination: Coordination):
+        """Of a subscription that nobody streamed there is nothing. (S12)"""
+        assert coordination.assignment(SUBSCRIPTION) == NOTHING_YET
+        assert coordination.offsets(SUBSCRIPTION) == {}
+
+    def test_comes_back_as_it_was_written(self, coordination: Coordination):
+        """Everything in an assignment is kept, and its revision is one more with every write."""
+        full = Assignment(
+            initialised=True,
+            entries=(
+                Entry(a_place(0, 'a "type"\n'), "a", "b", 3, Position(2, 17)),
+                Entry(a_place(0, "b"), "a"),
+                Entry(a_place("10", "b")),
+            ),
+            sessions=(
+                a_session("a", holder="one", commit_timeout=2.5),
+                a_session("b", holder="two", requested=(a_place(0, 'a "type"\n'),)),
+            ),
+            reset=Reset("r", LATER + timedelta(microseconds=7)),
+        )
+        positions = {each.place: at(number) for number, each in enumerate(full.entries)}
+        stored = coordination.write(SUBSCRIPTION, NOTHING_YET, full, A_MOMENT, positions)
+        assert stored == replace(full, revision=1)
+        assert coordination.assignment(SUBSCRIPTION) == stored
+        again = coordination.write(SUBSCRIPTION, stored, replace(stored, reset=None), A_MOMENT)
+        assert coordination.assignment(SUBSCRIPTION) == again == replace(full, revision=2, reset=None)
+
+    def test_is_one_per_subscription(self, coordination: Coordination):
+        """What is written of one subscription says nothing of another."""
+        begun(coordination, "")
+        assert coordination.assignment("another") == NOTHING_YET
+        assert coordination.offsets("another") == {}
+
+    def test_is_written_only_as_it_was_read(self, coordination: Coordination):
+        """A write over what somebody else changed meanwhile leaves nothing behind. (S249, S319)"""
+        first = begun(coordination, "", "")
+        second = coordination.write(SUBSCRIPTION, first, replace(first, entries=entries("a", "")), A_MOMENT)
+        for stale in (NOTHING_YET, first, replace(second, revision=7)):
+            with pytest.raises(AssignmentChanged):
+                coordination.write(
+                    SUBSCRIPTION,
+                    stale,
+                    replace(stale, entries=entries("b", "b")),
+                    A_MOMENT,
+                    {a_place(0): at(5), a_place(1): at(5)},
+                )
+        assert coordination.assignment(SUBSCRIPTION) == second
+        assert position(coordination) == at(-1)
+
+    def test_of_many_writers_one_succeeds(self, coordination: Coordination):
+        """Many who add themselves by reading and writing lose nobody. (S249, S319)"""
+        begun(coordination, "")
+
+        def join(number: int) -> None:
+            for step in range(5):
+                while True:
+                    old = coordination.assignment(SUBSCRIPTION)
+                    new = replace(old, sessions=(*old.sessions, a_session(f"{number}-{step}")))
+                    try:
+                        coordination.write(SUBSCRIPTION, old, new, A_MOMENT)
+                        break
+                    except AssignmentChanged:
+                        continue
+
+        in_threads(join, 8)
+        found = coordination.assignment(SUBSCRIPTION)
+        assert found.revision == 41
+        assert {each.id for each in found.sessions} == {f"{n}-{step}" for n in range(8) for step in range(5)}
+
+    def test_is_forgotten_with_everything(self, coordination: Coordination):
+        """After forgetting, the subscription is as if it had never been; forgetting again changes nothing. (S72)"""
+        begun(coordination, "a", sessions=[a_session("a")])
+        begun(coordination, "a", subscription="another")
+        coordination.forget(SUBSCRIPTION)
+        coordination.forget(SUBSCRIPTION)
+        assert coordination.assignment(SUBSCRIPTION) == NOTHING_YET
+        assert coordination.offsets(SUBSCRIPTION) == {}
+        assert commit(coordination, "a", 1) is Verdict.NOT_OWNED
+        assert told(coordination.assignment("another").entries) == ["a"]
+        begun(coordination, "")
+        assert coordination.assignment(SUBSCRIPTION).revision == 1
+
+    @pytest.mark.parametrize(
+        ("new", "positions"),
+        [
+            (an_assignment("", ""), {a_place(0): at(0)}),
+            (an_assignment(), {}),
+            (an_assignment(""), {a_place(0): at(0), a_place(7): at(0)}),
+            (replace(an_assignment(), entries=entries("", "")[:1] * 2), {}),
+            (an_assignment(*["x"] * (MOST_PLACES + 1)), {a_place(n): at(0) for n in range(MOST_PLACES + 1)}),
+        ],
+        ids=["entry without position", "entry gone", "position without entry", "entry twice", "too many"],
+    )
+    def test_refuses_what_no_engine_could_do(self, coordination: Coordination, new, positions):
+        """Entries without offsets, offsets without entries and too many moves are mistakes of the caller."""
+        old = begun(coordination, "")
+        with pytest.raises(ValueError, match=r"partition|position"):
+            coordination.write(SUBSCRIPTION, old, new, A_MOMENT, positions)
+        assert coordination.assignment(SUBSCRIPTION) == old
+
+    def test_moves_as_many_as_fit(self, coordination: Coordination):
+        """Ninety-nine partitions come into being, and change their owner, in one write."""
+        old = begun(coordination, *[""] * MOST_PLACES)
+        coordination.write(SUBSCRIPTION, old, replace(old, entries=entries(*["a"] * MOST_PLACES)), LATER)
+        assert {each.owner for each in coordination.offsets(SUBSCRIPTION).values()} == {"a"}
+
+
+class TestOffsets:
+    def test_are_there_with_their_entries(self, coordination: Coordination):
+        """An entry's offset is what it was written with, with its owner, and since when. (S95)"""
+        new = an_assignment("a", "", "b>a")
+        positions = {a_place(0): at(-1), a_place(1): at(7, 3), a_place(2): at(2**62)}
+        coordination.write(SUBSCRIPTION, NOTHING_YET, new, A_MOMENT, positions)
+        assert coordination.offsets(SUBSCRIPTION) == {
+            a_place(0): Offset(at(-1), "a", A_MOMENT),
+            a_place(1): Offset(at(7, 3), None, A_MOMENT),
+            a_place(2): Offset(at(2**62), "b", A_MOMENT),
+        }
+
+    def test_keep_their_place_when_owners_change(self, coordination: Coordination):
+        """A partition that changes hands stays where it is committed; one that does not is not touched. (S244)"""
+        old = begun(coordination, "a", "a")
+        commit(coordination, "a", 5)
+        new = replace(old, entries=entries("b", "a>b"))
+        coordination.write(SUBSCRIPTION, old, new, LATER + timedelta(seconds=1))
+        assert coordination.offsets(SUBSCRIPTION) == {
+            a_place(0): Offset(at(5), "b", LATER + timedelta(seconds=1)),
+            a_place(1): Offset(at(-1), "a", A_MOMENT),
+        }
+
+    def test_are_set_by_a_write_in_any_direction(self, coordination: Coordination):
+        """A write puts offsets where it says, back and forth, and may add partitions. (S134, S137, S293)"""
+        old = begun(coordination, "", "")
+        old = coordination.write(SUBSCRIPTION, old, old, LATER, {a_place(0): at(9)})
+        new = replace(old, entries=(*old.entries, Entry(a_place(2))))
+        coordination.write(SUBSCRIPTION, old, new, LATER, {a_place(0): at(3), a_place(2): at(-1, 2)})
+        found = coordination.offsets(SUBSCRIPTION)
+        assert [found[each].position for each in places(0, 1, 2)] == [at(3), at(-1), at(-1, 2)]
+
+
+class TestCommit:
+    def test_moves_forward_only(self, coordination: Coordination):
+        """Greater positions are committed, the same and smaller ones are outdated; nothing moves back. (S120, S314)"""
+        begun(coordination, "a")
+        steps = [(5, 1), (5, 1), (4, 1), (6, 1), (-1, 2), (900, 1), (0, 2), (-1, 2)]
+        verdicts = [commit(coordination, "a", offset, timeline=timeline) for offset, timeline in steps]
+        C, O = Verdict.COMMITTED, Verdict.OUTDATED  # noqa: N806, E741  # two columns to read at a glance
+        assert verdicts == [C, O, O, C, C, O, C, O]
+        assert coordination.offsets(SUBSCRIPTION)[a_place(0)] == Offset(at(0, 2), "a", LATER)
+
+    @pytest.mark.parametrize(
+        ("owned", "session"), [("", "a"), ("b", "a"), ("b>a", "a"), ("a", "")], ids=["nobody", "other", "next", "no id"]
+    )
+    def test_is_for_the_owner_alone(self, coordination: Coordination, owned, session):
+        """Whoever does not own the partition commits nothing, whoever it is promised to included. (S118, S312)"""
+        begun(coordination, owned)
+        assert commit(coordination, session, 5) is Verdict.NOT_OWNED
+        assert position(coordination) == at(-1)
+
+    def test_is_for_the_owner_while_it_hands_over(self, coordination: Coordination):
+        """Until it has let go, the owner commits what is promised to somebody else. (S118, S312)"""
+        begun(coordination, "a>b")
+        assert commit(coordination, "a", 5) is Verdict.COMMITTED
+
+    def test_of_what_is_not_there_is_nobodys(self, coordination: Coordination):
+        """A partition without an entry is owned by nobody, and does not come into being. (S116)"""
+        begun(coordination, "a")
+        assert commit(coordination, "a", 5, partition=3) is Verdict.NOT_OWNED
+        assert set(coordination.offsets(SUBSCRIPTION)) == {a_place(0)}
+
+    def test_is_judged_partition_by_partition(self, coordination: Coordination):
+        """One commit of several partitions moves each for itself. (S119, S120)"""
+        begun(coordination, "a", "b", "a")
+        commit(coordination, "a", 5, partition=2)
+        found = coordination.commit(SUBSCRIPTION, "a", {a_place(n): at(3) for n in range(4)}, LATER)
+        assert found == {
+            a_place(0): Verdict.COMMITTED,
+            a_place(1): Verdict.NOT_OWNED,
+            a_place(2): Verdict.OUTDATED,
+            a_place(3): Verdict.NOT_OWNED,
+        }
+        assert [position(coordination, n) for n in range(3)] == [at(3), at(-1), at(5)]
+
+    def test_goes_with_ownership(self, coordination: Coordination):
+        """From the write that gives a partition away, its former owner commits no more, and the new one does. (S312)"""
+        old = begun(coordination, "a")
+        assert commit(coordination, "a", 1) is Verdict.COMMITTED
+        coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b")), LATER)
+        assert commit(coordination, "a", 2) is Verdict.NOT_OWNED
+        assert commit(coordination, "b", 2) is Verdict.COMMITTED
+        assert position(coordination) == at(2)
+
+    def test_loses_nothing_among_many(self, coordination: Coordination):
+        """Of many who commit at the same time the greatest position stays, and every number is committed once or
+        outdated. (S120, S314)"""
+        begun(coordination, "a", "a")
+
+        def commit_some(number: int) -> int:
+            verdicts = [commit(coordination, "a", number + 8 * step, partition=step % 2) for step in range(20)]
+            return verdicts.count(Verdict.COMMITTED)
+
+        committed = sum(in_threads(commit_some, 8))
+        assert 20 <= committed <= 160
+        assert position(coordination, 0) == at(7 + 8 * 18)
+        assert position(coordination, 1) == at(7 + 8 * 19)
+
+    def test_never_comes_from_two_sessions(self, coordination: Coordination):
+        """While a partition goes back and forth between two sessions that both commit, what one commits is never behind
+        what the other had committed before it got the partition. (S312, S315)"""
+        begun(coordination, "a")
+        done = threading.Event()
+        seen: list[tuple[str, int]] = []
+
+        def commit_on(number: int) -> None:
+            session = "ab"[number]
+            while not done.is_set():
+                following = position(coordination).offset + 1
+                if commit(coordination, session, following) is Verdict.COMMITTED:
+                    seen.append((session, following))
+
+        def swap(_: int) -> None:
+            for turn in range(40):
+                old = coordination.assignment(SUBSCRIPTION)
+                coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("ba"[turn % 2])), LATER)
+            done.set()
+
+        in_threads(lambda number: swap(0) if number == 2 else commit_on(number), 3)
+        numbers = [number for _, number in seen]
+        assert sorted(numbers) == list(range(len(numbers)))
+        assert position(coordination) == at(len(numbers) - 1)
+
+
+class TestLeases:
+    def test_are_what_they_were_renewed_to(self, coordination: Coordination):
+        """A process has one lease, the last one it asked for, also if it is shorter. (S318)"""
+        coordination.renew("one", LATER)
+        coordination.renew("two", LATER)
+        coordination.renew("two", A_MOMENT + timedelta(microseconds=3))
+        assert coordination.leases() == {"one": LATER, "two": A_MOMENT + timedelta(microseconds=3)}
+
+    def test_end_when_they_are_released(self, coordination: Coordination):
+        """A released lease is gone; releasing it again changes nothing. (S224)"""
+        coordination.renew("one", LATER)
+        coordination.release("one")
+        coordination.release("one")
+        assert coordination.leases() == {}
+
+
+class TestWatch:
+    def test_tells_of_changes_at_once(self, coordination: Coordination):
+        """Whoever watches hears of writes, commits and forgetting before they return, of that subscription alone."""
+        heard: list[Changed] = []
+        end = coordination.watch(SUBSCRIPTION, heard.append)
+        begun(coordination, "a")
+        begun(coordination, "a", subscription="another")
+        assert heard == [Changed.ASSIGNMENT]
+        commit(coordination, "a", 3)
+        assert heard == [Changed.ASSIGNMENT, Changed.OFFSETS]
+        coordination.forget(SUBSCRIPTION)
+        assert heard == [Changed.ASSIGNMENT, Changed.OFFSETS, Changed.ASSIGNMENT]
+        end()
+        end()
+        begun(coordination, "a")
+        assert len(heard) == 3
+
+    def test_survives_listeners_that_fail(self, coordination: Coordination):
+        """One listener's mistake hurts neither whoever commits nor the other listeners."""
+        heard: list[Changed] = []
+        coordination.watch(SUBSCRIPTION, lambda _: 1 / 0)
+        coordination.watch(SUBSCRIPTION, heard.append)
+        begun(coordination, "a")
+        assert heard == [Changed.ASSIGNMENT]
+
+
+class TestClose:
+    def test_refuses_what_comes_later(self, coordination: Coordination):
+        """Nothing pretends to work after closing; closing again changes nothing."""
+        coordination.watch(SUBSCRIPTION, lambda _: None)
+        coordination.close()
+        coordination.close()
+        for attempt in (
+            lambda: coordination.assignment(SUBSCRIPTION),
+            lambda: begun(coordination, ""),
+            lambda: coordination.offsets(SUBSCRIPTION),
+            lambda: commit(coordination, "a", 1),
+            lambda: coordination.forget(SUBSCRIPTION),
+            lambda: coordination.renew("a", LATER),
+            coordination.leases,
+        ):
+            with pytest.raises(Unavailable):
+                attempt()
+
+
+OTHER_PROCESS = """
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from nakadi.clock import SystemClock
+from nakadi.coordination import open_coordination
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+from nakadi.ports import AssignmentChanged
+
+coordination = open_coordination(sys.argv[1], SystemClock())
+now = datetime.now(UTC)
+for line in sys.stdin:
+    words = line.split()
+    if words[0] == "commit":
+        place = EventTypePartition("order", "0")
+        found = coordination.commit("1b6c", words[1], {place: Position(1, int(words[2]))}, now)
+        print(found[place].value, flush=True)
+    else:
+        for _ in range(int(words[1])):
+            while True:
+                old = coordination.assignment("1b6c")
+                new = replace(old, entries=tuple(replace(each, fails=each.fails + 1) for each in old.entries))
+                try:
+                    coordination.write("1b6c", old, new, now)
+                    break
+                except AssignmentChanged:
+                    continue
+        print("done", flush=True)
+coordination.close()
+"""
+
+
+@pytest.fixture(params=[name for name in COORDINATIONS if name == "sqlite"])
+def two(request, tmp_path):
+    """A coordination here, and a function that has another process on the same one do something."""
+    url = COORDINATIONS[request.param]
+    with (
+        a_coordination(url, tmp_path) as here,
+        subprocess.Popen(
+            [sys.executable, "-c", OTHER_PROCESS, url.format(folder=tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": ":".join(sys.path)},
+        ) as other,
+    ):
+
+        def ask(line: str) -> str:
+            print(line, file=other.stdin, flush=True)
+            return other.stdout.readline().strip()
+
+        yield here, ask
+        other.stdin.close()
+        assert other.wait(10) == 0
+
+
+class TestTwoProcesses:
+    def test_see_and_hear_of_each_other(self, two):
+        """What one process commits is seen by the other, which hears of it within a second. (S198)"""
+        here, ask = two
+        begun(here, "a")
+        heard = threading.Event()
+        end = here.watch(SUBSCRIPTION, lambda changed: heard.set() if changed is Changed.OFFSETS else None)
+        assert ask("commit a 5") == "committed"
+        assert heard.wait(1)
+        end()
+        assert position(here) == at(5)
+        assert commit(here, "a", 5) is Verdict.OUTDATED
+        assert ask("commit b 6") == "not_owned"
+
+    def test_lose_no_update(self, two):
+        """Two processes that count up one entry at the same time lose no count. (S249, S319)"""
+        here, ask = two
+        begun(here, "a")
+
+        def count_up(_: int) -> None:
+            for _ in range(50):
+                while True:
+                    old = here.assignment(SUBSCRIPTION)
+                    new = replace(old, entries=tuple(replace(each, fails=each.fails + 1) for each in old.entries))
+                    try:
+                        here.write(SUBSCRIPTION, old, new, A_MOMENT)
+                        break
+                    except AssignmentChanged:
+                        continue
+
+        in_threads(lambda number: ask("count 50") if number else count_up(0), 2)
+        assert here.assignment(SUBSCRIPTION).entries[0].fails == 100
+
+
+def in_threads(work, count: int) -> list:
+    """Do it in so many threads at the same time; what one of them raises is raised here."""
+    with ThreadPoolExecutor(count) as threads:
+        return [each.result(30) for each in [threads.submit(work, number) for number in range(count)]]
