@@ -11,7 +11,7 @@ from typing import Any
 
 from nakadi.schemas.document import Document, Draft, RawSchema
 from nakadi.schemas.patterns import Patterns
-from nakadi.schemas.scalar_violations import DRAFT_4, DRAFT_6, fits
+from nakadi.schemas.scalar_violations import REASONS, fits
 from nakadi.schemas.steps import MOST_STEPS, Exhausted, Steps, spend
 from nakadi.schemas.violation import MOST_LINES, Violation, cut, member, mismatch, quoted, together
 
@@ -19,9 +19,8 @@ Schema = Mapping[str, Any]
 
 # An event may be nested deeper than Python can call; so deep, nobody reads on.
 _MOST_LEVELS = 100
-_STEPS_PER_SCHEMA = 20
+_STEPS_PER_SCHEMA = 70
 
-_TOO_MANY_STEPS = "takes too many steps to validate"
 UNTOLD = "#: not valid, for a reason that is too deep inside or takes too many steps to tell"
 
 
@@ -40,19 +39,30 @@ class _Explainer:
         self._patterns = patterns
         self._steps: Steps = [MOST_STEPS]
         self._level = 0
+        # Once something was not followed to its end, that no violation was found there says nothing.
+        self._complete = True
 
     def failure(self, schema: RawSchema, value: Any, pointer: str) -> Violation | None:
         """All violations of one schema as one; None when there is none, or none that is worth the search."""
         if self._level == _MOST_LEVELS or self._steps[0] < 0:
+            self._complete = False
             return None
         self._level += 1
         try:
-            spend(self._steps, _STEPS_PER_SCHEMA)
-            return together(pointer, tuple(islice(self._violations(schema, value, pointer), MOST_LINES + 1)))
-        except Exhausted:
-            return Violation(pointer, _TOO_MANY_STEPS)
+            return together(pointer, self._found(schema, value, pointer))
         finally:
             self._level -= 1
+
+    def _found(self, schema: RawSchema, value: Any, pointer: str) -> tuple[Violation, ...]:
+        """What is found before the steps run out is worth telling."""
+        found = []
+        try:
+            spend(self._steps, _STEPS_PER_SCHEMA)
+            for violation in islice(self._violations(schema, value, pointer), MOST_LINES + 1):
+                found.append(violation)  # noqa: PERF402  # what is found stays found when the next raises
+        except Exhausted:
+            self._complete = False
+        return tuple(found)
 
     def _violations(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[Violation]:
         if isinstance(schema, bool):
@@ -66,12 +76,15 @@ class _Explainer:
             yield from self._violations_of_keywords(schema, value, pointer)
 
     def _violations_of_keywords(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        draft = self._document.draft
-        for reasons in DRAFT_4 if draft is Draft.FOUR else DRAFT_6:
-            yield from (Violation(pointer, text) for text in reasons(schema, value, self._patterns, self._steps))
-        for keyword, explain in _EXPLAINED.items():
-            if keyword in schema and draft >= _SINCE.get(keyword, Draft.FOUR):
-                yield from explain(self, schema, value, pointer)
+        for keyword in schema:
+            if self._document.draft < _SINCE.get(keyword, Draft.FOUR):
+                continue
+            if keyword in REASONS:
+                text = REASONS[keyword](schema, value, self._patterns, self._steps)
+                if text is not None:
+                    yield Violation(pointer, text)
+            if keyword in _EXPLAINED:
+                yield from _EXPLAINED[keyword](self, schema, value, pointer)
 
     def _within(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[Violation]:
         violation = self.failure(schema, value, pointer)
@@ -103,7 +116,7 @@ class _Explainer:
         members = schema["oneOf"]
         causes = self._failures(members, value, pointer)
         matching = len(members) - len(causes)
-        if matching != 1:
+        if matching != 1 and (not matching or self._complete):
             yield Violation(pointer, f"{matching} subschemas matched instead of one", causes)
 
     def _failures(self, members: list[RawSchema], value: Any, pointer: str) -> tuple[Violation, ...]:
@@ -111,19 +124,27 @@ class _Explainer:
         return tuple(each for each in failures if each is not None)
 
     def negated(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        if self.failure(schema["not"], value, pointer) is None:
+        if self.failure(schema["not"], value, pointer) is None and self._complete:
             yield Violation(pointer, f"subject must not be valid against schema {quoted(schema['not'])}")
 
     def conditional(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         branch = "then" if self.failure(schema["if"], value, pointer) is None else "else"
-        cause = self.failure(schema.get(branch, True), value, pointer)
+        cause = self.failure(schema.get(branch, True), value, pointer) if self._complete else None
         if cause is not None:
             yield Violation(pointer, f'input is invalid against the "{branch}" schema', (cause,))
 
     # Objects
 
+    def required(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        if isinstance(value, dict):
+            spend(self._steps, len(schema["required"]))
+            for name in dict.fromkeys(schema["required"]):
+                if name not in value:
+                    yield Violation(pointer, f"required key [{cut(name)}] not found")
+
     def properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         if isinstance(value, dict):
+            spend(self._steps, len(schema["properties"]))
             for name, judge in schema["properties"].items():
                 if name in value:
                     yield from self._within(judge, value[name], member(pointer, name))
@@ -156,6 +177,7 @@ class _Explainer:
     def dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         if not isinstance(value, dict):
             return
+        spend(self._steps, len(schema["dependencies"]))
         for name, needed in schema["dependencies"].items():
             if name in value and isinstance(needed, list):
                 missing = (each for each in needed if each not in value)
@@ -203,6 +225,7 @@ def _none_matches(number: int) -> str:
 
 _EXPLAINED: Mapping[str, Callable[[_Explainer, Schema, Any, str], Iterator[Violation]]] = {
     "type": _Explainer.types,
+    "required": _Explainer.required,
     "properties": _Explainer.properties,
     "patternProperties": _Explainer.patterned,
     "additionalProperties": _Explainer.additional,
@@ -218,4 +241,4 @@ _EXPLAINED: Mapping[str, Callable[[_Explainer, Schema, Any, str], Iterator[Viola
     "if": _Explainer.conditional,
 }
 
-_SINCE = {"propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}
+_SINCE = {"const": Draft.SIX, "propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}

@@ -31,7 +31,7 @@ _IN_QUERY = rf"(?:[A-Za-z0-9_.!~*'();:@&=+$,/?\[\]-]|{_ESCAPED}|{_OTHER})"
 _AUTHORITY = rf"(?:(?:[A-Za-z0-9_.!~*'();:@&=+$,-]|{_ESCAPED}|{_OTHER})*(?:\[[0-9A-Fa-f:.]+\](?::[0-9]*)?)?)"
 _URI = re.compile(
     rf"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=[^#])|(?![^/?#]*:))"
-    rf"(?://(?=[^/?#]|/){_AUTHORITY}(?=[/?#]|\Z))?{_IN_PATH}*(?:\?{_IN_QUERY}*)?(?:#{_IN_QUERY}*)?"
+    rf"(?://(?=[^?#]){_AUTHORITY}(?=[/?#]|\Z)|(?!//)){_IN_PATH}*(?:\?{_IN_QUERY}*)?(?:#{_IN_QUERY}*)?"
 ).fullmatch
 
 # ISO 4217: what is in use, and what was: an event about the past keeps its currency.

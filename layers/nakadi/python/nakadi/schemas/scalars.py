@@ -46,7 +46,7 @@ _OF_STRINGS = ("minLength", "maxLength", "pattern", "format")
 _OF_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COST_OF_MULTIPLE = 100
 _COST_OF_FORMAT = 40
-_CHARACTERS_PER_STEP = 4
+_STEPS_PER_CHARACTER = 2
 
 # Every event has one of these, and this is one and the same pattern: it cannot run wild, and `re` is nearer than RE2.
 _eid = re.compile(EID.strip("^$"), re.ASCII).fullmatch
@@ -144,7 +144,7 @@ def _format(name: str, value: str, constants: Constants) -> Check:
 
 def _metered(problem_with: Callable[[str], str | None]) -> Callable[[str, Steps], bool]:
     def well_formed(text: str, steps: Steps) -> bool:
-        spend(steps, _COST_OF_FORMAT + len(text) // _CHARACTERS_PER_STEP)
+        spend(steps, _COST_OF_FORMAT + len(text) * _STEPS_PER_CHARACTER)
         return problem_with(text) is None
 
     return well_formed

@@ -1,0 +1,137 @@
+"""Patterns of strangers."""
+
+import pytest
+import re2
+
+from nakadi.schemas import patterns
+from nakadi.schemas.patterns import MOST_INSTRUCTIONS, MOST_LARGE, BadPattern, Patterns, compiled
+from nakadi.schemas.steps import MOST_STEPS, Exhausted
+
+
+def found(pattern: str, text: str, steps: int = MOST_STEPS) -> bool:
+    return compiled(pattern).found_in(text, [steps])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        ("b", "abc", True),
+        ("^b", "abc", False),
+        ("^abc$", "abc", True),
+        ("^abc$", "abc\n", False),
+        (r"^\d+$", "123", True),
+        (r"^\d+$", "\u0661", False),
+        (r"^\p{L}+$", "äöß", True),
+        ("^.$", "\U0001f40d", True),
+        ("", "", True),
+        ("a", "\ud800a", True),
+    ],
+)
+def test_search(pattern, text, expected):
+    """A pattern may occur anywhere in a text, unless it is tied to its ends; there is no end before a last line feed."""
+    assert found(pattern, text) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("a(?!b)", 'invalid or unsupported Perl syntax "(?!"'),
+        ("(?=a)", 'invalid or unsupported Perl syntax "(?="'),
+        ("(?<=a)b", 'invalid or unsupported Perl syntax "(?<="'),
+        (r"(a)\1", r'invalid escape sequence "\1"'),
+        (r"a\Z", r'invalid escape sequence "\Z"'),
+        ("a{1001}", 'invalid repeat count "{1001}"'),
+        ("(a{100}){100}", 'invalid repeat count "{100}"'),
+        ("a**", 'invalid nested repetition operator "**"'),
+        ("*a", 'missing argument to repetition operator "*"'),
+        ("(a", 'missing closing ) "(a"'),
+        ("a)", 'unexpected ) "a)"'),
+        ("[a", 'missing closing ] "[a"'),
+        ("[z-a]", 'invalid character class range "z-a"'),
+        ("(?P<a b>c)", 'invalid named capture "(?P<a b>"'),
+        ("\\", "trailing backslash at end of expression"),
+        ("a\ud800", "invalid UTF-8 \"'\\ud800'\""),
+    ],
+)
+def test_bad_patterns(pattern, words):
+    """What RE2 does not take is refused with its reason and the part at fault. (R155)"""
+    with pytest.raises(BadPattern) as refused:
+        compiled(pattern)
+    assert str(refused.value) == words
+
+
+@pytest.mark.parametrize("pattern", ["a{1000}", "^[A-Za-z ]{1,255}$", ".{0,1000}", r"^[\p{L}\p{N} .'-]{1,80}$"])
+def test_repeats(pattern):
+    """Counted repeats up to 1000 are fine, also of large classes of characters. (R155)"""
+    assert compiled(pattern).size > 500
+
+
+@pytest.mark.parametrize("pattern", [r"\pL{1000}", "x{0,1000}" * 60, r"\pL" * 3000, "(?:a?){1000}" * 50])
+def test_patterns_that_are_too_large(pattern):
+    """A pattern that takes too much memory or too long to make ready is refused. (R155)"""
+    with pytest.raises(BadPattern, match="pattern too large"):
+        compiled(pattern)
+
+
+def test_patterns_of_a_schema():
+    """The patterns of one schema are compiled once each."""
+    ours = Patterns()
+
+    assert ours.of("a") is ours.of("a")
+
+
+def test_too_many_large_patterns():
+    """A schema may have a few large patterns."""
+    ours = Patterns()
+    for number in range(MOST_LARGE):
+        ours.of(rf"\pL{{{20 + number}}}")
+
+    with pytest.raises(BadPattern, match="too large together"):
+        ours.of(r"\pL{30}")
+
+
+def test_too_many_usual_patterns():
+    """What a schema's patterns take together is bounded."""
+    ours = Patterns()
+
+    with pytest.raises(BadPattern, match="too large together"):
+        for number in range(100):
+            ours.of(f"{number}a{{1000}}")
+    assert sum(each.size for each in ours._compiled.values()) < MOST_INSTRUCTIONS + 2000
+
+
+def test_searches_cost_steps():
+    """A search takes steps away: a few for a short text, what it took for a long one. (R155)"""
+    short, long = [MOST_STEPS], [MOST_STEPS]
+    compiled("^[a-z]+$").found_in("abc", short)
+    compiled("^[a-z]{1,1000}$").found_in("a" * 10_000, long)
+
+    assert 1 <= MOST_STEPS - short[0] < 100
+    assert 1 <= MOST_STEPS - long[0] < MOST_STEPS // 2
+
+
+def test_searches_that_could_take_too_long():
+    """A search is not begun when its worst case takes more steps than are left."""
+    with pytest.raises(Exhausted):
+        found("(?:a?){500}b", "a" * 1_000_000)
+
+
+def test_nothing_is_left_in_the_cache_of_the_library():
+    """Patterns go when their schema goes: the library that runs them keeps none."""
+    compiled("^something-that-nobody-else-uses$")
+
+    assert re2._Regexp._make.cache_info().currsize == 0
+
+
+def test_nothing_is_written_about_bad_patterns(capfd):
+    """What strangers write does not fill our logs."""
+    with pytest.raises(BadPattern):
+        compiled("a(?!b)")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_memory_for_instructions():
+    """What is called large does not fit the usual memory."""
+    with pytest.raises(re2.error):
+        re2.compile(r"\pL{20}", patterns._options(patterns._MEMORY))
+    assert compiled(r"\pL{20}").size > patterns._MOST_OF_USUAL

@@ -1,0 +1,93 @@
+"""Moments in RFC 3339, and what is told about texts that are none."""
+
+import pytest
+
+from nakadi.schemas.timestamps import problem_with
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-21T12:00:00Z",
+        "2026-11-21t12:00:00z",
+        "2026-11-21T12:00:00.1Z",
+        "2026-11-21T12:00:00.123456789Z",
+        "2026-11-21T00:00:00+00:00",
+        "2026-11-21T23:59:59-18:00",
+        "2026-11-21T23:59:59+18:00",
+        "2026-11-21T12:00:00+05:30",
+        "0000-01-01T00:00:00Z",
+        "2024-02-29T12:00:00Z",
+        "2000-02-29T12:00:00Z",
+    ],
+)
+def test_moments(text):
+    """A date that exists, a time with seconds and an offset make a moment, T and Z in either case. (P67, R181)"""
+    assert problem_with(text) is None
+
+
+@pytest.mark.parametrize("text", ["2026-11-21T12:00:57.Z", "+12026-11-21T12:00:57Z", "+10004-02-29T12:00:57Z"])
+def test_oddities(text):
+    """A decimal point without digits and years of more than four digits behind a plus sign are let through. (P69)"""
+    assert problem_with(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("2026-11-21T12:00:00", "at index 19"),
+        ("2026-11-21T12:00Z", "at index 16"),
+        ("2026-11-21 12:00:00Z", "at index 10"),
+        ("2026-11-21", "at index 10"),
+        ("26-11-21T12:00:00Z", "at index 0"),
+        ("2026-1-21T12:00:00Z", "at index 5"),
+        ("12026-11-21T12:00:00Z", "at index 4"),
+        ("2026-11-21T12:00:00+0100", "at index 19"),
+        ("2026-11-21T12:00:00+01", "at index 19"),
+        ("2026-11-21T12:00:00.1234567890Z", "at index 29"),
+        ("२०२६-11-21T12:00:00Z", "at index 0"),
+        ("", "at index 0"),
+        ("yesterday", "at index 0"),
+    ],
+)
+def test_places_of_faults(text, reason):
+    """A text of another form is refused with the place where it goes wrong. (P66, P68, R181)"""
+    assert problem_with(text) == f"must be a valid date-time Text '{text}' could not be parsed {reason}"
+
+
+@pytest.mark.parametrize("text", ["2026-11-21T12:00:00+01:00:30", "2026-11-21T12:00:00Z ", "2026-11-21T12:00:00Z\n"])
+def test_trailing_text(text):
+    """Nothing may follow, least of all seconds of an offset. (P68)"""
+    at = 25 if "+" in text else 20
+    assert problem_with(text) == (
+        f"must be a valid date-time Text '{text}' could not be parsed, unparsed text found at index {at}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("2026-11-21T24:00:00Z", "Invalid value for HourOfDay (valid values 0 - 23): 24"),
+        ("2026-11-21T12:60:00Z", "Invalid value for MinuteOfHour (valid values 0 - 59): 60"),
+        ("2026-11-21T12:00:60Z", "Invalid value for SecondOfMinute (valid values 0 - 59): 60"),
+        ("2026-13-21T12:00:00Z", "Invalid value for MonthOfYear (valid values 1 - 12): 13"),
+        ("2026-00-21T12:00:00Z", "Invalid value for MonthOfYear (valid values 1 - 12): 0"),
+        ("2026-11-32T12:00:00Z", "Invalid value for DayOfMonth (valid values 1 - 31): 32"),
+        ("2026-02-30T12:00:00Z", "Invalid date 'FEBRUARY 30'"),
+        ("2026-11-31T12:00:00Z", "Invalid date 'NOVEMBER 31'"),
+        ("2026-02-29T12:00:00Z", "Invalid date 'February 29' as '2026' is not a leap year"),
+        ("1900-02-29T12:00:00Z", "Invalid date 'February 29' as '1900' is not a leap year"),
+        ("2026-11-21T12:00:00+18:01", "Zone offset not in valid range: -18:00 to +18:00"),
+        ("2026-11-21T12:00:00-19:00", "Zone offset not in valid range: -18:00 to +18:00"),
+    ],
+)
+def test_values_that_do_not_exist(text, reason):
+    """Days, hours, seconds and offsets that do not exist are refused, and the reason says which. (P66, P68, R181)"""
+    assert problem_with(text) == f"must be a valid date-time Text '{text}' could not be parsed: {reason}"
+
+
+def test_long_texts_are_cut():
+    """A long text is not repeated in full. (P66)"""
+    problem = problem_with("x" * 100_000)
+
+    assert problem == f"must be a valid date-time Text '{'x' * 64}...' could not be parsed at index 0"

@@ -1,0 +1,316 @@
+"""Whether an event is valid, and that a schema is made ready only once."""
+
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
+from nakadi.model.outcomes import Invalid
+from nakadi.model.schema import Version
+from nakadi.schemas.effective import effective_schema
+from nakadi.schemas.explanation import UNTOLD
+from nakadi.schemas.validator import Validator, Validators, compile_validator
+from tests.support.builders import a_schema, an_event_type
+from tests.support.schemas import VALUES, schemas
+
+EID = "d765de34-09c0-4bbb-8b1e-7160a33a0791"
+METADATA = {"eid": EID, "occurred_at": "2026-11-21T12:00:00Z"}
+
+
+def validator(schema=None, **changes) -> Validator:
+    kind = {
+        "event_type": "order",
+        "category": Category.BUSINESS,
+        "mode": CompatibilityMode.FORWARD,
+        "cleanup_policy": CleanupPolicy.DELETE,
+    }
+    return compile_validator(effective_schema(schema or {}, **(kind | changes)))
+
+
+def accepts(schema, event) -> bool:
+    return compile_validator(schema).accepts(event)
+
+
+def test_business_events():
+    """A business event is its owner's schema plus metadata, which must be there. (P56, P58)"""
+    order = validator({"properties": {"number": {"type": "string"}}, "required": ["number"]})
+
+    assert order.accepts({"metadata": METADATA, "number": "1", "more": 1})
+    assert not order.accepts({"metadata": METADATA, "number": 1})
+    assert not order.accepts({"metadata": METADATA})
+    assert not order.accepts({"number": "1"})
+    assert not order.accepts("an event")
+
+
+def test_data_events():
+    """A data event is an envelope whose data is what its owner's schema describes. (P56, P59)"""
+    change = validator({"required": ["id"]}, category=Category.DATA)
+    event = {"metadata": METADATA, "data_type": "order", "data_op": "C", "data": {"id": 1}}
+
+    assert change.accepts(event)
+    assert not change.accepts(event | {"data": {}})
+    assert not change.accepts(event | {"data_op": "X"})
+    assert not change.accepts(event | {"data_type": 1})
+    assert not change.accepts(event | {"more": 1})
+
+
+def test_undefined_events():
+    """An undefined event is held to its schema, too, and its metadata is nobody's business. (P57, P74, R170)"""
+    anything = validator({"required": ["a"]}, category=Category.UNDEFINED)
+
+    assert anything.accepts({"a": 1, "metadata": 5})
+    assert not anything.accepts({"metadata": METADATA})
+
+
+def test_strict_events():
+    """In mode compatible nothing may be sent that the schema does not name, apart from metadata. (P60, P61)"""
+    order = validator({"properties": {"lines": {"items": [{}]}}}, mode=CompatibilityMode.COMPATIBLE)
+
+    assert order.accepts({"metadata": METADATA, "lines": [{}]})
+    assert not order.accepts({"metadata": METADATA, "lines": [{}, {}]})
+    assert not order.accepts({"metadata": METADATA, "more": 1})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"event_type": "order"},
+        {"partition": "0", "flow_id": "f"},
+        {"parent_eids": [EID, EID.upper()]},
+        {"parent_eids": []},
+        {"span_ctx": {"a": "b"}},
+        {"eid": EID.upper()},
+    ],
+)
+def test_metadata(more):
+    """Metadata may hold what is listed for it. (P62)"""
+    assert validator().accepts({"metadata": METADATA | more})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"event_type": "other"},
+        {"partition": 0},
+        {"parent_eids": ["x"]},
+        {"parent_eids": EID},
+        {"span_ctx": {"a": 1}},
+        {"eid": f"{EID}\n"},
+        {"eid": f"x{EID}"},
+        {"eid": EID.replace("d", "g")},
+        {"eid": "\u0661" + EID[1:]},
+        {"eid": 1},
+        {"occurred_at": 1},
+        {"received_at": "2026-11-21T12:00:00Z"},
+        {"version": "1.0.0"},
+        {"published_by": "ann"},
+        {"schema_version": "1"},
+        {"partition_compaction_key": "a"},
+    ],
+)
+def test_bad_metadata(more):
+    """Metadata holds nothing else, and nothing of another form. (P62, P63, P64, P65)"""
+    assert not validator().accepts({"metadata": METADATA | more})
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_incomplete_metadata(name):
+    """Without eid or occurred_at metadata is not valid. (P62)"""
+    assert not validator().accepts({"metadata": {key: value for key, value in METADATA.items() if key != name}})
+
+
+@pytest.mark.parametrize("policy", [CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE])
+def test_compaction_key(policy):
+    """Where events are compacted they need a key that says something. (P62)"""
+    compacted = validator(cleanup_policy=policy)
+
+    assert compacted.accepts({"metadata": METADATA | {"partition_compaction_key": "a"}})
+    assert not compacted.accepts({"metadata": METADATA | {"partition_compaction_key": ""}})
+    assert not compacted.accepts({"metadata": METADATA})
+
+
+@pytest.mark.parametrize("draft", [4, 6, 7])
+def test_types_of_numbers(draft):
+    """1.0 is a number and no integer, in each draft, and true is neither. (P72)"""
+    told = {"$schema": f"http://json-schema.org/draft-0{draft}/schema#"}
+
+    assert accepts(told | {"type": "integer"}, 1)
+    assert not accepts(told | {"type": "integer"}, 1.0)
+    assert not accepts(told | {"type": "integer"}, True)
+    assert accepts(told | {"type": "number"}, 1.0)
+    assert not accepts(told | {"type": "number"}, False)
+
+
+@pytest.mark.parametrize("name", ["date-time", "uri", "email", "ipv4", "ipv6", "hostname", "iso-4217", "ISO-4217"])
+def test_formats(name):
+    """A format that is enforced refuses a text without it, and is no matter to other values. (P70, R181)"""
+    assert not accepts({"format": name}, "\n")
+    assert accepts({"format": name}, 5)
+
+
+@pytest.mark.parametrize("name", ["uuid", "date", "time", "regex", "nonsense"])
+def test_other_formats(name):
+    """Other formats are not checked. (R181)"""
+    assert accepts({"format": name}, "\n")
+
+
+def test_drafts():
+    """The draft that the schema names decides which keywords count; without a name it is draft 04. (P56)"""
+    schema = {"const": 1, "if": {"type": "string"}, "then": False}
+
+    assert accepts(schema, "a")
+    assert accepts(schema | {"$schema": "http://json-schema.org/draft-06/schema#", "const": "a"}, "a")
+    assert not accepts(schema | {"$schema": "http://json-schema.org/draft-06/schema#"}, "a")
+    assert not accepts(schema | {"$schema": "http://json-schema.org/draft-07/schema", "const": "a"}, "a")
+
+
+def test_defaults():
+    """A default is not put into the event. (P56)"""
+    schema = {"default": {}, "properties": {"a": {"default": 1}}, "items": [{"default": 1}]}
+    for event in ({}, []):
+        before = copy.deepcopy(event)
+        assert accepts(schema, event)
+        assert event == before
+
+
+def test_content():
+    """What a text encodes is not looked into, and the text stays a text. (P56)"""
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": "base64", "type": "string"}
+
+    assert accepts(schema, "not base64!")
+
+
+def test_recursive_schemas():
+    """A schema that refers to itself follows the event as deep as it goes. (P56)"""
+    tree = compile_validator(
+        {"properties": {"value": {"type": "integer"}, "nodes": {"items": {"$ref": "#"}}}, "required": ["value"]}
+    )
+
+    assert tree.accepts({"value": 1, "nodes": [{"value": 2, "nodes": [{"value": 3}]}]})
+    assert not tree.accepts({"value": 1, "nodes": [{"value": 2, "nodes": [{"value": "3"}]}]})
+    assert not tree.accepts({"value": 1, "nodes": [{}]})
+
+
+@pytest.mark.parametrize("levels", [10, 300, 990, 5_000])
+def test_deep_events(levels):
+    """An event that is nested deeper than anybody can follow is refused, and there is a reason. (P56)"""
+    tree = compile_validator({"properties": {"a": {"$ref": "#"}}, "additionalProperties": False})
+    good: dict = {}
+    bad: dict = {"b": 1}
+    for _ in range(levels):
+        good, bad = {"a": good}, {"a": bad}
+
+    assert tree.accepts(good) is (levels < 900)
+    assert not tree.accepts(bad)
+    assert tree.explain(bad).startswith("#")
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"required": "a"}, "#/required: expected type: JsonArray, found: String"),
+        ({"type": "foo"}, "unknown type: [foo]"),
+        ({"$ref": "#/definitions/a"}, "#/$ref"),
+        ({"$ref": "http://localhost/a"}, "external url reference is not supported: http://localhost/a"),
+        ({"pattern": "a(?!b)"}, 'invalid regex pattern in the schema: invalid or unsupported Perl syntax "(?!"'),
+        ({"patternProperties": {"a**": {}}}, "invalid regex pattern in the schema: invalid nested repetition"),
+        ({"allOf": [{"$ref": "#"}]}, "a schema refers back to itself for the same value"),
+        ({"title": [0] * 20_000}, "schema is too large"),
+    ],
+)
+def test_schemas_that_cannot_be_used(schema, reason):
+    """A schema that makes no sense is refused with the reason, also when nobody has looked at it before. (R153, R157)"""
+    with pytest.raises(Invalid) as refused:
+        compile_validator(schema)
+    assert reason in refused.value.detail
+
+
+def drafts_as_we_read_them(draft: int):
+    """The reference of the fuzzing below, with the one difference that is meant: 1.0 is no integer."""
+    known = {4: jsonschema.Draft4Validator, 6: jsonschema.Draft6Validator, 7: jsonschema.Draft7Validator}[draft]
+    integers = known.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+    )
+    return jsonschema.validators.extend(known, type_checker=integers)
+
+
+@pytest.mark.parametrize("draft", [4, 6, 7])
+def test_opinions(draft):
+    """Decision, explanation and an independent implementation agree on whatever schema and event. (P56, P71)"""
+    reference = drafts_as_we_read_them(draft)
+
+    @settings(max_examples=80, deadline=None, derandomize=True, database=None)
+    @given(schemas(draft), st.lists(VALUES, min_size=1, max_size=5))
+    def check(schema, events):
+        try:
+            ours = compile_validator(schema)
+        except Invalid:
+            return
+        for event in events:
+            assert ours.accepts(event) == reference(schema).is_valid(event)
+            assert ours.accepts(event) == (ours.explain(event) == UNTOLD)
+
+    check()
+
+
+# Validators, kept
+
+
+def test_validators_are_made_once():
+    """However many ask at the same time, a validator is made once. (P56)"""
+    event_type, asked, together = an_event_type(), [], threading.Barrier(8)
+    validators = Validators()
+
+    def ask(_):
+        together.wait()
+        return validators.of(event_type, lambda: asked.append(1) or {})
+
+    with ThreadPoolExecutor(8) as threads:
+        made = set(threads.map(ask, range(8)))
+    assert len(made) == len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "another"},
+        {"schema": a_schema(version=Version(1, 1, 0))},
+        {"category": Category.BUSINESS},
+        {"compatibility_mode": CompatibilityMode.NONE},
+        {"cleanup_policy": CleanupPolicy.COMPACT},
+    ],
+)
+def test_validators_of_different_types(changes):
+    """Whatever makes another effective schema makes another validator. (P56)"""
+    validators, kept = Validators(), {"id": "one", "name": "order"}
+    first = validators.of(an_event_type(**kept), dict)
+
+    assert validators.of(an_event_type(**kept), dict) is first
+    assert validators.of(an_event_type(**(kept | changes)), dict) is not first
+
+
+def test_validators_that_were_not_asked_for_longest_go():
+    """Only so many are kept, and those in use are among them."""
+    validators = Validators(most=2)
+    one, two, three = (an_event_type() for _ in range(3))
+    first = validators.of(one, dict)
+    second = validators.of(two, dict)
+    assert validators.of(one, dict) is first
+    validators.of(three, dict)
+
+    assert validators.of(one, dict) is first
+    assert validators.of(two, dict) is not second
+
+
+def test_validators_that_could_not_be_made():
+    """When making one fails, the next to ask tries again."""
+    validators, event_type = Validators(), an_event_type()
+    with pytest.raises(Invalid):
+        validators.of(event_type, lambda: {"type": "foo"})
+
+    assert validators.of(event_type, dict).accepts(1)
