@@ -7,9 +7,12 @@ from tests.support.api import a_definition, created, lists
 
 def told(api, name):
     """The events of one of the broker's own event types, oldest first."""
-    cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
-    parameters = {"batch_limit": 1000, "batch_flush_timeout": 1, "stream_timeout": 1}
-    answer = api.get(f"/event-types/{name}/events", params=parameters, headers={"X-Nakadi-Cursors": cursors})
+    cursors = [{"partition": "0", "offset": "BEGIN"}]
+    [lag] = api.post(f"/event-types/{name}/cursors-lag", json=cursors).json()
+    parameters = {"batch_limit": 1, "stream_limit": lag["unconsumed_events"]}
+    answer = api.get(
+        f"/event-types/{name}/events", params=parameters, headers={"X-Nakadi-Cursors": json.dumps(cursors)}
+    )
     return [event for line in answer.text.splitlines() for event in json.loads(line).get("events", [])]
 
 

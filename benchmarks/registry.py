@@ -1,0 +1,125 @@
+"""What does the registry cost?
+
+* Creating an event type over HTTP, against the same server answering an empty 201.
+* Listing 10,000 event types, and how that grows from 1,000.
+* Resolving one event type for publishing, remembered and read anew.
+
+Run `make bench`; it takes about a minute, talks to loopback only, and ends by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+
+from nakadi.bootstrap import Broker, open_broker
+from nakadi.http.application import Application
+from nakadi.http.message import empty_response
+from nakadi.http.routing import Route
+from nakadi.http.security import nobody_is_asked
+from nakadi.local.serving import Serving
+from nakadi.settings import Settings
+from tests.support.builders import an_event_type
+
+CREATIONS = 400
+SCHEMA = {
+    "type": "object",
+    "properties": {f"field_{number}": {"type": "string"} for number in range(10)},
+    "required": ["field_0"],
+}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for engine, url in (("memory", "memory:"), ("sqlite", f"sqlite:///{Path(folder) / 'nakadi.db'}")):
+            broker = open_broker(Settings(registry=url, event_log=url))
+            creating(engine, broker)
+            resolving(engine, broker)
+            listing(engine, broker)
+            broker.close()
+
+
+def creating(engine: str, broker: Broker) -> None:
+    """Pairs of requests in turn, so that both meet the same machine."""
+    floor = Application([Route(method="POST", template="/", handler=_created, operation="floor")], nobody_is_asked)
+    with _client(broker.application) as ours, _client(floor) as theirs:
+        took, floor_took = [], []
+        for number in range(CREATIONS):
+            body = _definition(f"bench.{engine}.{number}")
+            took.append(_timed(lambda body=body: _expect(ours.post("/event-types", content=body), 201)))
+            floor_took.append(_timed(lambda body=body: _expect(theirs.post("/", content=body), 201)))
+    _print(f"{engine}: create an event type", took)
+    _print(f"{engine}: an empty 201", floor_took)
+    print(f"{engine}: ratio of the medians {statistics.median(took) / statistics.median(floor_took):.2f}")
+
+
+def resolving(engine: str, broker: Broker) -> None:
+    name = f"bench.{engine}.0"
+    _print(f"{engine}: resolve, read anew", [_timed(lambda: broker.event_types.get(name)) for _ in range(2000)])
+    _print(f"{engine}: resolve, remembered", [_timed(lambda: broker.event_types.cached(name)) for _ in range(2000)])
+
+
+def listing(engine: str, broker: Broker) -> None:
+    medians = {}
+    template = replace(an_event_type(), schema=replace(an_event_type().schema, text=json.dumps(SCHEMA)))
+    with _client(broker.application) as client:
+        for size in (1_000, 10_000):
+            existing = sum(1 for _ in broker.event_types.all())
+            for number in range(existing, size):
+                broker.event_types.add(replace(template, name=f"list.{engine}.{number}", id=f"{engine}-{number}"))
+            took = [_timed(lambda: _expect(client.get("/event-types"), 200)) for _ in range(5)]
+            medians[size] = statistics.median(took)
+            _print(f"{engine}: list {size:,} event types", took)
+    print(f"{engine}: ten times as many take {medians[10_000] / medians[1_000]:.1f} times as long")
+
+
+def _client(application: Application) -> httpx.Client:
+    serving = Serving(application, host="127.0.0.1", port=0)
+    client = _ClosingBoth(base_url=serving.url, headers={"content-type": "application/json"}, timeout=60)
+    client.serving = serving
+    return client
+
+
+class _ClosingBoth(httpx.Client):
+    serving: Serving
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.serving.close()
+
+
+def _created(_: object) -> object:
+    return empty_response(201)
+
+
+def _definition(name: str) -> bytes:
+    schema = {"type": "json_schema", "schema": json.dumps(SCHEMA)}
+    definition = {"name": name, "owning_application": "bench", "category": "undefined", "schema": schema}
+    return json.dumps(definition).encode()
+
+
+def _expect(answer: httpx.Response, status: int) -> None:
+    assert answer.status_code == status, answer.text
+
+
+def _timed(step: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    step()
+    return time.perf_counter() - begun
+
+
+def _print(what: str, seconds: list[float]) -> None:
+    ordered = sorted(seconds)
+    median, p99 = statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))]
+    print(f"{what:40} median {median * 1000:10.3f} ms   p99 {p99 * 1000:10.3f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What the registry says counts for publishing and streaming."""
+
+import json
+import time
+
+import pytest
+
+from nakadi.bootstrap import open_broker
+from nakadi.model.outcomes import Unavailable
+from nakadi.settings import Settings
+from tests.support.api import a_business_definition, a_definition, created, lists, problem
+from tests.support.http import client_of
+
+EID = "105a76d8-db49-4144-ace7-e683e8f4ba46"
+
+
+def event(**metadata):
+    return {"metadata": {"eid": EID, "occurred_at": "2026-11-21T12:00:00Z"} | metadata}
+
+
+@pytest.fixture
+def business(api):
+    """The events of a business event type."""
+    return f"/event-types/{created(api, a_business_definition())['name']}/events"
+
+
+def item(answer):
+    assert answer.status_code == 422, answer.text
+    return answer.json()[0]
+
+
+@pytest.mark.parametrize("occurred_at", ["yesterday", "2026-02-30T12:00:00Z", "2026-11-21T12:00:00"])
+def test_when_an_event_occurred_is_a_time(api, business, occurred_at):
+    """The time of occurrence is checked after the schema has passed. (R176, P66)"""
+    refused = item(api.post(business, json=[event(occurred_at=occurred_at)]))
+    both = item(api.post(business, json=[event(occurred_at=occurred_at, received_at="x")]))
+
+    assert refused["detail"].startswith("#/metadata/occurred_at:must be a valid date-time")
+    assert both["detail"] == "#/metadata: extraneous key [received_at] is not permitted"
+
+
+@pytest.mark.parametrize("metadata", [{"received_at": "x"}, {"version": "1.0.0"}, {"published_by": "x"}, {"x": 1}])
+def test_metadata_is_closed(api, business, metadata):
+    """What the broker adds, and whatever else is not known, cannot be sent. (R175, P63)"""
+    [name] = metadata
+
+    assert item(api.post(business, json=[event(**metadata)]))["detail"] == (
+        f"#/metadata: extraneous key [{name}] is not permitted"
+    )
+
+
+def test_undefined_events_are_validated(api):
+    """Events of category `undefined` have to fit their schema, and nothing else. (R170, R272, P57)"""
+    events = f"/event-types/{created(api, schema={'required': ['a']})['name']}/events"
+
+    assert api.post(events, json=[{"a": 1, "metadata": 7}]).status_code == 200
+    assert item(api.post(events, json=[{"b": 1}]))["detail"] == "#: required key [a] not found"
+
+
+@pytest.mark.parametrize(
+    ("mode", "schema", "fits"),
+    [
+        ("compatible", {}, False),
+        ("forward", {}, True),
+        ("none", {}, True),
+        ("compatible", {"properties": {"b": {}}}, False),
+        ("none", {"properties": {"b": {}}}, True),
+    ],
+)
+def test_only_mode_compatible_is_strict(api, mode, schema, fits):
+    """Mode `compatible` accepts nothing that is not declared, the others do. (R177, R178, R271)"""
+    events = f"/event-types/{created(api, schema=schema, compatibility_mode=mode)['name']}/events"
+
+    assert (api.post(events, json=[{"a": 1}]).status_code == 200) == fits
+
+
+def test_events_are_always_validated_against_the_json_schema(api):
+    """There is only one type of schema, so there is always a JSON schema to validate against. (R180)"""
+    name = created(api, schema={"properties": {"a": {"type": "string"}}})["name"]
+    avro = {"type": "avro_schema", "schema": '"string"'}
+
+    problem(api.post(f"/event-types/{name}/schemas", json=avro), 422)
+    item(api.post(f"/event-types/{name}/events", json=[{"a": 1}]))
+
+
+def test_constraints_are_told_before_the_schema_is_compared(api):
+    """A change that breaks a constraint and the schema is told for its constraint. (R113, R183)"""
+    definition = a_definition(schema={"properties": {"a": {}}}, partition_strategy="hash", partition_key_fields=["a"])
+    created(api, definition)
+    changes = {"partition_strategy": "random", "schema": {"type": "json_schema", "schema": '{"properties": {}}'}}
+
+    refused = api.put(f"/event-types/{definition['name']}", json=definition | changes)
+
+    assert problem(refused, 422).startswith("changing partition_strategy")
+
+
+def test_a_section_is_judged_as_a_whole(api):
+    """An authorization section that is incomplete is told before its duplicates. (R63)"""
+    section = {"admins": [{"data_type": "user", "value": "ann"}] * 2, "readers": [], "writers": []}
+
+    assert "must contain at least one attribute" in problem(
+        api.post("/event-types", json=a_definition(authorization=section)), 422
+    )
+
+
+def test_losing_access_ends_a_stream(guarded, ann, bob):
+    """A consumer that is taken off the list is disconnected, and refused when it comes back. (R64, L60)"""
+    definition = a_definition(authorization=lists("ann", readers="bob", writers="ann"))
+    created(ann, definition)
+    events = f"/event-types/{definition['name']}/events"
+    parameters = {"batch_flush_timeout": 1, "stream_timeout": 60}
+
+    with bob.stream("GET", events, params=parameters) as answer:
+        assert answer.status_code == 200
+        ann.put(f"/event-types/{definition['name']}", json=definition | {"authorization": lists("ann")})
+        last = list(answer.iter_lines())[-1]
+
+    assert json.loads(last)["status"] == 403
+    problem(bob.get(events), 403)
+    assert guarded
+
+
+def test_an_owner_selector_waits_for_its_feature(admin, ann):
+    """Who owns a single event matters only while the feature is on. (R76, P129)"""
+    selector = {"type": "static", "name": "team", "value": "nobody"}
+    section = lists("ann", writers="ann")
+    name = created(ann, a_business_definition(authorization=section, event_owner_selector=selector))["name"]
+    events = f"/event-types/{name}/events"
+    assert ann.post(events, json=[event()]).status_code == 200
+
+    feature = {"feature": "event_owner_selector_authz", "enabled": True}
+    admin.post("/settings/features", json=feature)
+    try:
+        answer = ann.post(events, json=[event()])
+    finally:
+        admin.post("/settings/features", json=feature | {"enabled": False})
+
+    assert item(answer)["detail"] == f"Access on WRITE event:{EID} denied"
+
+
+def test_a_registry_that_fails_leaves_things_as_they_were(monkeypatch):
+    """When an update or a deletion cannot be stored, the answer is 503 and nothing has changed. (R130, R134)"""
+    broker = open_broker(Settings())
+    api = client_of(broker.application)
+    definition = a_definition()
+    before = created(api, definition)
+
+    def out_of_reach(*_changes):
+        raise Unavailable("The registry does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.registry, "write", out_of_reach)
+        update = api.put(f"/event-types/{definition['name']}", json=definition | {"owning_application": "x"})
+        deletion = api.delete(f"/event-types/{definition['name']}")
+
+    assert problem(update, 503) == problem(deletion, 503) == "The registry does not answer."
+    assert api.get(f"/event-types/{definition['name']}").json() == before
+    broker.close()
+
+
+def test_no_warnings_still_have_their_header():
+    """With both texts configured empty the header is sent with an empty text. (R95)"""
+    broker = open_broker(Settings(data_access_warning="", compaction_warning=""))
+
+    answer = client_of(broker.application).post("/event-types", json=a_definition())
+
+    assert answer.headers["warning"] == '299 nakadi ""'
+    broker.close()
+
+
+def test_a_busy_event_type_answers_try_later(monkeypatch):
+    """Whoever always finds the event type changed by others is told to come back. (R129, R214)"""
+    broker = open_broker(Settings())
+    api = client_of(broker.application)
+    definition = a_definition()
+    created(api, definition)
+    get = broker.event_types.get
+
+    def changed_right_after(name):
+        seen = get(name)
+        broker.event_types.replace(seen, seen)
+        return seen
+
+    monkeypatch.setattr(broker.event_types, "get", changed_right_after)
+    begun = time.monotonic()
+    update = api.put(f"/event-types/{definition['name']}", json=definition)
+    repartitioning = api.put(f"/event-types/{definition['name']}/partition-count", json={"partition_count": 2})
+
+    expected = "Event type is currently in maintenance, please repeat request"
+    assert problem(update, 503) == problem(repartitioning, 503) == expected
+    assert time.monotonic() - begun < 5
+    broker.close()
