@@ -34,7 +34,10 @@ LEVEL = 1
 
 LONGEST = 1 << 30
 
+WHOLE = slice(None)
 NONE = repeat(None)
+PLAIN = (None, None, None)
+"""No key, no owner, no subscription."""
 
 
 class BadFrame(Exception):
@@ -52,13 +55,20 @@ def encode(records: Sequence[Record | None]) -> bytes:
     return HEADER.pack(MAGIC, VERSION, flags, len(records), len(notes)) + payload
 
 
-def decode(frame: bytes) -> list[Record | None]:
-    """The records, with None in the places of those that are gone."""
+def decode(frame: bytes, part: slice = WHOLE) -> list[Record | None]:
+    """The records, or a part of them, with None in the places of those that are gone."""
     count, notes, joined = _opened(frame)
     lines = joined.split(b"\n") if count else []
     if len(lines) != count:
         raise BadFrame(f"a frame of {count} records has {len(lines)} lines")
-    return _with_notes(lines, notes) if notes else list(map(Record._make, zip(lines, NONE, NONE, NONE, strict=False)))
+    if notes:
+        return _with_notes(lines, notes)[part]
+    return list(map(Record._make, zip(lines[part], NONE, NONE, NONE, strict=False)))
+
+
+def may_have_gaps(frame: bytes) -> bool:
+    """Whether some of the records may be gone."""
+    return bool(HEADER.unpack_from(frame)[2] & NOTED)
 
 
 def outline(frame: bytes) -> list[tuple[str | None, bool] | None]:
@@ -79,6 +89,8 @@ def size_of(records: Sequence[Record]) -> int:
 
 
 def _notes(records: Sequence[Record | None]) -> bytes:
+    if all(record is not None and record[0] is not None and record[1:] == PLAIN for record in records):
+        return b""
     columns = {
         "gone": [index for index, record in enumerate(records) if record is None],
         "tombstones": [index for index, record in enumerate(records) if record is not None and record.value is None],
@@ -86,8 +98,7 @@ def _notes(records: Sequence[Record | None]) -> bytes:
         "owners": _column([_pair(record.owner) if record else None for record in records]),
         "directed_to": _column([record.directed_to if record else None for record in records]),
     }
-    found = {name: column for name, column in columns.items() if column}
-    return orjson.dumps(found) if found else b""
+    return orjson.dumps({name: column for name, column in columns.items() if column})
 
 
 def _column(values: list[Any]) -> list[Any]:

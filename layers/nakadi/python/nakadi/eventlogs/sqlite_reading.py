@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice, repeat
+from itertools import count, repeat
 
 import orjson
 
@@ -20,18 +21,21 @@ from nakadi.model.events import Bounds, Record, Slice, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import OffsetUnavailable, UnknownTopic
 
-# Of the first rows that might be wanted, those are fetched before which neither the limit nor the bytes are reached.
-# A window without an order takes the rows as they come, which here is by offset.
+# Of the rows that might be wanted (going by the size of the first), those are fetched before which neither the limit
+# nor the bytes are reached. A window without an order takes the rows as they come, which here is by offset.
 READ = """
     SELECT logs.oldest,
         (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1),
         (SELECT CAST(group_concat(body, '') AS BLOB) FROM (
             SELECT frames.body FROM (
                 SELECT id, sum(size) OVER earlier AS bytes, sum(count) OVER earlier AS events FROM (
-                    SELECT id, size, count FROM frames
+                    SELECT id, size, min(count, first + count - :start) AS count FROM frames
                     WHERE log = logs.id AND first + count > :start AND first >= coalesce(
                         (SELECT max(first) FROM frames WHERE log = logs.id AND first <= :start), :start)
-                    ORDER BY first LIMIT :limit)
+                    ORDER BY first LIMIT coalesce((SELECT :limit / frames.count + 2
+                        FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition = :partition
+                        JOIN frames ON frames.log = logs.id AND frames.first <= :start
+                        WHERE topics.name = :topic ORDER BY frames.first DESC LIMIT 1), :limit))
                 WINDOW earlier AS (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS wanted
             CROSS JOIN frames ON frames.id = wanted.id
             WHERE coalesce(bytes, 0) < :max_bytes AND coalesce(events, 0) < :limit))
@@ -91,11 +95,11 @@ def slice_of(
         end, rows = rows_from(connection, topic, partition, place, limit=limit, max_bytes=max_bytes)
         events: list[StoredEvent] = []
         for row in rows:
-            events += _events(row, start)
+            events += _events(row, start, limit - len(events))
             place = row.end
         if events or place >= end or not rows:
             break
-    if len(events) > limit:
+    if len(events) >= limit:
         del events[limit:]
         place = events[-1].offset + 1
     return Slice(tuple(events), place)
@@ -151,23 +155,30 @@ def _rows_in(joined: bytes) -> Iterator[Row]:
         following = first + count
 
 
-def records_in(row: Row) -> list[Record | None]:
-    try:
-        return frames.decode(row.frame) if row.frame else [None] * row.count
-    except frames.BadFrame as error:
-        raise Unavailable(f"The frame at offset {row.first} is damaged: {error}.") from error
+def records_in(row: Row, part: slice = frames.WHOLE) -> list[Record | None]:
+    with _explained(row):
+        return frames.decode(row.frame, part) if row.frame else []
 
 
 def outline_of(row: Row) -> list[tuple[str | None, bool] | None]:
     """Of each place the key and whether it holds a tombstone; None where nothing is left."""
+    with _explained(row):
+        return frames.outline(row.frame) if row.frame else []
+
+
+def _events(row: Row, start: int, wanted: int) -> list[StoredEvent]:
+    """Events of a row from an offset on, no fewer than wanted if they are there."""
+    skipped = max(start - row.first, 0)
+    stop = None if row.frame and frames.may_have_gaps(row.frame) else skipped + max(wanted, 0)
+    records = records_in(row, slice(skipped, stop))
+    moment = EPOCH + row.stored_at * MICROSECOND
+    events = map(StoredEvent._make, zip(count(row.first + skipped), records, repeat(moment), strict=False))
+    return [event for event in events if event.record is not None]
+
+
+@contextmanager
+def _explained(row: Row) -> Iterator[None]:
     try:
-        return frames.outline(row.frame) if row.frame else [None] * row.count
+        yield
     except frames.BadFrame as error:
         raise Unavailable(f"The frame at offset {row.first} is damaged: {error}.") from error
-
-
-def _events(row: Row, start: int) -> list[StoredEvent]:
-    moment = EPOCH + row.stored_at * MICROSECOND
-    places = zip(range(row.first, row.end), records_in(row), repeat(moment), strict=False)
-    events = map(StoredEvent._make, islice(places, max(start - row.first, 0), None))
-    return [event for event in events if event.record is not None]
