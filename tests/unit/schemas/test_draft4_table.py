@@ -2,7 +2,7 @@
 
 The suite (json-schema-org/JSON-Schema-Test-Suite, as it came with jsonschema 4.26) was run against `compile_validator`.
 SUITE holds what came out, by file: the groups in it, those that agree in each case, and why the others do not. The
-cases below are ours. They repeat what the suite is after, so that a change which would disagree with it is noticed here.
+cases below are ours. They repeat what the suite is after, so that a change which would disagree is noticed here.
 """
 
 from collections.abc import Iterator

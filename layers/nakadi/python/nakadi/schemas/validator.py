@@ -49,8 +49,8 @@ def compile_validator(effective: Mapping[str, Any]) -> Validator:
     """Make a schema ready, or raise `Invalid` with the reason why it cannot be."""
     check_tree(effective, added_levels=_ADDED_LEVELS, added_values=_ADDED_VALUES)
     document = Document.of(effective)
-    check_references(document)
     check_loadable(document)
+    check_references(document)
     try:
         accepts, constants = generate(document)
     except BadPattern as error:

@@ -1,0 +1,507 @@
+"""What schemas and events of strangers try, and that it does not work."""
+
+import ast
+import builtins
+import json
+import os
+import subprocess
+import sys
+import time
+import tokenize
+from contextlib import suppress
+from io import StringIO
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nakadi.model.outcomes import Invalid
+from nakadi.schemas import limits
+from nakadi.schemas.constants import Constants
+from nakadi.schemas.document import Document
+from nakadi.schemas.explanation import UNTOLD
+from nakadi.schemas.generation import _VISIBLE, _Generator
+from nakadi.schemas.limits import check_limits, check_tree
+from nakadi.schemas.steps import MOST_STEPS
+from nakadi.schemas.validator import compile_validator
+from tests.support.schemas import VALUES, schemas
+
+SEVEN = "http://json-schema.org/draft-07/schema#"
+
+
+def source_of(schema) -> str:
+    document = Document.of(schema)
+    generator = _Generator(document, Constants(_VISIBLE))
+    generator.function_of(document.root)
+    return "\n".join(generator.sources())
+
+
+# Reaching out
+
+REFERENCES = [
+    "http://127.0.0.1:{port}/schema.json",
+    "https://127.0.0.1:{port}/schema.json#/definitions/a",
+    "//127.0.0.1:{port}/schema.json",
+    "file:///etc/hostname",
+    "FILE:///etc/hostname#",
+    "/etc/hostname",
+    "schema.json",
+    "./schema.json#/definitions/a",
+    "../schema.json",
+    "?a",
+    "urn:example:a",
+    "data:application/json,{{}}",
+    "ftp://127.0.0.1:{port}/a",
+    "",
+    " #",
+    "http://json-schema.org/draft-04/schema#",
+]
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("place", ["properties", "definitions", "id", "$schema"])
+def test_references_to_elsewhere(reference, place):
+    """A reference that leaves the schema is refused; nothing is opened, looked up or called for it. (R154)"""
+    reached: list[str] = []
+    schema: dict[str, Any] = {"properties": {"a": {"$ref": reference.format(port=1)}}}
+    if place == "definitions":
+        schema = {"definitions": schema["properties"], "items": {"$ref": "#/definitions/a"}}
+    elif place == "id":
+        schema |= {"id": "http://127.0.0.1:1/base/", "$id": "file:///etc/"}
+    elif place == "$schema":
+        schema |= {"$schema": SEVEN}
+    with watching(reached), pytest.raises(Invalid) as refused:
+        compile_validator(schema)
+    assert refused.value.detail == f"external url reference is not supported: {reference.format(port=1)}"
+    assert reached == []
+
+
+class watching:  # noqa: N801  # it reads as a verb
+    """Notes what the interpreter reports of the outer world while it lasts."""
+
+    OUTSIDE = ("open", "socket.", "urllib.", "subprocess.", "os.system", "import")
+    _reached: list[str] | None = None
+
+    def __init__(self, reached: list[str]) -> None:
+        self._mine = reached
+
+    def __enter__(self) -> None:
+        watching._reached = self._mine
+
+    def __exit__(self, *_: object) -> None:
+        watching._reached = None
+
+    @classmethod
+    def heard(cls, event: str, arguments: Any) -> None:
+        if cls._reached is not None and event.startswith(cls.OUTSIDE):
+            cls._reached.append(f"{event} {arguments}")
+
+
+# A hook stays as long as the process does, so there is one for all tests, and it is deaf between them.
+sys.addaudithook(watching.heard)
+
+
+@pytest.mark.parametrize("name", ["id", "$id", "$schema", "title", "description", "default", "$comment", "links"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "file:///etc/hostname", "//[", "http://[::1", "\0"])
+def test_other_addresses_in_schemas(name, url):
+    """An address that is no reference is only a word. (R154)"""
+    reached: list[str] = []
+    schema = {"properties": {"a": {name: url, "type": "string"}}, "definitions": {"b": {name: url}}}
+    with watching(reached):
+        assert compile_validator(schema).accepts({"a": "b"})
+    assert reached == []
+
+
+# Words that want to be code
+
+PAYLOADS = [
+    "canary()",
+    '" + canary() + "',
+    "' + canary() + '",
+    '"""\ncanary()\n"""',
+    "'''\ncanary()\n'''",
+    "]; canary(); [",
+    "): canary(); (",
+    "\ncanary()\n",
+    "\r    canary()\r",
+    "\\",
+    '\\"; canary() #',
+    "\\'; canary() #",
+    "{canary()}",
+    "{0.__class__.__base__.__subclasses__}",
+    "{variable}",
+    "{{{",
+    "}}",
+    "%(canary)s %s %n",
+    "\u2028canary()\u2029",
+    "\x85canary()",
+    "\x0ccanary()",
+    "\0",
+    "#",
+    "\ud800",
+    "value",
+    "steps",
+    "return True",
+    "f1",
+    "k1",
+    "__builtins__",
+    "__import__('os').system('true')",
+    "\u202ecanary()",
+]
+
+
+def everywhere(word: str) -> dict[str, Any]:
+    """A schema that says this word wherever a schema can say anything."""
+    quoted = "".join(f"\\x{{{ord(letter):x}}}" for letter in word if not 0xD800 <= ord(letter) < 0xE000)
+    pointed = word.replace("~", "~0").replace("/", "~1").replace("%", "%25")
+    return {
+        "$schema": SEVEN + word,
+        "$id": word,
+        "id": word,
+        "title": word,
+        "description": word,
+        "$comment": word,
+        "default": word,
+        word + "!": word,
+        "definitions": {word + "d": {"title": word}},
+        "properties": {
+            word + "1": {"type": "string", "enum": [word, word + "x"], "default": word},
+            word + "2": {"const": {word: [word]}},
+            word + "3": {"pattern": quoted, "format": word},
+            word + "4": {"properties": {word: {"properties": {word: {"enum": [word]}}}}, "required": [word]},
+            word + "5": {"$ref": f"#/definitions/{pointed}d"},
+            word + "6": {"items": [{"enum": [word]}], "additionalItems": {"const": word}},
+            word + "7": {"contentEncoding": word, "contentMediaType": word, "examples": [word]},
+            word + "8": {"enum": [{word: word}, [word]]},
+        },
+        "patternProperties": {"^z" + quoted: {"const": word}},
+        "additionalProperties": {"enum": [word]},
+        "required": [word + "1"],
+        "dependencies": {word + "1": [word + "2"], word + "2": {"required": [word + "1"]}},
+        "propertyNames": {"not": {"const": word}},
+        "if": {"required": [word]},
+        "then": {"properties": {word: {"const": word}}},
+    }
+
+
+def event_everywhere(word: str) -> dict[str, Any]:
+    return {
+        word + "1": word,
+        word + "2": {word: [word]},
+        word + "4": {word: {word: word}},
+        word + "5": word,
+        word + "6": [word, word],
+        word + "8": {word: word},
+    }
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_words_as_code(payload, monkeypatch):
+    """No word of a schema is ever run, and every word means itself. (P56, R181)"""
+    called: list[int] = []
+    monkeypatch.setattr(builtins, "canary", lambda: called.append(1), raising=False)
+    reached: list[str] = []
+    with watching(reached):
+        validator = compile_validator(everywhere(payload))
+        good, bad = event_everywhere(payload), event_everywhere(payload) | {payload + "1": payload + "y"}
+        assert validator.accepts(good), validator.explain(good)
+        assert not validator.accepts(bad)
+        assert payload + "y is not a valid enum value" in validator.explain(bad)
+    assert called == reached == []
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_source_and_words(payload):
+    """The code for a schema is the same whatever its words are. (P56)"""
+    assert source_of(everywhere(payload)) == source_of(everywhere("harmless"))
+
+
+KNOWN_NAMES = (
+    {"value", "steps", "name", "member", "item", "known", "matching", "Exhausted", "all_differ", "KeyError"}
+    | {"def", "return", "if", "else", "try", "except", "raise", "for", "in", "not", "and", "or", "is", "break", "pass"}
+    | {"True", "False", "None", "type", "len", "dict", "list", "str", "int", "float", "items", "values"}
+)
+
+
+@pytest.mark.parametrize("draft", [4, 6, 7])
+def test_vocabulary_of_code(draft):
+    """Code consists of names, numbers and signs of ours; it holds no text at all. (P56)"""
+
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @given(schemas(draft))
+    def check(schema):
+        for token in tokenize.generate_tokens(StringIO(source_of(schema)).readline):
+            assert token.type != tokenize.STRING
+            if token.type == tokenize.NAME:
+                assert token.string in KNOWN_NAMES or (token.string[0] in "fkv" and token.string[1:].isdecimal())
+
+    check()
+
+
+def test_what_code_can_see():
+    """Code has no built-in functions beyond those it is given, and no way to import. (P56)"""
+    names = {node.id for node in ast.walk(ast.parse(source_of(everywhere("a")))) if isinstance(node, ast.Name)}
+
+    assert Constants(_VISIBLE).namespace["__builtins__"] == {}
+    assert not names & {"__import__", "eval", "exec", "open", "getattr", "globals"}
+
+
+# Nonsense
+
+KEYWORDS = st.sampled_from(
+    """
+    $ref $schema additionalItems additionalProperties allOf anyOf const contains definitions dependencies else enum
+    exclusiveMinimum format id if items maxLength minItems minimum multipleOf not oneOf pattern patternProperties
+    properties propertyNames required then type uniqueItems anything
+    """.split()  # noqa: SIM905  # a paragraph reads better than forty words in quotes
+)
+WORDS = ["", "a", "(", "string", "#", "#/definitions/a", SEVEN, "\ud800"]
+NONSENSE: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from([None, True, 0, -1, 1.5, 1e300, 10**40, *WORDS]),
+    lambda within: st.lists(within, max_size=3) | st.dictionaries(KEYWORDS, within, max_size=4),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(st.dictionaries(KEYWORDS, NONSENSE, max_size=5), VALUES)
+def test_nonsense(schema, value):
+    """Whatever is handed in as a schema is refused with a reason, or judges every event. (R153, R157)"""
+    try:
+        validator = compile_validator(schema)
+    except Invalid:
+        return
+    assert validator.accepts(value) == (validator.explain(value) == UNTOLD)
+
+
+# Without end
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}]},
+        {"anyOf": [{"type": "null"}, {"$ref": "#"}]},
+        {"oneOf": [{"$ref": "#"}]},
+        {"not": {"$ref": "#"}},
+        {"dependencies": {"a": {"$ref": "#"}}},
+        {"$schema": SEVEN, "if": {"$ref": "#"}},
+        {"$schema": SEVEN, "if": {}, "then": {"$ref": "#"}},
+        {"items": {"$ref": "#/definitions/a"}, "definitions": {"a": {"$ref": "#/definitions/a"}}},
+        {
+            "$ref": "#/definitions/a",
+            "definitions": {"a": {"$ref": "#/definitions/b"}, "b": {"$ref": "#/definitions/a"}},
+        },
+    ],
+)
+def test_schemas_without_end(schema):
+    """A schema that hands a value on to itself is refused, for there would be no end to it. (R153)"""
+    with pytest.raises(Invalid, match="refers back to itself"):
+        compile_validator(schema)
+
+
+def test_long_chains_of_references():
+    """A chain of a thousand references is refused rather than followed. (R153)"""
+    definitions = {f"d{number}": {"$ref": f"#/definitions/d{number + 1}"} for number in range(1000)} | {"d1000": {}}
+    with pytest.raises(Invalid):
+        compile_validator({"$ref": "#/definitions/d0", "definitions": definitions})
+
+
+# Patterns that run wild elsewhere
+
+WILD = ["^(a+)+$", "^(a|a)*$", "^(a*)*b", "(.*)*x", "^(([a-z])+.)+[A-Z]([a-z])+$", "(a?){30}a{30}", "^(.+.+)+y$"]
+
+
+@pytest.mark.parametrize("pattern", WILD)
+def test_wild_patterns(pattern):
+    """Patterns that take for ever with other engines take their time with the text, and no more. (R155)"""
+    validator = compile_validator({"pattern": pattern, "items": {"pattern": pattern}})
+    begun = time.process_time()
+    for length in (30, 1_000, 100_000):
+        validator.accepts("a" * length + "!")
+        validator.accepts(["a" * length + "!"])
+
+    assert time.process_time() - begun < 1
+
+
+# Bombs in schemas
+
+
+def _named(number: int) -> list[str]:
+    return [f"p{each}" for each in range(number)]
+
+
+def _deep(keyword: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(limits.MAX_DEPTH - 1):
+        schema = {keyword: schema}
+    return schema
+
+
+SCHEMA_BOMBS: dict[str, dict[str, Any]] = {
+    "many properties": {"properties": {name: {"type": "string"} for name in _named(4_950)}},
+    "many required": {"required": _named(9_900), "additionalProperties": False},
+    "many arrays": {"properties": {name: {"items": {}} for name in _named(4_950)}},
+    "many alternatives": {"anyOf": [{"not": {"not": {}}} for _ in range(3_300)]},
+    "many places": {"items": [{"type": "string"} for _ in range(4_950)]},
+    "many definitions": {
+        "properties": {name: {"$ref": f"#/definitions/{name}"} for name in _named(2_450)},
+        "definitions": {name: {"type": "object"} for name in _named(2_450)},
+    },
+    "much sharing": {
+        "$ref": "#/definitions/d0",
+        "definitions": {f"d{each}": {"allOf": [{"$ref": f"#/definitions/d{each + 1}"}] * 10} for each in range(45)}
+        | {"d45": {}},
+    },
+    "much allowed": {"properties": {name: {"enum": _named(4_900)} for name in _named(2)}},
+    "long names": {"properties": {"x" * 12_000 + name: {"type": "string"} for name in _named(20)}},
+    "large patterns": {"properties": {name: {"pattern": f"{name}?" + "x{0,1000}" * 5} for name in _named(4)}},
+    "many patterns": {"patternProperties": {f"^{name}[a-z]{{1,200}}$": {} for name in _named(200)}},
+    "deep not": _deep("not"),
+    "deep items": _deep("items"),
+}
+
+
+PROGRAM = """
+import json, resource, sys, time
+from nakadi.schemas.validator import compile_validator
+
+def measured(schema):
+    begun = time.process_time()
+    compile_validator(schema)
+    return time.process_time() - begun
+
+schema = json.loads(sys.stdin.read())
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+measured({"pattern": "a", "format": "uri"})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+seconds = measured(schema)
+megabytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+print(json.dumps([min(seconds, measured(schema)), megabytes]))
+"""
+
+
+@pytest.mark.parametrize("name", ["many properties", "many arrays", "large patterns"])
+def test_the_worst_schemas_within_the_limits(name):
+    """The most demanding schemas are ready within a second and a hundred megabytes. (R157)"""
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(SCHEMA_BOMBS[name]),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    seconds, megabytes = json.loads(finished.stdout)
+
+    assert seconds < 1
+    assert megabytes < 100
+
+
+@pytest.mark.parametrize("name", SCHEMA_BOMBS)
+def test_schemas_at_the_limits(name):
+    """Schemas that are as large as possible are made ready, or refused, and answer soon. (R157)"""
+    schema = SCHEMA_BOMBS[name]
+    check_limits(json.dumps(schema))
+    check_tree(schema)
+    begun = time.process_time()
+    with suppress(Invalid):
+        compile_validator(schema).accepts({})
+    assert time.process_time() - begun < 2
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {name: {"type": "string"} for name in _named(20_000)}},
+        {"enum": list(range(20_000))},
+        {"items": [[[[[[_deep("items")]]]]]]},
+        {"pattern": "a" * 20_000},
+        {"allOf": [{"pattern": f"{each}a{{1000}}"} for each in range(120)]},
+        {"allOf": [{"pattern": rf"\pL{{{each}}}"} for each in range(20, 40)]},
+        {"pattern": r"(?i)" + r"\pL{1000}" * 100},
+        {"pattern": "(((a{1,30}){1,30}){1,30}){1,30}"},
+    ],
+)
+def test_schemas_beyond_the_limits(schema):
+    """Schemas beyond the limits are refused, quickly. (R157)"""
+    begun = time.process_time()
+    with pytest.raises(Invalid):
+        compile_validator(schema)
+    assert time.process_time() - begun < 1
+
+
+# Bombs in events
+
+
+def _chain(combinator: str) -> dict[str, Any]:
+    links = {f"d{each}": {combinator: [{"$ref": f"#/definitions/d{each + 1}"}] * 10} for each in range(40)}
+    return {"$ref": "#/definitions/d0", "definitions": {**links, "d40": {"type": "string"}}}
+
+
+def _nested(levels: int, value: Any) -> Any:
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def _paired(levels: int, value: Any) -> Any:
+    for _ in range(levels):
+        value = [value, 1]
+    return value
+
+
+TWICE = {"properties": {"a": {"$ref": "#"}}}
+EVENT_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
+    "one value, many schemas": (_chain("allOf"), "a"),
+    "one value, many alternatives": (_chain("anyOf"), 5),
+    "twice as much at each level": ({"allOf": [TWICE, TWICE]}, _nested(500, {})),
+    "many values, many schemas": ({"items": {"allOf": [{"minimum": -each} for each in range(3_000)]}}, [1] * 400_000),
+    "objects without members": ({"items": {"properties": {name: {} for name in _named(4_000)}}}, [{}] * 300_000),
+    "the same list again and again": (
+        {"uniqueItems": True, "items": {"$ref": "#"}},
+        _paired(500, list(range(50_000))),
+    ),
+    "many multiples": ({"items": {"allOf": [{"multipleOf": 0.1}] * 2_000}}, [1.5] * 200_000),
+    "many formats": ({"allOf": [{"format": "uri"}] * 3_000}, "a" * 900_000),
+    "slow patterns": ({"allOf": [{"pattern": f"(a?){{{each}}}b"} for each in range(300, 390)]}, "a" * 900_000),
+    "many names": ({"patternProperties": {f"{each}a$": {} for each in range(190)}}, dict.fromkeys(_named(90_000), 1)),
+    "much allowed": ({"items": {"enum": [{"a": each} for each in range(3_000)]}}, [{"a": 5_000}] * 100_000),
+}
+
+
+@pytest.mark.parametrize("name", EVENT_BOMBS)
+def test_events_that_take_too_long(name, monkeypatch):
+    """The work that one event can cause is bounded: it gets an answer in the time that it is worth. (P56, P71)"""
+    part = 20
+    monkeypatch.setattr("nakadi.schemas.validator.MOST_STEPS", MOST_STEPS // part)
+    monkeypatch.setattr("nakadi.schemas.explanation.MOST_STEPS", MOST_STEPS // part)
+    schema, event = EVENT_BOMBS[name]
+    validator = compile_validator(schema)
+    begun = time.process_time()
+
+    assert not validator.accepts(event)
+    assert validator.explain(event).startswith("#")
+    assert time.process_time() - begun < 10 / part
+
+
+def test_large_events():
+    """The largest events of an ordinary type are far from any bound. (P56)"""
+    line = {"type": "object", "properties": {"sku": {"type": "string", "pattern": "^[a-z]+$"}}, "required": ["sku"]}
+    validator = compile_validator({"properties": {"lines": {"type": "array", "items": line, "uniqueItems": True}}})
+    names = ["".join(chr(97 + int(digit)) for digit in str(each)) for each in range(40_000)]
+
+    assert validator.accepts({"lines": [{"sku": each} for each in names]})
+
+
+def test_values_that_collide():
+    """Nobody can choose values that look alike to us but are not, to slow a comparison of all with all down. (P56)"""
+    validator = compile_validator({"uniqueItems": True})
+    multiples = [[float(2**61 - 1) * each] for each in range(50_000)]
+    begun = time.process_time()
+
+    assert validator.accepts(multiples)
+    assert time.process_time() - begun < 1

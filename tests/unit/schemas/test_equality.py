@@ -1,0 +1,88 @@
+"""When two JSON values are the same."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+
+from nakadi.schemas.equality import all_differ, exact, is_multiple, key
+from nakadi.schemas.steps import Exhausted
+from tests.support.schemas import VALUES
+
+AMPLE = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(1, 1.0), ([1], [1.0]), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"a": [{}]}, {"a": [{}]}), (0.0, -0.0)],
+)
+def test_same(one, other):
+    """Numbers are the same by what they are worth, objects whatever the order of their members. (P56)"""
+    assert key(one, [AMPLE]) == key(other, [AMPLE])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, True),
+        (0, False),
+        ([0], [False]),
+        ({"a": 1}, {"a": True}),
+        ([], {}),
+        ([[]], []),
+        ("1", 1),
+        (None, False),
+        ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
+        (["a", 1], {"a": 1}),
+    ],
+)
+def test_different(one, other):
+    """Truth values are no numbers, and nothing is the same as something of another type. (P56)"""
+    assert key(one, [AMPLE]) != key(other, [AMPLE])
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(VALUES)
+def test_every_value_has_a_key(value):
+    """Every value can be a member of a set, and is the same as itself. (P56)"""
+    assert {key(value, [AMPLE])} == {key(value, [AMPLE])}
+
+
+def test_all_differ():
+    """In a list of different values no two are the same. (P56)"""
+    assert all_differ([1, True, "1", [1], [True], {"a": 1}], [AMPLE])
+    assert not all_differ([[1, {"a": 2}], 3, [1.0, {"a": 2.0}]], [AMPLE])
+
+
+def test_steps():
+    """Looking at large values takes as many steps as they have parts. (P56)"""
+    with pytest.raises(Exhausted):
+        key([0] * 100, [99])
+    with pytest.raises(Exhausted):
+        all_differ([{"a": [0] * 100}, 1], [100])
+
+
+@pytest.mark.parametrize(
+    ("value", "divisor", "expected"),
+    [
+        (0.3, 0.1, True),
+        (0.35, 0.1, False),
+        (4, 2, True),
+        (3, 1.5, True),
+        (3, 2, False),
+        (-4, 2, True),
+        (0, 7, True),
+        (1e308, 1e-8, True),
+        (10**18 + 1, 10**18, False),
+        (float("inf"), 1, False),
+    ],
+)
+def test_multiples(value, divisor, expected):
+    """Multiples are those of the decimals that were written. (P56)"""
+    assert is_multiple(value, exact(divisor)) is expected
+
+
+def test_exact():
+    """A number is worth what was written. (P56)"""
+    assert exact(0.1) == Fraction(1, 10)
+    assert exact(10**40) == 10**40

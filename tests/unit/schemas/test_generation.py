@@ -1,0 +1,65 @@
+"""Schemas as code."""
+
+import pytest
+
+from nakadi.schemas.constants import Constants
+from nakadi.schemas.document import Document
+from nakadi.schemas.generation import _VISIBLE, _Generator, generate
+from nakadi.schemas.steps import Exhausted
+
+
+def functions(schema) -> list[str]:
+    document = Document.of(schema)
+    generator = _Generator(document, Constants(_VISIBLE))
+    generator.function_of(document.root)
+    return "\n".join(generator.sources()).replace("def ", "\0def ").split("\0")[1:]
+
+
+def test_one_function_for_each_schema_with_others_inside():
+    """A schema that only looks at a value from outside is part of another's function. (P56)"""
+    schema = {"properties": {"a": {"type": "string"}, "b": {"items": {"type": "integer", "minimum": 0}}}}
+
+    assert len(functions(schema)) == 2
+
+
+def test_one_function_for_each_target_of_references():
+    """A schema that many refer to becomes code once. (P56)"""
+    definitions = {"a": {"properties": {"b": {"type": "string"}}}}
+    schema = {"properties": {str(each): {"$ref": "#/definitions/a"} for each in range(50)}, "definitions": definitions}
+
+    assert len(functions(schema)) == 2
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "properties": {"a": {}}, "items": {}, "minItems": 1},
+        {"enum": ["a", "b"], "additionalProperties": False},
+        {"type": ["integer", "null"], "required": ["a"], "uniqueItems": True},
+        {"propertyNames": {}, "contains": {}, "if": {}},
+    ],
+)
+def test_what_cannot_matter(schema):
+    """What a schema says of values that it does not allow anyway, or in words of a later draft, is no code. (P56)"""
+    assert len(functions({"properties": {"a": schema}})) == 1
+
+
+def test_steps_of_loops():
+    """Each pass of a loop takes as many steps as it checks things. (P56)"""
+    accepts, _ = generate(Document.of({"items": {"type": "integer", "minimum": 0}}))
+
+    assert accepts([1] * 100, [1_000])
+    with pytest.raises(Exhausted):
+        accepts([1] * 100, [200])
+
+
+def test_steps_of_references():
+    """Each arrival at a schema that is referred to takes steps. (P56)"""
+    accepts, _ = generate(Document.of({"properties": {"a": {"$ref": "#"}}}))
+    event: dict = {}
+    for _ in range(100):
+        event = {"a": event}
+
+    assert accepts(event, [1_000])
+    with pytest.raises(Exhausted):
+        accepts(event, [150])

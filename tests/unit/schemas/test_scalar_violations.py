@@ -1,0 +1,38 @@
+"""Reasons that need no look inside."""
+
+import pytest
+
+from nakadi.schemas.patterns import Patterns
+from nakadi.schemas.scalar_violations import REASONS, fits
+from nakadi.schemas.steps import MOST_STEPS, Exhausted
+
+
+def reason(schema, value, steps=MOST_STEPS):
+    (keyword,) = [each for each in schema if each in REASONS][:1]
+    return REASONS[keyword](schema, value, Patterns(), [steps])
+
+
+@pytest.mark.parametrize("keyword", REASONS)
+@pytest.mark.parametrize("value", [None, True])
+def test_values_that_a_keyword_is_not_about(keyword, value):
+    """Keywords about texts, numbers, arrays and objects are no matter to other values. (P56)"""
+    told = {"type": ["null", "boolean"], "enum": [None, True], "const": value, "pattern": "x", "format": "ipv4"}
+
+    assert reason({keyword: told.get(keyword, 1)}, value) is None
+
+
+def test_types():
+    """A value may fit one type of several. (P72)"""
+    assert fits(1, "integer")
+    assert fits(1, ["string", "number"])
+    assert not fits(True, ["integer", "number", "string"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [({"enum": list(range(100))}, 5), ({"format": "uri"}, "a" * 1_000), ({"uniqueItems": True}, [1] * 1_000)],
+)
+def test_steps(schema, value):
+    """Reasons that take long to find take steps. (P71)"""
+    with pytest.raises(Exhausted):
+        reason(schema, value, steps=100)

@@ -1,0 +1,55 @@
+"""Expressions for the part of a schema that needs no look inside."""
+
+import pytest
+
+from nakadi.schemas.constants import Constants
+from nakadi.schemas.document import Draft
+from nakadi.schemas.effective import EID
+from nakadi.schemas.scalars import ALWAYS, Check, all_of, scalar_check
+
+
+def expression(schema, draft=Draft.FOUR) -> str:
+    return scalar_check(schema, draft, "x", Constants({})).expression
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({}, "True"),
+        ({"title": "a", "anything": 1}, "True"),
+        ({"type": "string"}, "type(x) is str"),
+        ({"type": "integer", "minimum": 1}, "type(x) is int and x >= k1"),
+        ({"type": ["string", "null"]}, "(type(x) is str or x is None)"),
+        ({"type": []}, "False"),
+        ({"minLength": 1}, "(not type(x) is str or (len(x) >= k1))"),
+        ({"enum": ["a"]}, "(x == k1)"),
+        ({"enum": ["a", "b", None]}, "(x is None or (type(x) is str and x in k1))"),
+        ({"enum": []}, "False"),
+        ({"const": "a"}, "True"),
+    ],
+)
+def test_expressions(schema, expected):
+    """What a schema says of a value is one expression, the shorter the better. (P56)"""
+    assert expression(schema) == expected
+
+
+def test_const():
+    """A constant counts from draft 06 on. (P56)"""
+    assert expression({"const": "a"}, Draft.SIX) == "(x == k1)"
+
+
+def test_the_pattern_of_identifiers():
+    """The one pattern that each event has is checked without RE2. (P65)"""
+    constants = Constants({})
+
+    assert scalar_check({"pattern": EID, "type": "string"}, Draft.FOUR, "x", constants).expression == (
+        "type(x) is str and k1(x) is not None"
+    )
+    with pytest.raises(KeyError):
+        constants.patterns._compiled[EID]
+
+
+def test_all_of():
+    """What is always true is left out, and costs add up. (P56)"""
+    assert all_of([ALWAYS, Check("a", 2), ALWAYS, Check("b", 3)]) == Check("a and b", 5)
+    assert all_of([ALWAYS]) is ALWAYS

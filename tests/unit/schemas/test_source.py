@@ -1,0 +1,26 @@
+"""Source as it grows."""
+
+from nakadi.schemas.scalars import ALWAYS, Check
+from nakadi.schemas.source import Lines
+
+
+def test_blocks():
+    """What is written in a block stands under its head. (P56)"""
+    lines = Lines()
+    with lines.block("for item in value:"):
+        lines.refuse_unless(Check("item"))
+    lines.refuse_if("value")
+
+    assert lines.written == [
+        "    for item in value:",
+        "        if not (item): return False",
+        "    if value: return False",
+    ]
+
+
+def test_what_is_always_true():
+    """What is always true needs no line. (P56)"""
+    lines = Lines()
+
+    assert lines.refuse_unless(ALWAYS) == 0
+    assert lines.written == []

@@ -1,0 +1,16 @@
+"""A bound on work."""
+
+import pytest
+
+from nakadi.schemas.steps import Exhausted, spend
+
+
+def test_spending():
+    """Steps can be spent until there are none; one more is too much. (P56)"""
+    steps = [3]
+    spend(steps, 2)
+    spend(steps, 1)
+
+    assert steps == [0]
+    with pytest.raises(Exhausted):
+        spend(steps, 1)
