@@ -340,7 +340,23 @@ def _deep(keyword: str) -> dict[str, Any]:
     return schema
 
 
+def _referred_at_each_level() -> dict[str, Any]:
+    """The innermost schema is part of all others, and each of them is referred to."""
+    levels, way = 40, "#/definitions/a"
+    schema: dict[str, Any] = {"properties": {name: {"items": {}} for name in _named(4_000)}}
+    references = {}
+    for level in range(levels):
+        schema = {"properties": {"a": schema}}
+        references[f"r{level}"] = {"$ref": way + "/properties/a" * level}
+    return {"definitions": {"a": schema}, "properties": references}
+
+
 SCHEMA_BOMBS: dict[str, dict[str, Any]] = {
+    "many references to one": {
+        "properties": {name: {"$ref": "#/definitions/a"} for name in _named(2_400)},
+        "definitions": {"a": {"enum": [{"a": each} for each in range(2_400)]}},
+    },
+    "each level referred to": _referred_at_each_level(),
     "many properties": {"properties": {name: {"type": "string"} for name in _named(4_950)}},
     "many required": {"required": _named(9_900), "additionalProperties": False},
     "many arrays": {"properties": {name: {"items": {}} for name in _named(4_950)}},

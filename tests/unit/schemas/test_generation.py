@@ -30,6 +30,25 @@ def test_one_function_for_each_target_of_references():
     assert len(functions(schema)) == 2
 
 
+def test_targets_that_stand_somewhere():
+    """A schema that is referred to becomes code once, even if it stands where it is used itself. (P56)"""
+    inner = {"properties": {"c": {"type": "string"}}}
+    schema = {"properties": {"a": {"properties": {"b": inner}}, "d": {"$ref": "#/properties/a/properties/b"}}}
+
+    assert len(functions(schema)) == 3
+
+
+def test_simple_targets():
+    """A reference to something simple is as good as the thing itself. (P56)"""
+    schema = {
+        "properties": {"a": {"$ref": "#/definitions/a"}, "b": {"$ref": "#/definitions/a"}},
+        "definitions": {"a": {"type": "string", "enum": ["x", "y"]}},
+    }
+
+    assert len(functions(schema)) == 1
+    assert functions(schema)[0].count("type(member) is str and (member in ") == 2
+
+
 @pytest.mark.parametrize(
     "schema",
     [

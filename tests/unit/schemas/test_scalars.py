@@ -24,6 +24,7 @@ def expression(schema, draft=Draft.FOUR) -> str:
         ({"minLength": 1}, "(not type(x) is str or (len(x) >= k1))"),
         ({"enum": ["a"]}, "(x == k1)"),
         ({"enum": ["a", "b", None]}, "(x is None or (type(x) is str and x in k1))"),
+        ({"enum": ["a", "b"], "type": "string"}, "type(x) is str and (x in k1)"),
         ({"enum": []}, "False"),
         ({"const": "a"}, "True"),
     ],

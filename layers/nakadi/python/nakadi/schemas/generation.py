@@ -15,6 +15,7 @@ from typing import Any
 from nakadi.schemas.constants import Constants
 from nakadi.schemas.document import Document, Draft, RawSchema
 from nakadi.schemas.equality import all_differ
+from nakadi.schemas.loading import reachable
 from nakadi.schemas.scalars import ALWAYS, NEVER, TYPES, Check, all_of, scalar_check
 from nakadi.schemas.source import Lines
 from nakadi.schemas.steps import Exhausted, Steps
@@ -63,12 +64,20 @@ def _allows(kind: type, type_name: str, schema: Schema) -> bool:
     return type_name in types and ("enum" not in schema or any(isinstance(each, kind) for each in schema["enum"]))
 
 
+def _targets(document: Document) -> frozenset[int]:
+    """The schemas that references point at: they become code once, wherever else they stand."""
+    references = {schema["$ref"] for _, schema in reachable(document) if "$ref" in schema}
+    return frozenset(id(document.target(each)) for each in references)
+
+
 class _Generator:
     def __init__(self, document: Document, constants: Constants) -> None:
         self._document = document
         self._constants = constants
         self._functions: list[str] = []
+        self._targets = _targets(document)
         self._referred: dict[int, str] = {}
+        self._scalars: dict[tuple[int, str], Check] = {}
         self._waiting: list[tuple[str, Schema]] = []
         self._names = 0
 
@@ -109,6 +118,8 @@ class _Generator:
             return self._reference(schema["$ref"], value)
         if not self._about_insides(schema):
             return self._scalar(schema, value)
+        if id(schema) in self._targets:
+            return Check(f"{self.function_of(schema)}({value}, steps)")
         name, lines = self._new_name(), Lines()
         cost = self._write(schema, lines)
         self._finish(name, lines.written)
@@ -117,11 +128,9 @@ class _Generator:
     def _reference(self, reference: str, value: str) -> Check:
         target = self._document.target(reference)
         assert target is not None, "a schema is checked before code is made from it"
-        return (
-            self._check(target, value)
-            if isinstance(target, bool)
-            else Check(f"{self.function_of(target)}({value}, steps)")
-        )
+        if isinstance(target, Mapping) and "$ref" in target:
+            return Check(f"{self.function_of(target)}({value}, steps)")
+        return self._check(target, value)
 
     def _about_insides(self, schema: Schema) -> frozenset[str]:
         """The keywords that this draft knows, and that can matter to a value which the schema allows at all."""
@@ -135,7 +144,11 @@ class _Generator:
         )
 
     def _scalar(self, schema: Schema, value: str) -> Check:
-        return scalar_check(schema, self._document.draft, value, self._constants)
+        """The same for a variable of the same name, since a schema can be referred to a thousand times."""
+        if (id(schema), value) not in self._scalars:
+            check = scalar_check(schema, self._document.draft, value, self._constants)
+            self._scalars[id(schema), value] = check
+        return self._scalars[id(schema), value]
 
     def _write(self, schema: Schema, lines: Lines) -> int:
         """Writes the body of a function, and answers about how many steps it takes."""

@@ -57,7 +57,7 @@ def scalar_check(schema: Schema, draft: Draft, value: str, constants: Constants)
     types = _listed(schema.get("type", []))
     checks = [
         *_typed("type" in schema, types, value),
-        *_enumerated(schema, draft, value, constants),
+        *_enumerated(schema, draft, value, constants, is_text=types == ["string"]),
         *_grouped(types, ["string"], value, _strings(schema, value, constants)),
         *_grouped(types, ["integer", "number"], value, _numbers(schema, value, constants)),
     ]
@@ -92,21 +92,23 @@ def _grouped(types: list[str], group: list[str], value: str, checks: list[Check]
     return [Check(f"(not {TYPES[group[-1]].format(value)} or ({together.expression}))", together.cost + 1)]
 
 
-def _enumerated(schema: Schema, draft: Draft, value: str, constants: Constants) -> list[Check]:
-    checks = [_one_of(schema["enum"], value, constants)] if "enum" in schema else []
+def _enumerated(schema: Schema, draft: Draft, value: str, constants: Constants, *, is_text: bool) -> list[Check]:
+    checks = [_one_of(schema["enum"], value, constants, is_text)] if "enum" in schema else []
     if "const" in schema and draft >= Draft.SIX:
-        checks.append(_one_of([schema["const"]], value, constants))
+        checks.append(_one_of([schema["const"]], value, constants, is_text))
     return checks
 
 
-def _one_of(allowed: list[Any], value: str, constants: Constants) -> Check:
+def _one_of(allowed: list[Any], value: str, constants: Constants, is_text: bool) -> Check:
+    """That a value is a text must be known before it is looked up among texts: not every value can be."""
     texts = [each for each in allowed if isinstance(each, str)]
     others = [each for each in allowed if each is not None and not isinstance(each, str)]
     tests = [f"{value} is None"] if None in allowed else []
     if len(texts) == 1:
         tests.append(f"{value} == {constants.text(texts[0])}")
     elif texts:
-        tests.append(f"(type({value}) is str and {value} in {constants.texts(texts)})")
+        among = f"{value} in {constants.texts(texts)}"
+        tests.append(among if is_text else f"({TYPES['string'].format(value)} and {among})")
     if others:
         keys = frozenset(key(each, [_ample(each)]) for each in others)
         tests.append(f"{constants.name(_member_of(keys))}({value}, steps)")
