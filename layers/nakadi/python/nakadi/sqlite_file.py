@@ -23,6 +23,9 @@ VERSION = 1
 PATIENCE = 5.0
 """How many seconds a writer waits for its turn before it gives up."""
 
+MOST_IDLE = 16
+"""So many connections are kept for whoever reads or writes next."""
+
 TABLES = (
     """CREATE TABLE documents (
         kind TEXT NOT NULL, key TEXT NOT NULL, revision INTEGER NOT NULL, entry TEXT NOT NULL,
@@ -56,7 +59,7 @@ TABLES = (
 SETTINGS = (
     "PRAGMA synchronous = FULL",  # in WAL mode: a commit returns when the log is on the disk
     "PRAGMA secure_delete = OFF",  # some builds overwrite what is deleted, which nobody here asks for
-    "PRAGMA cache_size = -8000",
+    "PRAGMA cache_size = -4000",
     "PRAGMA wal_autocheckpoint = 4000",
     "PRAGMA journal_size_limit = 67108864",
 )
@@ -74,31 +77,67 @@ def path_in(url: str) -> Path:
     return Path(path)
 
 
+class _Pool:
+    """Connections that nobody uses at the moment."""
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+
+    @contextmanager
+    def lent(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._closed:
+                raise Unavailable(f"{self._path} is closed.")
+            connection = self._idle.pop() if self._idle else None
+        connection = connection or _connected(self._path, self._timeout)
+        try:
+            yield connection
+        finally:
+            self.give(connection)
+
+    def give(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < MOST_IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
 class SqliteFile:
-    """An open data file; any number of threads and processes may have it open."""
+    """An open data file; any number of threads and processes may have it open.
+
+    Whoever reads is delayed only while the file is put in order after a crash, which SQLite waits for. Whoever writes
+    waits for a turn, which `begin` does better.
+    """
 
     def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:
         self._path = path
         self._patience = patience
-        self._lock = threading.Lock()
-        self._idle: list[sqlite3.Connection] = []
-        self._closed = False
-        self._idle.append(_opened(path, patience))
+        self._readers = _Pool(path, timeout=patience)
+        self._writers = _Pool(path, timeout=0)
+        self._writers.give(_opened(path, patience))
 
     @contextmanager
     def lent(self) -> Iterator[sqlite3.Connection]:
-        """A connection for this thread alone, outside of any transaction; errors of SQLite become `Unavailable`."""
-        with self._explained():
-            connection = self._taken()
-            try:
-                yield connection
-            finally:
-                self._given_back(connection)
+        """A connection to read with, for this thread alone; errors of SQLite become `Unavailable`."""
+        with self._explained(), self._readers.lent() as connection:
+            yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is durable when the block is left, and undone when it raises."""
-        with self.lent() as connection:
+        with self._explained(), self._writers.lent() as connection:
             begin(connection, self._patience)
             try:
                 yield connection
@@ -108,26 +147,8 @@ class SqliteFile:
                 raise
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def _taken(self) -> sqlite3.Connection:
-        with self._lock:
-            if self._closed:
-                raise Unavailable(f"{self._path} is closed.")
-            if self._idle:
-                return self._idle.pop()
-        return _connected(self._path)
-
-    def _given_back(self, connection: sqlite3.Connection) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append(connection)
-                return
-        connection.close()
+        self._readers.close()
+        self._writers.close()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -164,8 +185,8 @@ def _is_busy(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+def _connected(path: Path, timeout: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     try:
         for setting in SETTINGS:
             connection.execute(setting).close()
@@ -180,7 +201,7 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _look_at_the_beginning(path)
-        connection = _connected(path)
+        connection = _connected(path, timeout=0)
     except OSError as error:
         raise BadDataFile(f"The data file {path} cannot be opened: {error.strerror or error}.") from error
     except sqlite3.Error as error:
