@@ -77,7 +77,7 @@ class House:
         self.blacklist = Blacklist(settings_document("blacklist"))
         admins = Admins(settings_document("admins"), self.features, ())
         self.permissions = Permissions(admins, self.blacklist, ())
-        self.draws: list[int] = []
+        self.draws: list[float] = []
         self.pauses: list[float] = []
         self.while_waiting = lambda: None
         self.publisher = Publisher(
@@ -123,8 +123,8 @@ class House:
         self.clock.move(seconds)
         self.while_waiting()
 
-    def _draw(self, below: int) -> int:
-        return self.draws.pop(0) % below if self.draws else 0
+    def _draw(self) -> float:
+        return self.draws.pop(0) if self.draws else 0.0
 
 
 def as_body(body: Any) -> bytes:

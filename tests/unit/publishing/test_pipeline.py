@@ -56,7 +56,7 @@ def test_events_of_a_partition_keep_their_order(house):
 def test_one_append_for_each_request(house):
     """The log is asked once, with all partitions, so that each partition's part is stored as one. (P115)"""
     event_type = house.add(an_event_type(partitions=2))
-    house.draws = [0, 1, 0]
+    house.draws = [0.1, 0.6, 0.4]
     house.publish(event_type, [{"n": 1}, {"n": 2}, {"n": 3}])
     [(topic, batches)] = house.log.appends
     assert topic == event_type.timeline.topic
@@ -179,7 +179,7 @@ def test_partitions_succeed_and_fail_one_by_one(house):
     """
     event_type = house.add(an_event_type(partitions=2))
     house.log.refusing = {1: "timed out"}
-    house.draws = [0, 1, 0]
+    house.draws = [0.1, 0.6, 0.4]
     outcome = house.publish(event_type, [{"n": 1}, {"n": 2}, {"n": 3}])
     assert outcome.verdict is Verdict.NOT_ALL_STORED
     assert steps(outcome) == [("submitted", "publishing"), ("failed", "publishing"), ("submitted", "publishing")]

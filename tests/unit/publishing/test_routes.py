@@ -88,7 +88,7 @@ def test_a_rejected_batch_is_422_with_items(door, event_type):
 def test_a_failing_write_is_207_with_items(door, event_type):
     """Failures while storing are 207 and an array, also when every item failed. (P3, P111, P112)"""
     door.house.log.refusing = {1: "timed out"}
-    door.house.draws = [0, 1, 1]
+    door.house.draws = [0.0, 0.5, 0.9]
     answer = door.post(event_type.name, b"[{},{}]")
     assert answer.status_code == 207
     assert answer.headers["content-type"] == "application/json"

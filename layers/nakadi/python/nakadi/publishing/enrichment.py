@@ -32,14 +32,13 @@ def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Se
         "event_type": event_type.name,
         "version": str(origin.version),
     }
-    names = event_type.partitions
     texts: list[bytes] = []
     for index, (event, partition) in enumerate(zip(batch.events, partitions, strict=True)):
         metadata = event.get("metadata")
         if not isinstance(metadata, dict):
             raise Rejected(Step.ENRICHING, index, "enrichment error", reached=Step.PARTITIONING, partitions=partitions)
         flow_id = metadata.get("flow_id") or origin.flow_id
-        added = {**metadata, **stamp, "flow_id": flow_id, "partition": names[partition]}
+        added = {**metadata, **stamp, "flow_id": flow_id, "partition": str(partition)}
         texts.append(batch.text_with(index, "metadata", added))
     return texts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
@@ -12,8 +13,8 @@ from nakadi.publishing.paths import NoSuchField, segments, value_at
 
 Event = Mapping[str, Any]
 
-Draw = Callable[[int], int]
-"""A number below the one that is given, each as likely as the other."""
+Draw = Callable[[], float]
+"""A number from 0 to below 1, each as likely as the other."""
 
 Place = tuple[int, str | None]
 """A partition, and the key fields' values by which it was chosen if it was chosen by key."""
@@ -53,7 +54,7 @@ def placing(event_type: EventType, draw: Draw) -> Placing:
 def _at_random(partitions: int, draw: Draw) -> Placing:
     if partitions == 1:
         return lambda _: (0, None)
-    return lambda _: (draw(partitions), None)
+    return lambda _: (int(draw() * partitions), None)
 
 
 def _as_told(partitions: tuple[str, ...]) -> Placing:
@@ -76,8 +77,7 @@ def _by_key(event_type: EventType) -> Placing:
         raise Rejected(Step.PARTITIONING, reached=Step.VALIDATING)
     root = ("data",) if event_type.category is Category.DATA else ()
     paths = [(*root, *segments(field)) for field in event_type.partition_key_fields]
-    # The list that the hash points into is in the order of texts: 0, 1, 10, 11, 2.
-    numbers = [int(name) for name in sorted(event_type.partitions)]
+    numbers = _in_order_of_texts(event_type.timeline.partitions)
 
     def place(event: Event) -> Place:
         try:
@@ -89,3 +89,9 @@ def _by_key(event_type: EventType) -> Placing:
         return numbers[abs(total) % len(numbers)], ",".join(keys)
 
     return place
+
+
+@lru_cache(maxsize=100)
+def _in_order_of_texts(partitions: int) -> tuple[int, ...]:
+    """The list that a hash points into: 0, 1, 10, 11, 2."""
+    return tuple(sorted(range(partitions), key=str))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 
@@ -13,6 +14,7 @@ class NoSuchField(Exception):
         super().__init__(f"field {segment} doesn't exist.")
 
 
+@lru_cache(maxsize=1000)
 def segments(path: str) -> tuple[str, ...]:
     """The names of a path. Quotes protect dots, a backslash protects any symbol, an empty name ends the path."""
     names: list[str] = []

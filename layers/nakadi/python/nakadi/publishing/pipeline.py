@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 from nakadi.access.permissions import Permissions
 from nakadi.administration.features import Features
@@ -64,7 +66,7 @@ class Publisher:
     most_event_bytes: int
     most_wait: float = 40.0
     pause: Callable[[float], None] = time.sleep
-    draw: Draw = random.randrange
+    draw: Draw = random.random
 
     def publish(
         self, event_type: str, body: bytes, subject: Subject, flow_id: str, directed_to: str | None = None
@@ -89,10 +91,7 @@ class Publisher:
             values = enriched(event_type, delivery.batch, self._origin(delivery, schema), partitions)
         except Rejected as rejection:
             return rejected(events, rejection)
-        directed_to = delivery.directed_to
-        records = (
-            Record(value, key, owner, directed_to) for value, key, owner in zip(values, keys, owners, strict=True)
-        )
+        records = map(Record._make, zip(values, keys, owners, repeat(delivery.directed_to)))
         return self._append(delivery, event_type, partitions, records)
 
     def _deleted(self, delivery: Delivery, event_type: EventType) -> BatchOutcome:
@@ -105,7 +104,7 @@ class Publisher:
         except Rejected as rejection:
             return rejected(events, rejection)
         partitions = [partition for partition, _ in places]
-        tombstones = (Record(None, key, owner) for key, owner in zip(keys, owners, strict=True))
+        tombstones = map(Record, repeat(None), keys, owners)
         return self._append(delivery, event_type, partitions, tombstones)
 
     def _carried_out(self, name: str, subject: Subject, attempt: Attempt) -> BatchOutcome:
@@ -179,9 +178,9 @@ class Publisher:
     def _append(
         self, delivery: Delivery, event_type: EventType, partitions: Sequence[int], records: Iterable[Record]
     ) -> BatchOutcome:
-        batches: dict[int, list[Record]] = {}
+        batches: defaultdict[int, list[Record]] = defaultdict(list)
         for partition, record in zip(partitions, records, strict=True):
-            batches.setdefault(partition, []).append(record)
+            batches[partition].append(record)
         fates = self._store(event_type.timeline, batches) if batches else {}
         return appended(delivery.batch.events, partitions, fates)
 

@@ -1,0 +1,357 @@
+"""What does publishing cost? CPU of the pipeline per event, and requests and events per second over HTTP.
+
+    python benchmarks/publish.py [cpu] [http] [--quick] [--json FILE]
+
+`cpu` runs the pipeline in this process, from the body of a request to the records for the log, and holds it against
+parsing the same body and writing it down again. `http` publishes to a broker on SQLite in a process of its own, over
+loopback; its floor is the same server that parses the body, writes it down again, and answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from nakadi.bootstrap import Broker, open_broker
+from nakadi.http.application import Application
+from nakadi.http.message import Request, Response, empty_response
+from nakadi.http.routing import Route
+from nakadi.http.security import nobody_is_asked
+from nakadi.http.server import Server, listen, new_event_loop
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.events import Fate, Record, Stored
+from nakadi.publishing.outcome import Verdict
+from nakadi.settings import Settings
+
+PARTITIONS = 8
+TEXT = {"type": "string"}
+PRICE = {
+    "type": "object",
+    "properties": {"amount": {"type": "number", "minimum": 0}, "currency": TEXT},
+    "required": ["amount", "currency"],
+}
+ITEM = {
+    "type": "object",
+    "properties": {
+        "sku": TEXT,
+        "quantity": {"type": "integer", "minimum": 1},
+        "price": PRICE,
+        "tags": {"type": "array", "items": TEXT},
+    },
+    "required": ["sku", "quantity"],
+}
+ADDRESS = {"type": "object", "properties": dict.fromkeys(("street", "zip", "city", "country"), TEXT)}
+CUSTOMER = {
+    "type": "object",
+    "properties": {"id": TEXT, "name": TEXT, "email": TEXT, "address": ADDRESS},
+    "required": ["id"],
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "order_number": TEXT,
+        "customer": CUSTOMER,
+        "items": {"type": "array", "minItems": 1, "items": ITEM},
+        "total": PRICE,
+        "paid": {"type": "boolean"},
+        "comment": {"type": ["string", "null"]},
+    },
+    "required": ["order_number", "customer", "items"],
+}
+
+Figures = dict[str, float]
+
+
+def an_event(number: int) -> dict[str, Any]:
+    """About 0.7 KB, nested four levels deep."""
+    items = [
+        {
+            "sku": f"sku-{number}-{n}",
+            "quantity": n + 1,
+            "price": {"amount": 19.95 + n, "currency": "EUR"},
+            "tags": ["a", "b"],
+        }
+        for n in range(3)
+    ]
+    return {
+        "metadata": {"eid": str(UUID(int=number)), "occurred_at": "2026-11-21T12:00:00.123Z"},
+        "order_number": f"order-{number:08d}",
+        "customer": {
+            "id": str(UUID(int=2**100 + number)),
+            "name": "Zoë Ørsted",
+            "email": "zoe@example.org",
+            "address": {"street": "Nørregade 12", "zip": "1165", "city": "København", "country": "DK"},
+        },
+        "items": items,
+        "total": {"amount": 59.85, "currency": "EUR"},
+        "paid": True,
+        "comment": None,
+    }
+
+
+def register(broker: Broker, name: str, strategy: str) -> None:
+    statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": PARTITIONS, "write_parallelism": 1}
+    definition = {
+        "name": name,
+        "owning_application": "bench",
+        "category": "business",
+        "enrichment_strategies": ["metadata_enrichment"],
+        "partition_strategy": strategy,
+        "partition_key_fields": ["order_number"],
+        "schema": {"type": "json_schema", "schema": json.dumps(SCHEMA)},
+        "default_statistic": statistic,
+    }
+    headers = {"content-type": "application/json"}
+    body = json.dumps(definition).encode()
+    answer = broker.application.answer(
+        Request(method="POST", path="/event-types", target="/event-types", headers=headers, body=body)
+    )
+    assert answer.status == 201, answer
+
+
+def floor(body: bytes) -> bytes:
+    return orjson.dumps(orjson.loads(body))
+
+
+# CPU -----------------------------------------------------------------------------------------------------------------
+
+
+class Nowhere:
+    """Takes every record, and keeps none."""
+
+    def of(self, _storage_id: str) -> Any:
+        return self
+
+    def append(self, _topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        return dict.fromkeys(batches, Stored())
+
+
+SPELLINGS: Mapping[str, Callable[[Any], bytes]] = {
+    "compact": orjson.dumps,
+    "pretty": lambda events: orjson.dumps(events, option=orjson.OPT_INDENT_2),
+    "escaped": lambda events: json.dumps(events).encode(),
+}
+
+
+def measure_cpu(seconds: float) -> Figures:
+    broker = open_broker(Settings())
+    figures: Figures = {}
+    for strategy in ("random", "hash"):
+        register(broker, strategy, strategy)
+    for strategy, spelling, size in (
+        *((strategy, "compact", size) for strategy in ("random", "hash") for size in (1, 10, 100, 1000)),
+        ("random", "pretty", 100),
+        ("random", "escaped", 100),
+    ):
+        body = SPELLINGS[spelling]([an_event(number) for number in range(size)])
+        publish = publishing(broker, strategy, body)
+        # In turns, so that whatever else the machine does falls on both.
+        each, floor_each = in_turns(publish, lambda body=body: floor(body), seconds)
+        ratio = each / floor_each
+        figures[f"cpu_{strategy}_{spelling}_{size}"] = ratio
+        print(
+            f"{strategy:6} {spelling:7} {size:5} per batch: {each / size * 1e6:6.2f} µs per event,"
+            f" floor {floor_each / size * 1e6:5.2f} µs: {ratio:.2f} times the floor"
+        )
+    broker.close()
+    return figures
+
+
+def publishing(broker: Broker, name: str, body: bytes) -> Callable[[], object]:
+    publisher = replace(broker.publisher, logs=Nowhere())
+
+    def publish() -> None:
+        outcome = publisher.publish(name, body, UNAUTHENTICATED, "the-flow")
+        assert outcome.verdict is Verdict.STORED
+
+    return publish
+
+
+def in_turns(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """The least CPU seconds that one call of each took, over many short rounds."""
+    rounds = 20
+    calls = [max(1, int(seconds / rounds / 2 / once(call))) for call in (first, second)]
+    least = [float("inf"), float("inf")]
+    for _ in range(rounds):
+        for index, call in enumerate((first, second)):
+            began = time.process_time()
+            for _ in range(calls[index]):
+                call()
+            least[index] = min(least[index], (time.process_time() - began) / calls[index])
+    return least[0], least[1]
+
+
+def once(call: Callable[[], object]) -> float:
+    call()
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+# HTTP ----------------------------------------------------------------------------------------------------------------
+
+
+def serve_broker(listening: socket.socket, folder: str) -> None:
+    url = f"sqlite:///{folder}/nakadi.db"
+    broker = open_broker(Settings(registry=url, event_log=url))
+    register(broker, "bench", "hash")
+    serve(listening, broker.application)
+
+
+def serve_floor(listening: socket.socket, _folder: str) -> None:
+    def answer(request: Request) -> Response:
+        floor(request.body)
+        return empty_response()
+
+    template = "/event-types/{name}/events"
+    route = Route(method="POST", template=template, handler=answer, operation="publish_events", any_body=True)
+    serve(listening, Application([route], nobody_is_asked))
+
+
+def serve(listening: socket.socket, application: Application) -> None:
+    async def forever() -> None:
+        await Server(application).serve(listening, asyncio.Event())
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(forever())
+
+
+@contextmanager
+def a_server(target: Callable[[socket.socket, str], None], folder: str) -> Any:
+    with listen("127.0.0.1", 0) as listening:
+        process = multiprocessing.get_context("fork").Process(target=target, args=(listening, folder), daemon=True)
+        process.start()
+        port = listening.getsockname()[1]
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.join()
+
+
+class Client(asyncio.Protocol):
+    """Publishes and waits for the answer, until the time is over; at most once in `pace` seconds."""
+
+    def __init__(self, load: Load, first: int) -> None:
+        self._load, self._next = load, first
+        self._due = time.perf_counter() + load.pace * first / load.clients
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP is a stream
+        self._transport = transport
+        self._publish_when_due()
+
+    def data_received(self, data: bytes) -> None:
+        assert data.startswith(b"HTTP/1.1 200"), data
+        now = time.perf_counter()
+        if now > self._load.begin:
+            # Whoever waits for a slot that is late has waited since the slot was due.
+            self._load.took.append(now - (self._due if self._load.pace else self._began))
+        if now < self._load.end:
+            self._due += self._load.pace
+            self._publish_when_due()
+        else:
+            self._transport.close()
+            self._load.done.release()
+
+    def _publish_when_due(self) -> None:
+        wait = self._due - time.perf_counter() if self._load.pace else 0.0
+        if wait > 0:
+            asyncio.get_running_loop().call_later(wait, self._publish)
+        else:
+            self._publish()
+
+    def _publish(self) -> None:
+        self._began = time.perf_counter()
+        self._transport.write(self._load.requests[self._next % len(self._load.requests)])
+        self._next += 1
+
+
+class Load:
+    """What the clients of one measurement share; what they see before `begin` does not count."""
+
+    def __init__(self, clients: int, requests: Sequence[bytes], seconds: float, pace: float) -> None:
+        self.clients, self.requests, self.pace = clients, requests, pace
+        self.begin = time.perf_counter() + seconds / 4
+        self.end = self.begin + seconds
+        self.took: list[float] = []
+        self.done = asyncio.Semaphore(0)
+
+
+async def published(port: int, clients: int, batch: int, seconds: float, pace: float = 0.0) -> list[float]:
+    load = Load(clients, [a_request(batch, number * batch) for number in range(50)], seconds, pace)
+    for number in range(clients):
+        made = Client(load, number)
+        await asyncio.get_running_loop().create_connection(lambda made=made: made, "127.0.0.1", port)
+    for _ in range(clients):
+        await load.done.acquire()
+    return sorted(load.took)
+
+
+def a_request(batch: int, first: int) -> bytes:
+    body = orjson.dumps([an_event(first + number) for number in range(batch)])
+    head = "POST /event-types/bench/events HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+    return f"{head}{len(body)}\r\n\r\n".encode() + body
+
+
+def measure_http(seconds: float) -> Figures:
+    figures: Figures = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        a_server(serve_broker, folder) as broker,
+        a_server(serve_floor, folder) as lowest,
+    ):
+        for batch in (1, 100):
+            for clients in (1, 8, 64):
+                rate = told("broker", broker, clients, batch, seconds)
+                floor_rate = told("floor", lowest, clients, batch, seconds)
+                figures[f"http_{clients}_clients_{batch}_per_batch"] = rate / floor_rate
+                print(f"{'':8}{rate / floor_rate:.0%} of the floor")
+                if (clients, batch) == (64, 1):
+                    half = told("at half", broker, clients, batch, seconds, pace=2 * clients / rate)
+                    figures["http_half_rate"] = half
+    return figures
+
+
+def told(what: str, port: int, clients: int, batch: int, seconds: float, pace: float = 0.0) -> float:
+    """Measure, print, and give the requests per second."""
+    took = asyncio.run(published(port, clients, batch, seconds, pace))
+    rate = len(took) / seconds
+    middle, worst = took[len(took) // 2] * 1000, took[len(took) * 99 // 100] * 1000
+    print(
+        f"{what:8}{clients:3} clients, {batch:3} per batch: {rate:6.0f} requests/s, {rate * batch:7.0f} events/s,"
+        f" p50 {middle:6.2f} ms, p99 {worst:6.2f} ms"
+    )
+    return rate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", choices=["cpu", "http", []], help="all of it unless told")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the time, for a first look")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    options = parser.parse_args()
+    seconds = 0.3 if options.quick else 3.0
+    figures: Figures = {}
+    if "cpu" in (options.what or ["cpu"]):
+        figures |= measure_cpu(seconds)
+    if "http" in (options.what or ["http"]):
+        figures |= measure_http(seconds)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
