@@ -126,7 +126,7 @@ class SqliteFile:
         self._patience = patience
         self._readers = _Pool(path, timeout=patience)
         self._writers = _Pool(path, timeout=0)
-        self._writers.give(_opened(path, patience))
+        self._readers.give(_opened(path, patience))
 
     @contextmanager
     def lent(self) -> Iterator[sqlite3.Connection]:
@@ -201,19 +201,18 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _look_at_the_beginning(path)
-        connection = _connected(path, timeout=0)
+        connection = _connected(path, timeout=patience)
+        try:
+            _prepare(connection, path, patience)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.OperationalError as error:
+        raise BadDataFile(f"The data file {path} cannot be opened: {error}.") from error
+    except sqlite3.Error as error:
+        raise BadDataFile(f"The data file {path} cannot be used, it is damaged: {error}.") from error
     except OSError as error:
         raise BadDataFile(f"The data file {path} cannot be opened: {error.strerror or error}.") from error
-    except sqlite3.Error as error:
-        raise BadDataFile(f"The data file {path} cannot be opened: {error}.") from error
-    try:
-        _prepare(connection, path, patience)
-    except sqlite3.Error as error:
-        connection.close()
-        raise BadDataFile(f"The data file {path} cannot be used, it may be damaged: {error}.") from error
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 

@@ -1,0 +1,33 @@
+"""Which URL leads to which engine."""
+
+import subprocess
+import sys
+
+import pytest
+
+from nakadi import eventlogs, registries
+from nakadi.eventlogs.memory import MemoryLog
+from nakadi.registries.memory import MemoryRegistry
+from tests.support.clock import HandMovedClock
+
+
+def test_a_scheme_names_an_engine():
+    """`memory:` is the engine in memory."""
+    assert isinstance(eventlogs.open_event_log("memory:", HandMovedClock()), MemoryLog)
+    assert isinstance(registries.open_registry("memory:", HandMovedClock()), MemoryRegistry)
+
+
+@pytest.mark.parametrize("url", ["", "memory", "redis://here", "/data/nakadi.db"])
+def test_an_unknown_scheme_is_told_which_there_are(url):
+    """A URL that no engine knows is refused, and the message names those that are known."""
+    with pytest.raises(eventlogs.UnknownEngine, match=r"memory, sqlite"):
+        eventlogs.open_event_log(url, HandMovedClock())
+    with pytest.raises(registries.UnknownEngine, match=r"memory, sqlite"):
+        registries.open_registry(url, HandMovedClock())
+
+
+def test_an_engine_is_imported_when_it_is_asked_for():
+    """Importing the rooms loads no engine."""
+    program = "import sys, nakadi.eventlogs, nakadi.registries; print([m for m in sys.modules if 'sqlite' in m])"
+    done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True)
+    assert done.stdout.strip() == b"[]"
