@@ -27,4 +27,4 @@ def some_events(count: int, start: int = 0, size: int = 1) -> Run:
 
 
 def values(runs: Iterable[Run]) -> list[bytes]:
-    return [value for run in runs for value in run.joined.split(b",")]
+    return [value for run in runs for value in run.values]

@@ -41,7 +41,7 @@ class Stage:
                 if run is None:
                     await self.woken.wait()
                 elif len(run):
-                    found += [value.strip('"') for value in run.joined.decode().split(",")]
+                    found += [value.decode().strip('"') for value in run.values]
         return found
 
     async def idle(self) -> None:

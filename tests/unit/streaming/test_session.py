@@ -145,15 +145,26 @@ def test_a_keep_alive_tells_the_last_delivered_position():
 def test_a_silent_connection_gets_a_sign_of_life():
     """However long the flush timeout, a client that gives up after 30 s of silence hears of us before.
 
-    It is not counted and changes no timer. (L49, L55: a keep-alive more than agreed, for the sake of such clients)
+    Counting and timers stay what they are. (L49, L55: with long flush timeouts, keep-alives come sooner than agreed)
     """
     session = a_session(flush_seconds=60, keep_alive_limit=2)
     assert session.deadline() == 25.0
     assert told(session.tick(25.0)) == ["0: -"]
     assert told(session.tick(50.0)) == ["0: -"]
-    assert told(session.tick(60.0)) == ["0: -"]
-    assert told(session.tick(85.0)) == ["0: -"]
+    assert told(session.tick(60.0)) == []
+    assert told(session.tick(75.0)) == ["0: -"]
+    assert told(session.tick(100.0)) == ["0: -"]
     assert session.end is None
+    assert told(session.tick(120.0)) == []
+    assert session.end is End.KEEP_ALIVES
+
+
+def test_a_sign_of_life_takes_the_place_of_a_keep_alive():
+    """With the default flush timeout there is still one line for each keep-alive, only sooner. (L49, L55, L56)"""
+    session = a_session(2, flush_seconds=30, keep_alive_limit=1)
+    assert told(session.tick(25.0)) == ["0: -"]
+    assert told(session.tick(30.0)) == ["1: -"]
+    assert session.end is End.KEEP_ALIVES
 
 
 def test_too_much_in_memory_goes_early(monkeypatch):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from itertools import accumulate, groupby
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record, Slice
@@ -15,53 +15,52 @@ MayRead = Callable[[Record], bool]
 class Chunk:
     """Consecutive events of one partition of one timeline, from offset `start` up to, not including, `next`.
 
-    Never changes, except that it remembers what was joined: streams that cut at the same places share the bytes.
+    Never changes, except that it remembers what was made of it: streams that cut at the same places share the bytes.
+    What is done for every event here limits how fast events can be streamed at all, so it is done all at once.
     """
-
-    __slots__ = ("_joined", "_room", "_sizes", "next", "offsets", "order", "plain", "records", "start")
 
     def __init__(self, order: int, start: int, found: Slice) -> None:
         self.order = order
         self.start = start
         self.next = found.next_offset
-        self.records = tuple(event.record for event in found.events)
-        self.offsets = tuple(event.offset for event in found.events)
-        self.plain = all(for_everybody(record) for record in self.records)
-        self._sizes = (0, *accumulate(len(record.value or b"") for record in self.records))
-        self._joined: dict[tuple[int, int], bytes] = {}
-        self._room = 2 * self._sizes[-1]
-
-    @property
-    def size(self) -> int:
-        return self._sizes[-1]
+        self.records = [event.record for event in found.events]
+        self.values = [record.value for record in self.records]
+        self.size = sum(map(len, filter(None, self.values)))
+        owners_and_addressees = [each.owner or each.directed_to for each in self.records]
+        self.plain = None not in self.values and not any(owners_and_addressees)
+        # Whether several streams pass. For a single one, memory that is used again at once is worth more.
+        self.shared = False
+        self._events = found.events
+        self._made: dict[tuple[int, int], bytes] = {}
+        self._room = 2 * self.weight
 
     @property
     def weight(self) -> int:
         """About how many bytes of memory it takes."""
-        return self._sizes[-1] + 300 * len(self.records) + 1000
+        return self.size + 500 * len(self.records) + 1000
 
-    def size_of(self, first: int, last: int) -> int:
-        return self._sizes[last] - self._sizes[first]
+    def offset(self, index: int) -> int:
+        return self._events[index].offset
 
     def behind(self, offset: int) -> Run:
         """The events from this offset on."""
-        return Run(self, bisect_left(self.offsets, offset), len(self.records))
+        first = 0 if offset == self.start else bisect_left(self._events, offset, key=lambda event: event.offset)
+        return Run(self, first, len(self.records))
 
-    def joined(self, first: int, last: int) -> bytes:
-        """The events from index `first` up to, not including, `last`, with commas between them."""
-        if last - first == 1:
-            return self.records[first].value or b""
-        known = self._joined.get((first, last))
+    def made(self, first: int, last: int, make: Callable[[Sequence[bytes]], bytes]) -> bytes:
+        """The bytes that are made of events `first` up to, not including, `last`; always by the same rule."""
+        known = self._made.get((first, last))
         if known is None:
-            known = b",".join([record.value or b"" for record in self.records[first:last]])
-            self._remember((first, last), known)
+            known = make(self.values[first:last])  # type: ignore[arg-type]  # only tombstones are None, and not sent
+            if self.shared:
+                self._remember(first, last, known)
         return known
 
-    def _remember(self, cut: tuple[int, int], joined: bytes) -> None:
+    def _remember(self, first: int, last: int, made: bytes) -> None:
         # Streams that cut at many different places would multiply the memory and share nothing.
-        if len(joined) <= self._room:
-            self._room -= len(joined)
-            self._joined[cut] = joined
+        if len(made) <= self._room:
+            self._room -= len(made)
+            self._made[first, last] = made
 
 
 class Run:
@@ -79,16 +78,19 @@ class Run:
 
     @property
     def size(self) -> int:
-        return self.chunk.size_of(self.first, self.last)
+        return sum(map(len, self.values))
 
     @property
     def end(self) -> Position:
         """The place of the last event."""
-        return Position(self.chunk.order, self.chunk.offsets[self.last - 1])
+        return Position(self.chunk.order, self.chunk.offset(self.last - 1))
 
     @property
-    def joined(self) -> bytes:
-        return self.chunk.joined(self.first, self.last)
+    def values(self) -> Sequence[bytes]:
+        return self.chunk.values[self.first : self.last]  # type: ignore[return-value]  # no tombstones are sent
+
+    def made(self, make: Callable[[Sequence[bytes]], bytes]) -> bytes:
+        return self.chunk.made(self.first, self.last, make)
 
     def split(self, count: int) -> tuple[Run, Run]:
         """The first `count` events, and the rest."""

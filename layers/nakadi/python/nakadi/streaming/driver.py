@@ -24,6 +24,9 @@ WRITE_BYTES = 64 * 1024
 # How long a client that takes nothing may hold its stream beyond its time.
 GRACE_SECONDS = 30.0
 
+# Event loops count milliseconds and may wake us up to one too early, for nothing.
+ALARM_SLACK = 0.001
+
 Fact = Callable[[float], Sequence[Action]]
 Describe = Callable[[Exception], bytes]
 
@@ -129,15 +132,15 @@ class Driver:
         """Hand in what has happened and what is at hand; whether there may be more of it."""
         facts, self._facts = self._facts, []
         for fact in facts:
-            self._carry_out(fact(self._clock.monotonic()))
+            await self._carry_out(fact(self._clock.monotonic()))
         moved = False
         try:
             self._take_notice()
             for place in self._places:
                 moved = await self._take(place) or moved
         except Outcome as outcome:
-            self._carry_out(self.session.refused(outcome))
-        self._carry_out(self.session.tick(self._clock.monotonic()))
+            await self._carry_out(self.session.refused(outcome))
+        await self._carry_out(self.session.tick(self._clock.monotonic()))
         return moved
 
     def _take_notice(self) -> None:
@@ -156,13 +159,13 @@ class Driver:
             if place.lost:
                 self._find_out()
             return False
-        self._carry_out(self.session.arrived(place.partition, run, self._clock.monotonic()))
-        if self._out_bytes >= WRITE_BYTES:
-            await self._flush()
+        await self._carry_out(self.session.arrived(place.partition, run, self._clock.monotonic()))
         return True
 
-    def _carry_out(self, actions: Iterable[Action]) -> None:
+    async def _carry_out(self, actions: Iterable[Action]) -> None:
         for action in actions:
+            if self._out_bytes >= WRITE_BYTES:
+                await self._flush()
             match action:
                 case SendBatch():
                     self._put(self._lines.batch(action))
@@ -190,7 +193,7 @@ class Driver:
             if self._alarm[0] <= deadline:
                 return
             self._alarm[1].cancel()
-        delay = deadline - self._clock.monotonic()
+        delay = deadline - self._clock.monotonic() + ALARM_SLACK
         self._alarm = (deadline, asyncio.get_running_loop().call_later(delay, self._ring))
 
     def _ring(self) -> None:

@@ -237,6 +237,7 @@ class Feed:
             self._read_on()
 
     def _append(self, chunk: Chunk) -> None:
+        chunk.shared = len(self._followers) > 1
         self._window.append(chunk)
         self._weight += chunk.weight
         self._tip = chunk.next
@@ -267,6 +268,7 @@ class Feed:
         if isinstance(found, BaseException):
             self._fail(waiting, found)
             return
+        found.shared = len(waiting) > 1
         for follower in waiting:
             follower.given = found
         self._recent[start] = found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from nakadi.model.cursor import Position
@@ -40,7 +40,7 @@ class JsonLines:
         return b""
 
     def batch(self, batch: SendBatch) -> bytes:
-        return batch_object(batch) + b"\n"
+        return batch_line(batch)
 
     def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:
         return keep_alive_object(keep_alive) + b"\n"
@@ -67,7 +67,7 @@ class ServerSentEvents:
 
     def batch(self, batch: SendBatch) -> bytes:
         self._positions[batch.partition] = batch.position
-        return b"%s\ndata: %s\n\n" % (self._id(), batch_object(batch))
+        return b"%s\ndata: %s\n" % (self._id(), batch_line(batch))
 
     def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:
         self._positions[keep_alive.partition] = keep_alive.position
@@ -81,9 +81,19 @@ class ServerSentEvents:
         return f"id: [{cursors}]".encode()
 
 
-def batch_object(batch: SendBatch) -> bytes:
+def batch_line(batch: SendBatch) -> bytes:
+    """A batch as a JSON object and a line break. Of a single run it is made once for all streams that cut there."""
     head = f'{{"cursor":{_cursor(batch.partition, batch.position)},"events":['.encode()
-    return b"".join((head, b",".join([run.joined for run in batch.runs]), b"]}"))
+    if len(batch.runs) == 1:
+        return batch.runs[0].made(lambda values: _in_one_copy(head, values))
+    return _in_one_copy(head, [value for run in batch.runs for value in run.values])
+
+
+def _in_one_copy(head: bytes, values: Sequence[bytes]) -> bytes:
+    """Events are most of the bytes of a stream: head and tail go to the first and the last before they are joined."""
+    if len(values) == 1:
+        return b"%s%s]}\n" % (head, values[0])
+    return b",".join([head + values[0], *values[1:-1], values[-1] + b"]}\n"])
 
 
 def keep_alive_object(keep_alive: SendKeepAlive) -> bytes:

@@ -36,12 +36,14 @@ class End(Enum):
 class Buffer:
     """A partition's events that wait for being sent, and since when."""
 
-    __slots__ = ("count", "flushed_at", "keep_alives", "position", "runs", "size")
+    __slots__ = ("count", "flushed_at", "keep_alives", "position", "runs", "size", "told_meanwhile")
 
     def __init__(self, position: Position, now: float) -> None:
         self.position = position
         self.flushed_at = now
         self.keep_alives = 0
+        # Whether the next keep-alive was sent before its time.
+        self.told_meanwhile = False
         self._clear()
 
     def add(self, run: Run) -> None:
@@ -49,10 +51,12 @@ class Buffer:
         self.count += len(run)
         self.size += run.size
 
-    def take(self) -> tuple[Run, ...]:
-        taken = tuple(self.runs)
+    def take(self, *last: Run) -> tuple[Run, ...]:
+        """What waits, and these behind it."""
+        taken = (*self.runs, *last)
         self.position = taken[-1].end
-        self._clear()
+        if self.runs:
+            self._clear()
         return taken
 
     def _clear(self) -> None:
@@ -93,7 +97,7 @@ class Session:
         if self.end:
             return []
         due = [partition for partition, buffer in self._buffers.items() if now >= self._due(buffer)]
-        actions = [self._flushed(partition, now) for partition in due]
+        actions = [action for partition in due for action in self._flushed(partition, now)]
         if now >= self._ends_at:
             actions += self._finished(End.TIMEOUT, now)
         elif due and self._all_silent():
@@ -138,10 +142,11 @@ class Session:
         while len(run) and not self.end:
             wanted = min(self._limits.batch_limit - buffer.count, self._room or len(run), len(run))
             taken, run = run.split(wanted)
-            buffer.add(taken)
             buffer.keep_alives = 0
-            if buffer.count == self._limits.batch_limit:
-                yield self._batch(partition, now)
+            if buffer.count + wanted == self._limits.batch_limit:
+                yield self._batch(partition, now, taken)
+            else:
+                buffer.add(taken)
             if self._limits.stream_limit:
                 self._room -= wanted
                 if not self._room:
@@ -153,26 +158,31 @@ class Session:
             heaviest = max(self._buffers, key=lambda partition: self._buffers[partition].size)
             yield self._batch(heaviest, now)
 
-    def _flushed(self, partition: str, now: float) -> Action:
+    def _flushed(self, partition: str, now: float) -> Iterator[Action]:
         """What a partition sends when its time has come. The next time counts from then, however late we are."""
         buffer = self._buffers[partition]
         due = self._due(buffer)
         flushed_at = due if now < due + self._limits.flush_seconds else now
         if buffer.count:
-            return self._batch(partition, flushed_at)
+            yield self._batch(partition, flushed_at)
+            return
         buffer.flushed_at = flushed_at
         buffer.keep_alives += 1
-        return SendKeepAlive(partition, buffer.position)
+        if not buffer.told_meanwhile:
+            yield SendKeepAlive(partition, buffer.position)
+        buffer.told_meanwhile = False
 
-    def _batch(self, partition: str, now: float) -> Action:
+    def _batch(self, partition: str, now: float, *last: Run) -> Action:
         buffer = self._buffers[partition]
-        runs = buffer.take()
+        runs = buffer.take(*last)
         buffer.flushed_at = now
+        buffer.told_meanwhile = False
         return SendBatch(partition, buffer.position, runs)
 
     def _sign_of_life(self) -> Action:
-        """A keep-alive beyond what was agreed; it is not counted, and no timer knows of it."""
+        """The next keep-alive before its time. It is counted when it would have been due; no timer changes."""
         partition, buffer = next(iter(self._buffers.items()))
+        buffer.told_meanwhile = True
         return SendKeepAlive(partition, buffer.position)
 
     def _finished(self, end: End, now: float) -> list[Action]:

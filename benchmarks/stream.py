@@ -1,0 +1,356 @@
+"""How fast, how soon and how many: streams of the low-level API over a loopback socket.
+
+    python benchmarks/stream.py [throughput] [latency] [idle] [--engine memory|sqlite] [--quick] [--json FILE]
+
+The server runs in a process of its own, and so do publishers and readers. What is measured is held against a floor in
+the same run: the same server writing the same bytes from memory, in pieces of the same size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import resource
+import selectors
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+EVENT_BYTES = 700
+BATCH = 100
+NAME = "bench.stream"
+BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
+
+STAMP = re.compile(rb'"at":([0-9.]+),')
+
+Figures = dict[str, float]
+
+
+# The server ----------------------------------------------------------------------------------------------------------
+
+
+def serve(engine: str, ready: Any, stop: Any) -> None:
+    """A broker, with one route more that writes a stream's bytes from memory."""
+    from nakadi.bootstrap import open_broker  # noqa: PLC0415  # the load generators do without
+    from nakadi.http.application import Application  # noqa: PLC0415
+    from nakadi.http.message import Outlet, Request, Streaming  # noqa: PLC0415
+    from nakadi.http.routing import Route  # noqa: PLC0415
+    from nakadi.http.security import nobody_is_asked  # noqa: PLC0415
+    from nakadi.local.serving import Serving  # noqa: PLC0415
+    from nakadi.settings import Settings  # noqa: PLC0415
+
+    raise_file_limit()
+    made: dict[int, list[bytes]] = {}
+
+    def floor(request: Request) -> Streaming:
+        events = request.integer("events", 0) or 0
+        if events not in made:
+            made[events] = [batch_line(last) for last in range(BATCH - 1, events, BATCH)]
+
+        async def written(outlet: Outlet) -> None:
+            for piece in made[events]:
+                await outlet.write(piece)
+
+        return Streaming(written, {"content-type": "application/x-json-stream"})
+
+    with tempfile.TemporaryDirectory() as folder:
+        url = "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"
+        broker = open_broker(Settings(registry=url, event_log=url))
+        floor_route = Route(method="GET", template="/floor", handler=floor, operation="floor", produces=None)
+        application = Application([*broker.application.router.routes, floor_route], nobody_is_asked)
+        with Serving(application) as serving:
+            ready.send(serving.url)
+            stop.wait()
+        broker.close()
+
+
+@contextmanager
+def a_server(engine: str) -> Iterator[tuple[str, int]]:
+    """URL and process id of a server with the event type."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    stop = context.Event()
+    process = context.Process(target=serve, args=(engine, theirs, stop))
+    process.start()
+    assert process.pid is not None
+    try:
+        url = ours.recv()
+        definition = {
+            "name": NAME,
+            "owning_application": "bench",
+            "category": "undefined",
+            "schema": {"type": "json_schema", "schema": "{}"},
+        }
+        httpx.post(f"{url}/event-types", json=definition).raise_for_status()
+        yield url, process.pid
+    finally:
+        stop.set()
+        process.join(30)
+        process.kill()
+
+
+def an_event(number: int) -> str:
+    head = f'{{"number":{number:09d},"text":"'.replace(":0", ":1", 1)
+    return head + "x" * (EVENT_BYTES - len(head) - 2) + '"}'
+
+
+def batch_line(last: int) -> bytes:
+    """The line of a full batch that ends with this offset."""
+    events = ",".join(an_event(number) for number in range(last - BATCH + 1, last + 1))
+    return f'{{"cursor":{{"partition":"0","offset":"001-0001-{last:018d}"}},"events":[{events}]}}\n'.encode()
+
+
+# Clients -------------------------------------------------------------------------------------------------------------
+
+
+def raise_file_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def connected(url: str, target: str, headers: str = "") -> socket.socket:
+    """A socket on which a request was sent."""
+    parts = urlsplit(url)
+    client = socket.create_connection((parts.hostname, parts.port))
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    client.sendall(f"GET {target} HTTP/1.1\r\nHost: bench\r\n{headers}\r\n".encode())
+    return client
+
+
+def read_all(url: str, targets: list[str], headers: str) -> tuple[float, int]:
+    """Read several answers to their ends at once: how long it took, and how many bytes came."""
+    waiting = selectors.DefaultSelector()
+    buffer = bytearray(1 << 20)
+    total = 0
+    sockets = [connected(url, target, headers) for target in targets]
+    tails = dict.fromkeys(sockets, b"")
+    began = 0.0
+    for client in sockets:
+        client.setblocking(False)
+        waiting.register(client, selectors.EVENT_READ)
+    while waiting.get_map():
+        for key, _ in waiting.select():
+            client = key.fileobj
+            count = client.recv_into(buffer)
+            total += count
+            tails[client] = (tails[client] + bytes(buffer[max(0, count - 5) : count]))[-5:]
+            # The servers hold back the first bytes of a body for a moment, for the sake of some clients.
+            if not began and total > 100_000:
+                began, total = time.perf_counter(), 0
+            if count == 0 or tails[client] == b"0\r\n\r\n":
+                waiting.unregister(client)
+                client.close()
+    return time.perf_counter() - began, total
+
+
+def publish(url: str, events: int) -> None:
+    with httpx.Client(base_url=url) as client:
+        for first in range(0, events, 1000):
+            body = "[" + ",".join(an_event(number) for number in range(first, first + 1000)) + "]"
+            client.post(f"/event-types/{NAME}/events", content=body, headers={"content-type": "application/json"})
+
+
+def throughput(engine: str, *, quick: bool) -> Figures:
+    """Old events to one client and to a hundred, in batches of 100."""
+    events = 20_000 if quick else 60_000
+    rounds = 5 if quick else 15
+    figures: Figures = {}
+    with a_server(engine) as (url, _):
+        publish(url, events)
+        stream = f"/event-types/{NAME}/events?batch_limit={BATCH}&stream_limit="
+        for clients, wanted in ((1, events), (100, events // 10)):
+            # One after the other, so that a ratio is of two figures of the same moment.
+            pairs = [
+                (rate(url, f"/floor?events={wanted}", clients), rate(url, f"{stream}{wanted}", clients))
+                for _ in range(rounds)
+            ]
+            figures |= {
+                f"throughput_{clients}_floor_mb_s": statistics.median(floor for floor, _ in pairs),
+                f"throughput_{clients}_mb_s": statistics.median(measured for _, measured in pairs),
+                f"throughput_{clients}_events_s": statistics.median(measured for _, measured in pairs)
+                * 1e6
+                / EVENT_BYTES,
+                f"throughput_{clients}_of_floor": statistics.median(measured / floor for floor, measured in pairs),
+            }
+    return figures
+
+
+def rate(url: str, target: str, clients: int) -> float:
+    """Megabytes a second that so many clients get together."""
+    seconds, size = read_all(url, [target] * clients, f"X-nakadi-cursors: {BEGIN}\r\n")
+    return size / seconds / 1e6
+
+
+# Latency -------------------------------------------------------------------------------------------------------------
+
+
+def publisher(url: str, per_request: int, rate: int, seconds: float) -> None:
+    """Publish at a steady rate; every event says when its request was begun."""
+    parts = urlsplit(url)
+    connection = socket.create_connection((parts.hostname, parts.port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    filler = "x" * (EVENT_BYTES - 60)
+    began = time.monotonic()
+    for number in range(int(seconds * rate / per_request)):
+        due = began + number * per_request / rate
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(left)
+        # When it should have been sent: a publisher that is held up must not hide that.
+        event = f'{{"at":{due:.6f},"text":"{filler}"}}'
+        body = "[" + ",".join([event] * per_request) + "]"
+        head = f"POST /event-types/{NAME}/events HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+
+
+def latency(engine: str, *, quick: bool) -> Figures:
+    """From publishing to delivery at 1,000 events a second, one client listening."""
+    figures: Figures = {}
+    seconds = 5.0 if quick else 15.0
+    for per_request in (1, 10, 100):
+        with a_server(engine) as (url, _):
+            delays = delays_of(url, per_request, 1000, seconds)
+        label = f"latency_{per_request}_a_request"
+        figures |= {
+            f"{label}_p50_ms": delays[len(delays) // 2],
+            f"{label}_p99_ms": delays[int(len(delays) * 0.99)],
+            f"{label}_max_ms": delays[-1],
+        }
+    return figures
+
+
+def delays_of(url: str, per_request: int, rate: int, seconds: float) -> list[float]:
+    """Milliseconds of every event but those of the first second, smallest first."""
+    expected = int(seconds * rate / per_request) * per_request
+    target = f"/event-types/{NAME}/events?batch_limit={per_request}&stream_limit={expected}"
+    client = connected(url, target, f"X-nakadi-cursors: {BEGIN}\r\n")
+    time.sleep(0.5)
+    sending = multiprocessing.get_context("spawn").Process(target=publisher, args=(url, per_request, rate, seconds))
+    sending.start()
+    delays: list[float] = []
+    rest = b""
+    while len(delays) < expected:
+        received = client.recv(1 << 20)
+        now = time.monotonic()
+        assert received, f"the stream ended after {len(delays)} events"
+        rest += received
+        stamps = list(STAMP.finditer(rest))
+        delays += [(now - float(stamp[1])) * 1000 for stamp in stamps]
+        rest = rest[stamps[-1].end() :] if stamps else rest
+    sending.join()
+    client.close()
+    return sorted(delays[rate:])
+
+
+# Idle ----------------------------------------------------------------------------------------------------------------
+
+
+def idle(engine: str, *, quick: bool) -> Figures:
+    """Ten thousand open streams that nothing happens on."""
+    count = 2_000 if quick else 10_000
+    seconds = 10 if quick else 60
+    raise_file_limit()
+    with a_server(engine) as (url, pid):
+        opened(url, 200)  # what a first stream makes once for all
+        before = memory_of(pid)
+        began = time.perf_counter()
+        clients = opened(url, count)
+        to_open = time.perf_counter() - began
+        time.sleep(2)
+        memory = memory_of(pid) - before
+        cpu, drained = cpu_of(pid), drain(clients, seconds)
+        cpu = cpu_of(pid) - cpu
+        began = time.perf_counter()
+        publish_one(url)
+        drain(clients, 30, wanted=count)
+        to_all = time.perf_counter() - began
+        for client in clients:
+            client.close()
+    return {
+        "idle_streams": count,
+        "idle_open_s": to_open,
+        "idle_kb_per_stream": memory / count / 1024,
+        "idle_cpu_percent": 100 * cpu / seconds,
+        "idle_keep_alives": drained,
+        "idle_one_event_to_all_s": to_all,
+    }
+
+
+def opened(url: str, count: int) -> list[socket.socket]:
+    """So many streams whose heads have come."""
+    clients: list[socket.socket] = []
+    for _ in range(0, count, 100):
+        some = [connected(url, f"/event-types/{NAME}/events") for _ in range(100)]
+        for client in some:
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        clients += some
+    return clients
+
+
+def drain(clients: list[socket.socket], seconds: float, wanted: int = sys.maxsize) -> int:
+    """Read what comes for some time, or until so many clients were sent an event; how many reads there were."""
+    waiting = selectors.DefaultSelector()
+    for client in clients:
+        client.setblocking(False)
+        waiting.register(client, selectors.EVENT_READ)
+    end = time.monotonic() + seconds
+    reads = got = 0
+    while (left := end - time.monotonic()) > 0 and got < wanted:
+        for key, _ in waiting.select(left):
+            received = key.fileobj.recv(65536)
+            reads += 1
+            got += b'"events"' in received
+    return reads
+
+
+def publish_one(url: str) -> None:
+    answer = httpx.post(
+        f"{url}/event-types/{NAME}/events", content="[{}]", headers={"content-type": "application/json"}
+    )
+    answer.raise_for_status()
+
+
+def memory_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_of(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+QUESTIONS = {"throughput": throughput, "latency": latency, "idle": idle}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("questions", nargs="*", choices=[*QUESTIONS, []], default=[])
+    arguments.add_argument("--engine", choices=["memory", "sqlite"], default="memory")
+    arguments.add_argument("--quick", action="store_true", help="fewer rounds: for trying, not for figures")
+    arguments.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = arguments.parse_args()
+    figures: Figures = {}
+    for question in options.questions or QUESTIONS:
+        found = QUESTIONS[question](options.engine, quick=options.quick)
+        for name, figure in found.items():
+            print(f"{options.engine} {name} {figure:,.2f}", flush=True)
+        figures |= found
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()
