@@ -98,13 +98,13 @@ class TestList:
         assert list(registry.list("unheard of")) == []
 
     def test_of_very_many_is_read_page_by_page(self, registry: Registry):
-        """Ten thousand documents are listed whole, and in pages that leave none out and repeat none."""
-        keys = [f"key-{number:05}" for number in range(10_000)]
+        """Megabytes of documents are listed whole, and in pages that leave none out and repeat none."""
+        keys = [f"key-{number:05}" for number in range(1_500)]
         for start in range(0, len(keys), 100):
-            registry.write(*[Put(KIND, key, {"text": "x" * 100}) for key in keys[start : start + 100]])
+            registry.write(*[Put(KIND, key, {"text": "x" * 2_000}, ABSENT) for key in keys[start : start + 100]])
         assert [document.key for document in registry.list(KIND)] == keys
         paged: list[str] = []
-        while page := registry.list(KIND, prefix="key", after=paged[-1] if paged else "", limit=999):
+        while page := registry.list(KIND, prefix="key", after=paged[-1] if paged else "", limit=700):
             paged += [document.key for document in page]
         assert paged == keys
 
@@ -208,7 +208,7 @@ class TestWrite:
         }
 
     def test_shows_itself_whole_or_not_at_all(self, registry: Registry):
-        """Whoever lists while two documents are changed together finds both old or both new."""
+        """Whoever finds one of two documents changed, that are changed together, then finds the other changed too."""
         registry.write(Put(KIND, "a", {"n": 0}), Put(KIND, "b", {"n": 0}))
 
         def change_both(writer: int) -> None:
@@ -219,9 +219,12 @@ class TestWrite:
         with ThreadPoolExecutor(1) as others:
             changing = others.submit(lambda: in_threads(change_both, 2))
             while not changing.done():
-                first, second = registry.list(KIND)
-                assert (first.body, first.revision) == (second.body, second.revision)
+                for first, second in ("ab", "ba"):
+                    found = registry.get(KIND, first)
+                    assert registry.get(KIND, second).revision >= found.revision
             changing.result()
+        first, second = registry.list(KIND)
+        assert (first.body, first.revision) == (second.body, second.revision)
 
     def test_is_seen_by_every_read_that_begins_later(self, registry: Registry):
         """A read sees every write that returned before it began, in whatever thread."""

@@ -14,7 +14,9 @@ from tests.support.clock import HandMovedClock
 
 SQLITE = "sqlite:///{folder}/nakadi.db"
 
-REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
+DYNAMODB = "dynamodb://contract?region=eu-central-1"
+
+REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB}
 EVENT_LOGS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
 COORDINATIONS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
 
@@ -30,11 +32,25 @@ def a_coordination(url: str, folder: Path) -> Iterator[Coordination]:
 
 @contextmanager
 def a_registry(url: str, folder: Path) -> Iterator[Registry]:
-    registry = open_registry(url.format(folder=folder), HandMovedClock())
-    try:
-        yield registry
-    finally:
-        registry.close()
+    with surroundings(url):
+        registry = open_registry(url.format(folder=folder), HandMovedClock())
+        try:
+            yield registry
+        finally:
+            registry.close()
+
+
+@contextmanager
+def surroundings(url: str) -> Iterator[None]:
+    """What an engine finds when it is opened: in AWS, tables that the deployment has made."""
+    if not url.startswith("dynamodb:"):
+        yield
+        return
+    from tests.support.aws import aws  # noqa: PLC0415  # it takes seconds to load
+
+    with aws() as world:
+        world.made_tables("contract")
+        yield
 
 
 class LogUnderTest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from urllib.parse import parse_qsl, urlsplit
 
 from nakadi.ports import Clock, Registry
 
@@ -24,11 +25,21 @@ def _sqlite(url: str, _clock: Clock) -> Registry:
     return SqliteRegistry(path_in(url))
 
 
-ENGINES: Mapping[str, Callable[[str, Clock], Registry]] = {"memory": _memory, "sqlite": _sqlite}
+def _dynamodb(url: str, _clock: Clock) -> Registry:
+    from nakadi.registries.dynamodb import DynamoDbRegistry  # noqa: PLC0415  # an engine is imported when asked for
+
+    parts = urlsplit(url)
+    if not parts.netloc:
+        raise UnknownEngine(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")
+    wishes = dict(parse_qsl(parts.query))
+    return DynamoDbRegistry(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
+
+
+ENGINES: Mapping[str, Callable[[str, Clock], Registry]] = {"memory": _memory, "sqlite": _sqlite, "dynamodb": _dynamodb}
 
 
 def open_registry(url: str, clock: Clock) -> Registry:
-    """The registry at this URL: `memory:` or `sqlite:///path`."""
+    """The registry at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in ENGINES:
         raise UnknownEngine(f"No registry is known for {url!r}; it begins with one of: {', '.join(ENGINES)}.")

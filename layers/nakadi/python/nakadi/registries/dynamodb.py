@@ -1,0 +1,188 @@
+"""The registry in DynamoDB: a table of documents, for as many processes as you like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from uuid import uuid4
+
+from pynamodb.exceptions import DoesNotExist, PutError, TransactWriteError
+from pynamodb.expressions.condition import Condition
+from pynamodb.expressions.update import Action
+from pynamodb.transactions import TransactWrite
+
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Remove
+from nakadi.registries.documents import see_that_it_may_be_asked
+from nakadi.registries.dynamodb_calls import CONDITION_FAILED, Attempts, condition_failed, reasons_of
+from nakadi.registries.dynamodb_items import DocumentItem, can_be_a_key, contents_of, document_of, items_of
+from nakadi.registries.tables import DOCUMENTS
+
+
+class DynamoDbRegistry:
+    def __init__(self, prefix: str, region: str | None, endpoint: str | None, attempts: Attempts | None = None) -> None:
+        self._items = items_of(DOCUMENTS.name(prefix), region, endpoint)
+        self._attempts = attempts or Attempts()
+        self._closed = False
+        # PynamoDB keeps it to itself, and makes its client when it is first used: too late for two threads at once.
+        self._connection = self._items._get_connection().connection  # noqa: SLF001  # see above
+        self._client = self._connection.client
+
+    def get(self, kind: str, key: str) -> Document | None:
+        item = self._found(kind, key)
+        return None if item is None else document_of(item)
+
+    def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
+        self._see_that_it_is_open()
+        if after > prefix and not after.startswith(prefix):
+            return []
+        inside = prefix and after.startswith(prefix)
+        results = self._items.query(
+            kind,
+            range_key_condition=_range(prefix, after),
+            last_evaluated_key={"kind": {"S": kind}, "key": {"S": after}} if inside else None,
+            consistent_read=True,
+            limit=limit,
+        )
+        return [document_of(item) for item in self._each(results)]
+
+    def write(self, *changes: Change) -> None:
+        see_that_it_may_be_asked(changes)
+        self._see_that_it_is_open()
+        match changes:
+            case []:
+                pass
+            case [Put(expected=int()) as put]:
+                self._put(put)
+            case _:
+                self._transact(changes)
+
+    def close(self) -> None:
+        self._closed = True
+        self._client.close()
+
+    def _see_that_it_is_open(self) -> None:
+        if self._closed:
+            raise Unavailable("The registry is closed.")
+
+    def _found(self, kind: str, key: str) -> DocumentItem | None:
+        self._see_that_it_is_open()
+        if not can_be_a_key(key):
+            return None
+        return self._attempts.at(lambda _: self._looked_up(kind, key))
+
+    def _looked_up(self, kind: str, key: str) -> DocumentItem | None:
+        try:
+            return self._items.get(kind, key, consistent_read=True)
+        except DoesNotExist:
+            return None
+
+    def _each(self, results: Iterator[DocumentItem]) -> Iterator[DocumentItem]:
+        """One by one, trying again for a page that did not come."""
+        while (item := self._attempts.at(lambda _: next(results, None))) is not None:
+            yield item
+
+    def _put(self, put: Put) -> None:
+        """A single conditional change costs half as much as a transaction of one."""
+        token = uuid4().hex
+        item = self._item(put, token)
+
+        def attempt(in_doubt: bool) -> None:
+            try:
+                item.save(_condition(put))
+            except PutError as error:
+                if not condition_failed(error):
+                    raise
+                if not in_doubt:
+                    raise ChangedMeanwhile(put) from error
+                self._see_that_it_was_ours(put, token)
+
+        self._attempts.at(attempt)
+
+    def _see_that_it_was_ours(self, put: Put, token: str) -> None:
+        """An earlier attempt may have written, and somebody else after it: then nobody can say which it was."""
+        item = self._found(put.kind, put.key)
+        if item is None or item.written_by != token:
+            raise Unavailable(f"It is not known whether {put.key} was written")
+
+    def _transact(self, changes: Sequence[Change]) -> None:
+        """DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time."""
+        token = uuid4().hex
+        # PynamoDB sends changes kind by kind, and the reasons for a refusal come in the order in which they were sent.
+        sent = sorted(changes, key=_place_in_a_transaction)
+
+        def attempt(_: bool) -> None:
+            try:
+                with TransactWrite(connection=self._connection, client_request_token=token) as transaction:
+                    for change in sent:
+                        self._add(transaction, change, token)
+            except TransactWriteError as error:
+                failed = _failed(sent, error)
+                if failed:
+                    raise ChangedMeanwhile(min(failed, key=changes.index)) from error
+                raise
+
+        self._attempts.at(attempt)
+
+    def _add(self, transaction: TransactWrite, change: Change, token: str) -> None:
+        match change:
+            case Check():
+                transaction.condition_check(self._items, change.kind, change.key, condition=_condition(change))
+            case Remove():
+                transaction.delete(self._items(change.kind, change.key), _condition(change))
+            case Put(expected=None):
+                actions = _writing_whatever_is_there(change, token)
+                transaction.update(self._items(change.kind, change.key), actions=actions)
+            case Put():
+                transaction.save(self._item(change, token), _condition(change))
+
+    def _item(self, put: Put, token: str) -> DocumentItem:
+        assert put.expected is not None
+        contents = contents_of(put)
+        return self._items(put.kind, put.key, revision=put.expected + 1, written_by=token, **contents)
+
+
+def _range(prefix: str, after: str) -> Condition | None:
+    """Which keys a query goes through; one that goes on inside a prefix is told so by the place where it starts."""
+    if prefix:
+        return DocumentItem.key.startswith(prefix)
+    return DocumentItem.key > after if after else None
+
+
+def _condition(change: Change) -> Condition | None:
+    if change.expected is None:
+        return None
+    return DocumentItem.key.does_not_exist() if change.expected == ABSENT else DocumentItem.revision == change.expected
+
+
+def _place_in_a_transaction(change: Change) -> int:
+    match change:
+        case Check():
+            return 0
+        case Remove():
+            return 1
+        case Put(expected=None):
+            return 3
+        case Put():
+            return 2
+
+
+def _failed(sent: Sequence[Change], error: TransactWriteError) -> list[Change]:
+    reasons = reasons_of(error)
+    return [
+        change
+        for change, reason in zip(sent, reasons, strict=bool(reasons))
+        if reason and reason.code == CONDITION_FAILED
+    ]
+
+
+def _writing_whatever_is_there(put: Put, token: str) -> list[Action]:
+    """One more than the revision that it has; one, if it is not there."""
+    contents = contents_of(put)
+    return [
+        DocumentItem.revision.add(1),
+        DocumentItem.written_by.set(token),
+        *(
+            getattr(DocumentItem, name).remove() if value is None else getattr(DocumentItem, name).set(value)
+            for name, value in contents.items()
+        ),
+    ]

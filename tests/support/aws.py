@@ -1,0 +1,219 @@
+"""AWS as far as the tests need it: moto in this process, with what moto leaves out of DynamoDB, and faults on demand.
+
+Nothing leaves the process: a request is answered where it would be sent.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.exceptions import ConnectionClosedError, ConnectTimeoutError, ReadTimeoutError
+from botocore.session import Session
+from moto import mock_aws
+from moto.core.botocore_stubber import BotocoreStubber, MockRawResponse
+from moto.core.responses import ActionResult
+from moto.dynamodb.comparisons import get_filter_expression
+from moto.dynamodb.exceptions import TransactionCanceledException
+from moto.dynamodb.models import DynamoDBBackend
+from moto.dynamodb.responses import DynamoHandler
+
+from nakadi.registries.tables import TABLES
+
+REGION = "eu-central-1"
+
+Effect = Callable[[], AWSResponse | None]
+Fault = Callable[[AWSPreparedRequest, Effect], AWSResponse | None]
+
+
+class Aws:
+    """Calls are counted; `goes_wrong` lets the next calls of an operation meet these faults, one each."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self._faults: dict[str, deque[Fault]] = {}
+        self._one_at_a_time = threading.RLock()
+
+    def goes_wrong(self, operation: str, *faults: Fault) -> None:
+        self._faults.setdefault(operation, deque()).extend(faults)
+
+    def made_tables(self, prefix: str) -> None:
+        client = _session().create_client("dynamodb", REGION)
+        for table in TABLES:
+            client.create_table(**table.request(prefix))
+
+    def answer(self, request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
+        """To the service a request is one step; moto leaves that to whoever calls it from several threads."""
+        operation = _operation(request)
+        with self._one_at_a_time:
+            self.calls[operation] += 1
+            waiting = self._faults.get(operation)
+            return waiting.popleft()(request, effect) if waiting else effect()
+
+
+@contextmanager
+def aws() -> Iterator[Aws]:
+    world = Aws()
+    stubbed = BotocoreStubber.__call__
+
+    def answered(stubber: BotocoreStubber, event_name: str, request: AWSPreparedRequest, **more: Any) -> Any:
+        return world.answer(request, lambda: stubbed(stubber, event_name, request, **more))
+
+    with (
+        mock_aws(),
+        patch.object(BotocoreStubber, "__call__", answered),
+        patch("pynamodb.connection.base.get_session", _session),
+        patch.object(DynamoDBBackend, "transact_write_items", _transact),
+        patch.object(DynamoHandler, "transact_write_items", _once_per_token()),
+    ):
+        yield world
+
+
+@cache
+def _session() -> Session:
+    """One for all, for it reads long descriptions of every service anew."""
+    return Session()
+
+
+# Faults
+
+
+def refused(code: str) -> Fault:
+    """The service answers this error, and has done nothing."""
+    return lambda request, _: _error(request, 400, {"__type": f"com.amazonaws.dynamodb#{code}"})
+
+
+def cancelled(code: str) -> Fault:
+    """The service cancels a transaction for the sake of its last change, or refuses a single one."""
+
+    def fault(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
+        changes = json.loads(request.body or "{}").get("TransactItems")
+        if changes is None:
+            return refused(f"{code}Exception")(request, effect)
+        reasons = [{"Code": "None"}] * (len(changes) - 1) + [{"Code": code}]
+        body = {"__type": "com.amazonaws.dynamodb#TransactionCanceledException", "CancellationReasons": reasons}
+        return _error(request, 400, body)
+
+    return fault
+
+
+def broken_before(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
+    return _error(request, 500, {"__type": "com.amazonaws.dynamodb#InternalServerError"})
+
+
+def broken_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
+    effect()
+    return broken_before(request, effect)
+
+
+def no_connection(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
+    raise ConnectTimeoutError(endpoint_url=request.url)
+
+
+def no_answer_before(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
+    raise ReadTimeoutError(endpoint_url=request.url)
+
+
+def no_answer_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
+    effect()
+    raise ReadTimeoutError(endpoint_url=request.url)
+
+
+def cut_off_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
+    effect()
+    raise ConnectionClosedError(endpoint_url=request.url)
+
+
+def no_answer_after_and(meanwhile: Callable[[], None]) -> Fault:
+    """The request has its effect, somebody else does something, and no answer comes."""
+
+    def fault(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
+        effect()
+        meanwhile()
+        raise ReadTimeoutError(endpoint_url=request.url)
+
+    return fault
+
+
+def _error(request: AWSPreparedRequest, status: int, body: Mapping[str, Any]) -> AWSResponse:
+    raw: Any = MockRawResponse(json.dumps(body))
+    return AWSResponse(request.url, status, {"content-type": "application/x-amz-json-1.0"}, raw)
+
+
+def _operation(request: AWSPreparedRequest) -> str:
+    target = request.headers.get("X-Amz-Target", "")
+    return (target.decode() if isinstance(target, bytes) else target).rpartition(".")[2]
+
+
+# What moto leaves out
+
+
+def _once_per_token() -> Callable[[DynamoHandler], ActionResult]:
+    """A transaction with a token that was carried out is acknowledged, and not carried out again."""
+    carried_out: set[str] = set()
+    original = DynamoHandler.transact_write_items
+
+    def transact_write_items(handler: DynamoHandler) -> ActionResult:
+        token = handler.body["ClientRequestToken"]
+        if token in carried_out:
+            return ActionResult({})
+        answer = original(handler)
+        carried_out.add(token)
+        return answer
+
+    return transact_write_items
+
+
+def _transact(backend: DynamoDBBackend, items: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
+    """Every condition first, then every change. moto's own copies the table once for each change."""
+    failed = [_failed(backend, operation) for item in items for operation in item.values()]
+    if any(code for code, _, _ in failed):
+        raise TransactionCanceledException(failed)
+    for item in items:
+        for kind, operation in item.items():
+            _change(backend, kind, operation)
+
+
+def _failed(backend: DynamoDBBackend, operation: Mapping[str, Any]) -> tuple[str | None, str | None, None]:
+    if "ConditionExpression" not in operation:
+        return None, None, None
+    condition = get_filter_expression(
+        operation["ConditionExpression"],
+        operation.get("ExpressionAttributeNames"),
+        operation.get("ExpressionAttributeValues"),
+    )
+    found = backend.get_item(operation["TableName"], _key(backend, operation))
+    holds = condition.expr(found)  # type: ignore[arg-type]
+    return (None, None, None) if holds else ("ConditionalCheckFailed", "The conditional request failed", None)
+
+
+def _key(backend: DynamoDBBackend, operation: Mapping[str, Any]) -> dict[str, Any]:
+    if "Key" in operation:
+        return dict(operation["Key"])
+    table = backend.get_table(operation["TableName"])
+    names = [name for name in (table.hash_key_attr, table.range_key_attr) if name]
+    return {name: operation["Item"][name] for name in names}
+
+
+def _change(backend: DynamoDBBackend, kind: str, operation: Mapping[str, Any]) -> None:
+    name = operation["TableName"]
+    match kind:
+        case "Put":
+            backend.put_item(name, operation["Item"])
+        case "Delete":
+            backend.delete_item(name, operation["Key"])
+        case "Update":
+            backend.update_item(
+                name,
+                operation["Key"],
+                update_expression=operation["UpdateExpression"],
+                expression_attribute_names=operation.get("ExpressionAttributeNames"),
+                expression_attribute_values=operation.get("ExpressionAttributeValues"),
+            )
