@@ -52,6 +52,21 @@ def test_business_events_carry_metadata():
     }
 
 
+def test_business_events_carry_metadata_behind_a_reference():
+    """A schema that only refers to another one is that one, and metadata is required beside its properties. (R171)"""
+    schema = {
+        "$ref": "#/definitions/a",
+        "definitions": {"a": {"$ref": "#/definitions/b"}, "b": {"properties": {"c": {}}, "required": ["c"]}},
+    }
+
+    found = effective(schema, Category.BUSINESS)
+
+    assert "$ref" not in found
+    assert found["definitions"] == schema["definitions"]
+    assert set(found["properties"]) == {"c", "metadata"}
+    assert found["required"] == ["c", "metadata"]
+
+
 def test_business_events_need_nothing_else():
     """An empty schema still means metadata, and in mode `compatible` nothing else. (R171, R178, P61)"""
     metadata = metadata_schema("shop.order", DELETE)

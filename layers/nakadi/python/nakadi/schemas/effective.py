@@ -61,11 +61,23 @@ def metadata_schema(event_type: str, cleanup_policy: CleanupPolicy) -> Schema:
 
 
 def _with_metadata(schema: Schema, metadata: Schema) -> Schema:
-    return schema | {
+    root = _followed(schema)
+    return root | {
         "type": "object",
-        "properties": {**schema.get("properties", {}), "metadata": metadata},
-        "required": [*schema.get("required", []), "metadata"],
+        "properties": {**root.get("properties", {}), "metadata": metadata},
+        "required": [*root.get("required", []), "metadata"],
     }
+
+
+def _followed(schema: Schema) -> Schema:
+    """A root that refers to another schema is that one: beside a reference nothing counts, not even metadata."""
+    document, target = Document.of(schema), schema
+    seen: set[str] = set()
+    while "$ref" in target and target["$ref"] not in seen:
+        seen.add(target["$ref"])
+        found = document.target(target["$ref"])
+        target = dict(found) if isinstance(found, Mapping) else {}
+    return {keyword: schema[keyword] for keyword in _OF_THE_DOCUMENT if keyword in schema} | target
 
 
 def _enveloped(schema: Schema, metadata: Schema) -> Schema:
