@@ -29,5 +29,5 @@ def test_an_unknown_scheme_is_told_which_there_are(url):
 def test_an_engine_is_imported_when_it_is_asked_for():
     """Importing the rooms loads no engine."""
     program = "import sys, nakadi.eventlogs, nakadi.registries; print([m for m in sys.modules if 'sqlite' in m])"
-    done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True)
-    assert done.stdout.strip() == b"[]"
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.check_output([sys.executable, "-c", program], env=environment).strip() == b"[]"

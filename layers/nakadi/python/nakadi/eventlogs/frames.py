@@ -125,7 +125,7 @@ def _with_notes(lines: list[bytes], notes: bytes) -> list[Record | None]:
 
 def _packed(flags: int, payload: bytes) -> tuple[int, bytes]:
     if len(payload) >= WORTH_PACKING:
-        packed = zstandard.compress(payload, LEVEL)
+        packed = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(payload)
         if len(packed) < 0.8 * len(payload):
             return flags | PACKED, packed
     return flags, payload

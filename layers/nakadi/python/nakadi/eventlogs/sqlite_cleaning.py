@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from nakadi.eventlogs.sqlite_writing import ROW, Writer
+from nakadi.eventlogs.sqlite_rows import ROW
+from nakadi.eventlogs.sqlite_writing import Writer
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import UnknownTopic
 from nakadi.sqlite_file import SqliteFile

@@ -13,7 +13,8 @@ from functools import partial
 
 from nakadi.eventlogs import frames
 from nakadi.eventlogs.sqlite_cleaning import STEP_BYTES, STEP_ROWS, Cleaner
-from nakadi.eventlogs.sqlite_reading import Row, outline_of, records_in, rows_from
+from nakadi.eventlogs.sqlite_reading import outline_of, records_in, rows_from
+from nakadi.eventlogs.sqlite_rows import Row
 from nakadi.ports import OffsetUnavailable, UnknownTopic
 from nakadi.sqlite_file import SqliteFile
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, repeat
 
 import orjson
 
 from nakadi.eventlogs import frames
-from nakadi.eventlogs.sqlite_writing import EPOCH, MICROSECOND, ROW, microseconds
+from nakadi.eventlogs.sqlite_rows import EPOCH, MICROSECOND, ROW, Row, microseconds
 from nakadi.model.events import Bounds, Record, Slice, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import OffsetUnavailable, UnknownTopic
@@ -69,23 +68,6 @@ OFFSET_AT = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    first: int
-    count: int
-    stored_at: int
-    frame: bytes
-
-    @property
-    def end(self) -> int:
-        return self.first + self.count
-
-    def body(self, frame: bytes | None = None) -> bytes:
-        """How the row is kept, with its own frame or another one."""
-        frame = self.frame if frame is None else frame
-        return ROW.pack(self.first, self.count, self.stored_at, len(frame)) + frame
-
-
 def slice_of(
     connection: sqlite3.Connection, topic: str, partition: int, start: int, limit: int, max_bytes: int
 ) -> Slice:
@@ -97,7 +79,9 @@ def slice_of(
         for row in rows:
             events += _events(row, start, limit - len(events))
             place = row.end
-        if events or place >= end or not rows:
+        if not rows and place < end:
+            raise Unavailable(f"The rows from offset {place} to {end} of {topic}/{partition} are damaged.")
+        if events or place >= end:
             break
     if len(events) >= limit:
         del events[limit:]
@@ -143,15 +127,14 @@ def rows_from(
 
 def _rows_in(joined: bytes) -> Iterator[Row]:
     """The rows that SQLite has joined."""
-    place = 0
-    following = 0
+    place = following = 0
     while place < len(joined):
-        first, count, stored_at, length = ROW.unpack_from(joined, place)
-        place += ROW.size
-        if first < following or place + length > len(joined):
-            raise Unavailable(f"The frames behind offset {following} are damaged.")
-        yield Row(first, count, stored_at, joined[place : place + length])
-        place += length
+        body = place + ROW.size
+        first, count, stored_at, length = ROW.unpack_from(joined, place) if body <= len(joined) else (-1, 0, 0, 0)
+        place = body + length
+        if first < following or place > len(joined):
+            raise Unavailable(f"The rows behind offset {following} are damaged.")
+        yield Row(first, count, stored_at, joined[body:place])
         following = first + count
 
 

@@ -1,23 +1,21 @@
 """One thread that writes: appends that wait at the same time share a commit, and cleaning takes its turns in between.
 
 Every call into SQLite lets other threads run, and in a busy process it is a while until they give way again. So a
-commit is five calls, however many appends and partitions it carries.
+commit is four calls, however many appends and partitions it carries.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar, cast
 
 import orjson
 
-from nakadi.eventlogs import frames
+from nakadi.eventlogs.sqlite_rows import ROW, Chunk, chunks_of, merged, microseconds
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import Clock, SealedTopic, UnknownTopic
@@ -26,18 +24,9 @@ from nakadi.sqlite_file import SqliteFile
 T = TypeVar("T")
 Place = tuple[str, int]
 
-ROW = struct.Struct("<QIqI")
-"""What a body begins with, so that rows can be joined within SQLite: first offset, count, stored at, length."""
-
-FRAME_BYTES = 64_000
-"""Frames are cut at about this size: readers fetch and unpack whole ones."""
-
 WAITING_APPENDS = 20_000
 WAITING_BYTES = 128_000_000
 COMMIT_BYTES = 16_000_000
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 
 ENDS = """
     SELECT json_group_array(json_array(
@@ -56,19 +45,6 @@ INSERT = """
         substr(:bodies, json_extract(value, '$[5]'), json_extract(value, '$[6]'))
     FROM json_each(:rows) ORDER BY key
 """
-
-
-def microseconds(moment: datetime) -> int:
-    return (moment - EPOCH) // MICROSECOND
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Records that stay together."""
-
-    records: Sequence[Record]
-    size: int
-    frame: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +95,7 @@ class _Append(_Turn[None]):
         self.topic = topic
         self.places = [(topic, partition) for partition in batches]
         # Encoded by the thread that publishes: what is wrong with a record must not fail the commit of the others.
-        self.chunks = {(topic, partition): list(_chunks(records)) for partition, records in batches.items()}
+        self.chunks = {(topic, partition): list(chunks_of(records)) for partition, records in batches.items()}
         self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
 
     def refusal(self, ends: Mapping[Place, _End]) -> Exception | None:
@@ -256,7 +232,7 @@ def _ends(connection: sqlite3.Connection, places: Sequence[Place]) -> dict[Place
 
 def _rows(end: _End, chunks: Sequence[Chunk], now: int) -> Iterator[tuple[list[int], bytes]]:
     end.stored_at = max(end.stored_at, now)
-    for chunk in _merged(chunks):
+    for chunk in merged(chunks):
         count = len(chunk.records)
         body = ROW.pack(end.next, count, end.stored_at, len(chunk.frame)) + chunk.frame
         yield [end.log, end.next, count, end.stored_at, chunk.size], body
@@ -273,32 +249,3 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[list[int], byte
         begin_at += len(body)
     bodies = b"".join([body for _, body in rows])
     connection.execute(INSERT, {"rows": orjson.dumps(described).decode(), "bodies": bodies})
-
-
-def _chunks(records: Sequence[Record]) -> Iterator[Chunk]:
-    for group, size in _grouped(records, [len(record.value or b"") + 1 for record in records]):
-        yield Chunk(group, size, frames.encode(group))
-
-
-def _merged(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
-    """Join neighbours that are small: readers of single events would otherwise fetch as many rows."""
-    for group, size in _grouped(chunks, [chunk.size for chunk in chunks]):
-        if len(group) == 1:
-            yield group[0]
-        else:
-            records = [record for chunk in group for record in chunk.records]
-            yield Chunk(records, size, frames.encode(records))
-
-
-def _grouped(items: Sequence[T], sizes: Iterable[int]) -> Iterator[tuple[list[T], int]]:
-    """Neighbours in groups of about the size of a frame."""
-    group: list[T] = []
-    total = 0
-    for item, size in zip(items, sizes, strict=True):
-        if group and total + size > FRAME_BYTES:
-            yield group, total
-            group, total = [], 0
-        group.append(item)
-        total += size
-    if group:
-        yield group, total
