@@ -47,7 +47,10 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`oldest` is the first offset still there, `next` the one that the next event will get; equal when empty."""
+    """`oldest` is the first offset still there, `next` the one that the next event will get; equal when empty.
+
+    Only deleting old events moves `oldest`: after compaction there may be a hole, which reads step over.
+    """
 
     oldest: int
     next: int
