@@ -17,7 +17,7 @@ WARNING = (
     "Please consider migrating to the Subscriptions API."
 )
 
-EVENT_STREAM = re.compile(r"\s*text/event-stream\s*(;|$)", re.IGNORECASE)
+EVENT_STREAM = re.compile(r"\s*text/event-stream\s*(?!;\s*q=0(\.0*)?\s*$)(;|$)", re.IGNORECASE)
 
 
 def routes(streams: Streams) -> list[Route]:

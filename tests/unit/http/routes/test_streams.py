@@ -1,0 +1,27 @@
+"""Which form a stream has."""
+
+import pytest
+
+from nakadi.http.message import Request
+from nakadi.http.routes.streams import wants_server_sent_events
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("text/event-stream", True),
+        ("Text/Event-Stream", True),
+        ("application/json, text/event-stream;q=0.5", True),
+        ("text/event-stream; charset=utf-8", True),
+        ("text/event-stream;q=0", False),
+        ("text/event-stream; q=0.0, */*", False),
+        ("text/event-streams", False),
+        ("*/*", False),
+        ("text/*", False),
+        ("", False),
+    ],
+)
+def test_only_who_names_server_sent_events_gets_them(accept, wanted):
+    """Wildcards do not ask for server-sent events, naming them does. (L37)"""
+    headers = {"accept": accept} if accept else {}
+    assert wants_server_sent_events(Request(method="GET", path="/", headers=headers)) is wanted

@@ -1,0 +1,371 @@
+"""Opening streams, and looking after those that are open."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from nakadi.access.permissions import Permissions
+from nakadi.administration.admins import Admins
+from nakadi.administration.blacklist import Blacklist
+from nakadi.administration.features import Features
+from nakadi.caching import Cache
+from nakadi.catalog.event_types import EventTypes
+from nakadi.clock import SystemClock
+from nakadi.cursors.service import Cursors
+from nakadi.http.message import Request
+from nakadi.http.problem import problem_of
+from nakadi.http.routes.streams import routes
+from nakadi.model.administration import BlockedKind, Feature
+from nakadi.model.authorization import Attribute, Authorization, Subject
+from nakadi.model.event_type import EventType
+from nakadi.model.events import Record
+from nakadi.model.outcomes import NotFound, NotPermitted, Unavailable
+from nakadi.registries.memory import MemoryRegistry
+from nakadi.streaming.judge import Judge
+from nakadi.streaming.lines import JsonLines
+from nakadi.streaming.parameters import Asked
+from nakadi.streaming.streams import Streams
+from tests.support.builders import an_event_type
+from tests.support.places import KnownLogs
+from tests.support.registry import settings_document
+from tests.support.streaming import PATIENCE, KeptOutlet, SeenLog
+
+ANN = Subject("ann", frozenset({Attribute("user", "ann")}))
+BOB = Subject("bob", frozenset({Attribute("user", "bob")}))
+
+BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
+
+Scenario = Callable[["Stage"], Awaitable[None]]
+
+
+def only(*names: str) -> Authorization:
+    """Lists that name Ann everywhere, and these as readers."""
+    ann = (Attribute("user", "ann"),)
+    return Authorization(admins=ann, writers=ann, readers=tuple(Attribute("user", name) for name in names))
+
+
+class Stage:
+    """A registry, a log, and the streams over them. `elsewhere` is another process with the same registry."""
+
+    def __init__(self) -> None:
+        self.log = SeenLog()
+        registry, clock = MemoryRegistry(), SystemClock()
+        self.event_types = EventTypes(registry, Cache(clock, 0.05))
+        self.elsewhere = EventTypes(registry, Cache(clock, 0.05))
+        self.features = Features(settings_document("features"))
+        self.blacklist = Blacklist(settings_document("blacklist"))
+        admins = Admins(settings_document("admins"), self.features, ())
+        self.permissions = Permissions(admins, self.blacklist, (Attribute("user", "the-archiver"),))
+        self.judge = Judge(self.event_types, self.permissions, self.features)
+        self.streams = Streams(
+            event_types=self.event_types,
+            judge=self.judge,
+            cursors=Cursors(self.log),
+            logs=self.log,
+            clock=clock,
+        )
+        self.streams._oversight._seconds = 0.05
+        self.running: list[asyncio.Task[None]] = []
+
+    def add(self, **fields: object) -> EventType:
+        event_type = an_event_type(**fields)
+        self.log.create_topic(event_type.timeline.topic, event_type.timeline.partitions)
+        self.event_types.add(event_type)
+        return self.event_types.get(event_type.name)
+
+    def publish(self, event_type: EventType, *records: Record | str) -> None:
+        made = [each if isinstance(each, Record) else Record(f'"{each}"'.encode()) for each in records]
+        self.log.append(event_type.timeline.topic, {0: made})
+
+    def serve(self, event_type: EventType, outlet: KeptOutlet, subject: Subject = ANN, **asked: int) -> None:
+        opening = self.streams.open(event_type.name, Asked(**asked), BEGIN, subject)
+        lines = JsonLines(opening.starts)
+        serving = self.streams.serve(opening, lines, outlet, lambda error: problem_of(error).body)
+        self.running.append(asyncio.ensure_future(serving))
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*self.running)
+
+    def close(self) -> None:
+        self.streams.close()
+
+
+@pytest.fixture
+def stage():
+    made = Stage()
+    yield made
+    made.close()
+
+
+def play(stage: Stage, scenario: Awaitable[None]) -> None:
+    async def played() -> None:
+        try:
+            await scenario
+        finally:
+            for task in stage.running:
+                task.cancel()
+            await asyncio.gather(*stage.running, return_exceptions=True)
+
+    asyncio.run(played())
+
+
+def problem(outlet: KeptOutlet) -> tuple[int, str]:
+    """Status and detail of the last line."""
+    body = orjson.loads(outlet.text.splitlines()[-1])
+    return body["status"], body["detail"]
+
+
+# Opening
+
+
+def test_nobody_opens_what_is_not_there(stage):
+    """An event type that does not exist has its own words here. (L15)"""
+    with pytest.raises(NotFound, match=r"^topic not found$"):
+        stage.streams.open("nothing", Asked(), None, ANN)
+
+
+def test_a_block_comes_before_everything(stage):
+    """Blocked consumers do not even learn whether the event type exists. (L12, L14)"""
+    stage.blacklist.block(BlockedKind.CONSUMER_APP, "ann")
+    with pytest.raises(NotPermitted, match="blocked"):
+        stage.streams.open("nothing", Asked(), "garbage", ANN)
+
+
+def test_a_log_that_does_not_answer_is_no_fault_of_the_client(stage):
+    """While the storage does not answer, a stream cannot be opened: 503. (L19)"""
+    event_type = stage.add()
+    logs = KnownLogs(down=True)
+    streams = Streams(
+        event_types=stage.event_types, judge=stage.judge, cursors=Cursors(logs), logs=logs, clock=SystemClock()
+    )
+    with pytest.raises(Unavailable) as failure:
+        streams.open(event_type.name, Asked(), None, ANN)
+    answer = problem_of(failure.value)
+    assert answer.status == 503
+    assert orjson.loads(answer.body)["detail"] == "Error occurred when fetching partitions offsets"
+
+
+def test_without_cursors_all_partitions_begin_at_their_ends(stage):
+    """No cursors means: from now on, everywhere. (L36)"""
+    event_type = stage.add(partitions=2)
+    stage.publish(event_type, "a", "b")
+    opening = stage.streams.open(event_type.name, Asked(), None, ANN)
+    assert {partition: str(start) for partition, start in opening.starts.items()} == {
+        "0": "001-0001-000000000000000001",
+        "1": "001-0001--1",
+    }
+
+
+def test_a_handler_holds_nothing_for_an_answer_that_is_never_served(stage):
+    """What the route answers can be dropped: nothing is read or watched before it is served."""
+    event_type = stage.add()
+    (route,) = routes(stage.streams)
+    request = Request(method="GET", path="/", path_parameters={"name": event_type.name}, headers={}, subject=ANN)
+    assert route.handler(request).status == 200
+    assert stage.log.watchers == 0
+    assert stage.log.reads == []
+
+
+# While it is open
+
+
+def test_a_block_is_noticed(stage):
+    """A block ends a stream without a word, wherever it was made. (L59)"""
+
+    async def scenario() -> None:
+        event_type, outlet = stage.add(), KeptOutlet()
+        stage.serve(event_type, outlet)
+        await asyncio.sleep(0)
+        stage.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, event_type.name)
+        await stage.ended()
+        assert outlet.text == ""
+
+    play(stage, scenario())
+
+
+def test_only_who_lost_permission_is_refused(stage):
+    """When READ is taken from one subject, its streams end with a Problem and others go on. (L60)"""
+
+    async def scenario() -> None:
+        event_type = stage.add(authorization=only("ann", "bob"))
+        anns, bobs = KeptOutlet(), KeptOutlet()
+        stage.serve(event_type, anns, ANN, stream_limit=1)
+        stage.serve(event_type, bobs, BOB)
+        await asyncio.sleep(0)
+        stage.event_types.replace(event_type, replace(event_type, authorization=only("ann")))
+        await bobs.until(lambda text: text.endswith("}\n"))
+        assert problem(bobs) == (403, f"Access on READ event-type:{event_type.name} denied")
+        stage.publish(event_type, "a")
+        await stage.ended()
+        assert '"events":["a"]' in anns.text
+
+    play(stage, scenario())
+
+
+def test_changes_by_others_are_found(stage):
+    """What another process changes is noticed as well, a little later. (L60)"""
+
+    async def scenario() -> None:
+        event_type, outlet = stage.add(authorization=only("ann", "bob")), KeptOutlet()
+        stage.serve(event_type, outlet, BOB)
+        await asyncio.sleep(0)
+        stage.elsewhere.replace(event_type, replace(event_type, authorization=only("ann")))
+        await stage.ended()
+        assert problem(outlet)[0] == 403
+
+    play(stage, scenario())
+
+
+def test_a_deletion_by_others_is_found(stage):
+    """A stream over an event type that another process deleted ends with a Problem. (L61)"""
+
+    async def scenario() -> None:
+        event_type, outlet = stage.add(), KeptOutlet()
+        stage.serve(event_type, outlet)
+        await asyncio.sleep(0)
+        stage.elsewhere.remove(event_type)
+        await stage.ended()
+        assert problem(outlet) == (503, f'EventType "{event_type.name}" does not exist.')
+
+    play(stage, scenario())
+
+
+def test_a_successor_is_not_mistaken_for_it(stage):
+    """An event type that was made again under a deleted one's name is another, with its own streams. (L61)"""
+
+    async def scenario() -> None:
+        old, outlet, other = stage.add(), KeptOutlet(), KeptOutlet()
+        stage.serve(old, outlet)
+        await asyncio.sleep(0)
+        stage.elsewhere.remove(old)
+        new = stage.add(name=old.name, id="another")
+        stage.serve(new, other, stream_limit=1)
+        await outlet.until(lambda text: text.endswith("}\n"))
+        assert problem(outlet)[0] == 503
+        stage.publish(new, "a")
+        await stage.ended()
+        assert '"events":["a"]' in other.text
+
+    play(stage, scenario())
+
+
+def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
+    """What cannot be found out is asked again; streams go on meanwhile."""
+
+    async def scenario() -> None:
+        event_type, outlet = stage.add(), KeptOutlet()
+        asked = threading.Event()
+
+        def away(*_: object) -> None:
+            asked.set()
+            raise Unavailable("away")
+
+        stage.serve(event_type, outlet, stream_limit=1)
+        monkeypatch.setattr(stage.permissions, "require_consumer", away)
+        await asyncio.to_thread(asked.wait, PATIENCE)
+        monkeypatch.undo()
+        stage.publish(event_type, "a")
+        await stage.ended()
+        assert '"events":["a"]' in outlet.text
+
+    play(stage, scenario())
+
+
+def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
+    """However many streams a subject has over an event type, it is asked once for all."""
+
+    async def scenario() -> None:
+        event_type = stage.add()
+        asked = []
+        verdict = stage.judge.verdict
+        monkeypatch.setattr(stage.judge, "verdict", lambda *each: asked.append(each) or verdict(*each))
+        for _ in range(50):
+            stage.serve(event_type, KeptOutlet())
+        await asyncio.sleep(0.12)  # two rounds, perhaps three
+        assert 0 < len(asked) < 5
+
+    play(stage, scenario())
+
+
+def test_nobody_looks_when_there_are_no_streams(stage):
+    """With the last stream, looking after streams ends."""
+
+    async def scenario() -> None:
+        outlet = KeptOutlet()
+        stage.serve(stage.add(), outlet)
+        await asyncio.sleep(0)
+        outlet.leaving.set()
+        await stage.ended()
+        assert stage.streams._oversight._looking is None
+
+    play(stage, scenario())
+
+
+def test_a_stream_that_is_cut_off_gives_everything_back(stage):
+    """A stream whose task is cancelled leaves nothing behind."""
+
+    async def scenario() -> None:
+        stage.serve(stage.add(), KeptOutlet())
+        await asyncio.sleep(0.01)
+        stage.running[0].cancel()
+        with suppress(asyncio.CancelledError):
+            await stage.running[0]
+        assert stage.log.watchers == 0
+        assert stage.streams._oversight._audiences == {}
+
+    play(stage, scenario())
+
+
+# Single events
+
+
+OWNED = Record(b'"bobs"', owner=Attribute("user", "bob"))
+
+
+@pytest.mark.parametrize(
+    ("subject", "on", "expected"),
+    [
+        (ANN, True, ["a", "b"]),
+        (BOB, True, ["a", "bobs", "b"]),
+        (Subject("archiver", frozenset({Attribute("user", "the-archiver")})), True, ["a", "bobs", "b"]),
+        (Subject("anybody", trusted=True), True, ["a", "bobs", "b"]),
+        (ANN, False, ["a", "bobs", "b"]),
+    ],
+)
+def test_events_of_others_are_not_shown(stage, subject, on, expected):
+    """While the feature is on, an event with an owner is for those who may read with it; others do not see it. (L58)"""
+
+    async def scenario() -> None:
+        event_type, outlet = stage.add(), KeptOutlet()
+        stage.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=on)
+        stage.publish(event_type, "a", OWNED, Record(None, key="k"), Record(b"1", directed_to="x"), "b")
+        stage.serve(event_type, outlet, subject, stream_limit=len(expected))
+        await stage.ended()
+        assert [orjson.loads(line)["events"][0] for line in outlet.text.splitlines()] == expected
+
+    play(stage, scenario())
+
+
+def test_an_owner_rule_that_is_switched_on_holds_for_open_streams(stage):
+    """A stream that was opened before the feature was switched on hides events of others from then on. (L58)"""
+
+    async def scenario() -> None:
+        event_type, outlet = stage.add(), KeptOutlet()
+        stage.serve(event_type, outlet, stream_limit=2)
+        stage.publish(event_type, OWNED)
+        await outlet.lines(1)
+        stage.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
+        async with asyncio.timeout(PATIENCE):
+            while not stage.judge._owners_matter:  # noqa: ASYNC110  # the judge tells nobody
+                await asyncio.sleep(0.01)
+        stage.publish(event_type, OWNED, "a")
+        await stage.ended()
+        assert [orjson.loads(line)["events"] for line in outlet.text.splitlines()] == [["bobs"], ["a"]]
+
+    play(stage, scenario())
