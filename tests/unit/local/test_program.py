@@ -60,7 +60,7 @@ def test_a_data_file_that_is_none(capsys, tmp_path):
     ("variable", "value", "sentence"),
     [
         ("NAKADI_MAX_PARTITIONS", "many", "NAKADI_MAX_PARTITIONS is not int: 'many'"),
-        ("NAKADI_AUTH", "maybe", "NAKADI_AUTH is 'off' or 'jwt', not 'maybe'"),
+        ("NAKADI_AUTH", "maybe", "NAKADI_AUTH is 'off', 'jwt' or 'gateway', not 'maybe'"),
         ("NAKADI_REGISTRY", "oracle://x", "No registry is known for 'oracle://x'"),
         ("NAKADI_EVENT_LOG", "tape://x", "No event log is known for 'tape://x'"),
     ],

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from nakadi.access.tokens import Tokens
 from nakadi.http.message import Request
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
-from nakadi.model.outcomes import NotPermitted
+from nakadi.model.outcomes import NotAuthenticated, NotPermitted
+
+if TYPE_CHECKING:
+    from nakadi.access.tokens import Tokens
 
 # What anyone may look at: whether the broker is alive, and how to speak to it.
 PUBLIC = re.compile(r"/(health(/.*)?|openapi\.json|docs)/?")
@@ -60,11 +63,27 @@ def nobody_is_asked(_: Request) -> Subject:
 
 def token_is_asked(tokens: Tokens, table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
     """Authentication by bearer token, with the scope that the operation needs and one of the realms, if any are set."""
+    return _somebody_is_asked(lambda request: tokens.subject(request.headers.get("authorization")), table, realms)
 
+
+def gateway_has_asked(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
+    """Behind a gateway whose authorizer has looked at the token: the subject is the one that it found."""
+
+    def subject_of(request: Request) -> Subject:
+        if request.subject == UNAUTHENTICATED:
+            raise NotAuthenticated("Full authentication is required to access this resource")
+        return request.subject
+
+    return _somebody_is_asked(subject_of, table, realms)
+
+
+def _somebody_is_asked(
+    subject_of: Callable[[Request], Subject], table: ScopeTable, realms: tuple[str, ...]
+) -> Callable[[Request], Subject]:
     def authenticate(request: Request) -> Subject:
         if PUBLIC.fullmatch(request.path):
             return UNAUTHENTICATED
-        subject = tokens.subject(request.headers.get("authorization"))
+        subject = subject_of(request)
         if realms and subject.realm not in realms:
             raise NotPermitted("Insufficient realms for this resource")
         scope = table.needed(request.method, request.path)

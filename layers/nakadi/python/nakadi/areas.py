@@ -1,0 +1,125 @@
+"""The routes of a broker, by area: a process offers some of them, and loads what these need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nakadi.bootstrap import Broker
+    from nakadi.http.routing import Route
+
+
+def routes_of(broker: Broker, *areas: str) -> list[Route]:
+    routes = [route for area in areas for route in AREAS[area](broker)]
+    if CHANGING.isdisjoint(areas):
+        return routes
+    from nakadi.audited import audit_of
+
+    audit = audit_of(broker)
+    return [audit.wrapped(route) for route in routes]
+
+
+def _event_types(broker: Broker) -> list[Route]:
+    from nakadi.http.routes import event_types
+
+    settings = broker.settings
+    doors = event_types.EventTypeDoors(
+        event_types=broker.event_types,
+        creation=broker.creation,
+        update=broker.update,
+        deletion=broker.deletion,
+        repartitioning=broker.repartitioning,
+        permissions=broker.permissions,
+        features=broker.features,
+        warnings=event_types.Warnings(settings.data_access_warning, settings.compaction_warning),
+    )
+    return doors.routes()
+
+
+def _schemas(broker: Broker) -> list[Route]:
+    from nakadi.http.routes import schemas
+
+    return schemas.routes(broker.schema_versions)
+
+
+def _timelines(broker: Broker) -> list[Route]:
+    from nakadi.http.routes import timelines
+
+    return timelines.routes(broker.timelines)
+
+
+def _publishing(broker: Broker) -> list[Route]:
+    from nakadi.http.routes import publishing
+
+    return publishing.routes(broker.publisher, broker.permissions)
+
+
+def _streams(broker: Broker) -> list[Route]:
+    from nakadi.http.routes import streams
+
+    return streams.routes(broker.streams)
+
+
+def _cursors(broker: Broker) -> list[Route]:
+    from nakadi.http.routes import cursors
+
+    return cursors.routes(broker.event_types, broker.permissions, broker.cursors)
+
+
+def _registry(_: Broker) -> list[Route]:
+    from nakadi.http.routes import registry
+
+    return registry.routes()
+
+
+def _settings(broker: Broker) -> list[Route]:
+    from nakadi.http.routes import settings
+
+    return settings.routes(broker.admins, broker.blacklist, broker.features)
+
+
+def _storages(broker: Broker) -> list[Route]:
+    from nakadi.http.routes import storages
+
+    return storages.routes(broker.storages, broker.event_types, broker.admins)
+
+
+def _monitoring(broker: Broker) -> list[Route]:
+    from nakadi.http.routes import monitoring
+
+    return monitoring.routes(broker.metrics, broker.clock, _version())
+
+
+def _documentation(_: Broker) -> list[Route]:
+    from nakadi.http.routes import documentation
+
+    return documentation.routes()
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("nakadi-serverless")
+    except metadata.PackageNotFoundError:
+        return "development"
+
+
+AREAS: Mapping[str, Callable[[Broker], list[Route]]] = {
+    "event_types": _event_types,
+    "schemas": _schemas,
+    "timelines": _timelines,
+    "publishing": _publishing,
+    "streams": _streams,
+    "cursors": _cursors,
+    "registry": _registry,
+    "settings": _settings,
+    "storages": _storages,
+    "monitoring": _monitoring,
+    "documentation": _documentation,
+}
+"""Every area; it is called as its module in `nakadi.http.routes`."""
+
+CHANGING = frozenset({"event_types", "schemas", "timelines", "settings", "storages"})
+"""The areas with operations that the audit log is told of."""

@@ -1,0 +1,69 @@
+"""What the audit log looks at: operation by operation, the resource that it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from nakadi.bootstrap import Broker
+from nakadi.http import views
+from nakadi.http.audit import Audit, Audited, always, by_body, by_path
+from nakadi.model.administration import Feature
+from nakadi.publishing.system import SystemEvents
+
+
+def audit_of(broker: Broker) -> Audit:
+    events = SystemEvents(
+        event_types=broker.event_types, creation=broker.creation, publisher=broker.publisher, clock=broker.clock
+    )
+    return Audit(broker.features, events, _Looks(broker).audited())
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """How resources look, None for one that is not there."""
+
+    broker: Broker
+
+    def audited(self) -> Mapping[str, Audited]:
+        """Operation -> what it changes."""
+        event_type = Audited("event_type", by_path("name"), self._event_type)
+        storage = Audited("storage", by_path("id"), self._storage)
+        blacklist_entry = Audited("blacklist_entry", by_path("name"), self._blacklist_entry)
+        return {
+            "create_event_type": replace(event_type, id_of=by_body("name")),
+            "update_event_type": event_type,
+            "delete_event_type": event_type,
+            "add_schema": event_type,
+            "set_partition_count": event_type,
+            "create_timeline": Audited("timeline", by_path("name"), self._timelines),
+            "create_storage": replace(storage, id_of=by_body("id")),
+            "delete_storage": storage,
+            "set_default_storage": storage,
+            "set_feature": Audited("feature", by_body("feature"), self._feature),
+            "set_admins": Audited("admins", always("admins"), self._admins),
+            "block": blacklist_entry,
+            "unblock": blacklist_entry,
+        }
+
+    def _event_type(self, name: str) -> views.View | None:
+        event_type = self.broker.event_types.find(name)
+        return None if event_type is None else views.event_type_view(event_type)
+
+    def _storage(self, storage_id: str) -> views.View | None:
+        storage = self.broker.storages.find(storage_id)
+        return None if storage is None else views.storage_view(storage)
+
+    def _timelines(self, name: str) -> list[views.View] | None:
+        event_type = self.broker.event_types.find(name)
+        return None if event_type is None else [views.timeline_view(each, name) for each in event_type.timelines]
+
+    def _feature(self, name: str) -> bool:
+        features = self.broker.features
+        return features.all().get(Feature(name.lower()), False) if name.lower() in set(Feature) else False
+
+    def _admins(self, _: str) -> views.View:
+        return views.admins_view(self.broker.admins.lists())
+
+    def _blacklist_entry(self, name: str) -> list[str] | None:
+        return [kind for kind, names in self.broker.blacklist.entries().items() if name in names] or None
