@@ -26,6 +26,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, NotPermitted, Unavailable
 from nakadi.registries.memory import MemoryRegistry
+from nakadi.streaming.driver import Driver
 from nakadi.streaming.judge import Judge
 from nakadi.streaming.lines import JsonLines
 from nakadi.streaming.parameters import Asked
@@ -289,6 +290,22 @@ def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
             stage.serve(event_type, KeptOutlet())
         await asyncio.sleep(0.12)  # two rounds, perhaps three
         assert 0 < len(asked) < 5
+
+    play(stage, scenario())
+
+
+def test_a_change_is_told_once(stage, monkeypatch):
+    """Streams hear of a change when it is found, and not in every round from then on. (L60)"""
+
+    async def scenario() -> None:
+        event_type, outlet = stage.add(), KeptOutlet()
+        told = []
+        monkeypatch.setattr(Driver, "update", lambda _, changed: told.append(changed))
+        stage.serve(event_type, outlet)
+        await asyncio.sleep(0)
+        stage.elsewhere.replace(event_type, replace(event_type, owning_application="other"))
+        await asyncio.sleep(0.3)  # several rounds
+        assert len(told) == 1
 
     play(stage, scenario())
 

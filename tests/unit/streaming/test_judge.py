@@ -1,0 +1,88 @@
+"""What has become of a right to read."""
+
+from dataclasses import replace
+
+import pytest
+
+from nakadi.access.permissions import Permissions
+from nakadi.administration.admins import Admins
+from nakadi.administration.blacklist import Blacklist
+from nakadi.administration.features import Features
+from nakadi.caching import Cache
+from nakadi.catalog.event_types import EventTypes
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.registries.memory import MemoryRegistry
+from nakadi.streaming.judge import Changed, Judge, Refused
+from tests.support.builders import an_event_type
+from tests.support.clock import HandMovedClock
+from tests.support.registry import settings_document
+
+
+class Case:
+    """An event type, a judge that remembers for a second, and somebody else who writes."""
+
+    def __init__(self) -> None:
+        registry = MemoryRegistry()
+        self.clock = HandMovedClock()
+        event_types = EventTypes(registry, Cache(self.clock, 1.0))
+        self.elsewhere = EventTypes(registry, Cache(self.clock, 1.0))
+        features = Features(settings_document("features"))
+        permissions = Permissions(
+            Admins(settings_document("admins"), features, ()), Blacklist(settings_document("blacklist")), ()
+        )
+        self.judge = Judge(event_types, permissions, features)
+        self.elsewhere.add(an_event_type(name="a"))
+        self.known = self.judge.admit("a", UNAUTHENTICATED)
+
+    def verdict(self, known=None):
+        return self.judge.verdict(UNAUTHENTICATED, known or self.known)
+
+
+@pytest.fixture
+def case():
+    return Case()
+
+
+def test_as_long_as_nothing_changes_there_is_nothing_to_say(case):
+    """An event type that is as it was needs no verdict."""
+    assert case.verdict() is None
+
+
+def test_a_change_is_told_until_it_is_known(case):
+    """A changed event type is handed on; once it is known, there is nothing more to say. (L60)"""
+    case.elsewhere.replace(case.known, replace(case.known, owning_application="other"))
+    found = case.verdict()
+    assert isinstance(found, Changed)
+    assert found.event_type.owning_application == "other"
+    assert case.verdict(found.event_type) is None
+
+
+def test_what_is_remembered_may_be_older_than_what_is_known(case):
+    """A stream that knows a newer event type than the cache is not sent back."""
+    assert case.verdict() is None  # and remembered
+    newer = case.elsewhere.replace(case.known, replace(case.known, owning_application="other"))
+    assert case.verdict(newer) is None
+
+
+def test_a_deleted_event_type_is_missed(case):
+    """Streams over an event type that is gone are refused. (L61)"""
+    case.elsewhere.remove(case.known)
+    found = case.verdict()
+    assert isinstance(found, Refused)
+    assert str(found.error) == 'EventType "a" does not exist.'
+
+
+def test_a_successor_is_another(case):
+    """Another event type of the same name does not keep a stream alive. (L61)"""
+    case.elsewhere.remove(case.known)
+    case.elsewhere.add(an_event_type(name="a", id="another"))
+    assert isinstance(case.verdict(), Refused)
+
+
+def test_a_stream_is_not_ended_for_what_was_there_before_it(case):
+    """When the cache still holds a deleted predecessor, the judge looks again. (L61)"""
+    assert case.verdict() is None  # and remembered
+    case.elsewhere.remove(case.known)
+    case.elsewhere.add(an_event_type(name="a", id="another"))
+    successor = case.judge.admit("a", UNAUTHENTICATED)
+    assert case.verdict(successor) is None
