@@ -9,8 +9,9 @@ import pytest
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.timeline import Timeline
 from nakadi.ports import OffsetUnavailable, UnknownTopic
-from nakadi.streaming import feeds as feeds_module
-from nakadi.streaming.feeds import Feeds, Follower
+from nakadi.streaming import feed as feed_module
+from nakadi.streaming.feed import Follower
+from nakadi.streaming.feeds import Feeds
 from tests.support.builders import a_timeline
 from tests.support.streaming import PATIENCE, SeenLog
 
@@ -173,7 +174,7 @@ def test_followers_that_catch_up_together_read_together():
 
 def test_a_slow_follower_keeps_nobody_and_little_memory(monkeypatch):
     """The window is bounded: whoever falls out of it reads for itself, and still gets everything. (L68)"""
-    monkeypatch.setattr(feeds_module, "WINDOW_BYTES", 5000)
+    monkeypatch.setattr(feed_module, "WINDOW_BYTES", 5000)
 
     async def scenario(stage: Stage) -> None:
         fast, slow = await stage.follow(), await stage.follow()
@@ -205,7 +206,7 @@ def test_nothing_is_kept_when_everybody_has_it():
 
 def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
     """Reading is tried again where it stopped, and nothing is lost or repeated. (L63)"""
-    monkeypatch.setattr(feeds_module, "SHORTEST_PAUSE", 0.001)
+    monkeypatch.setattr(feed_module, "SHORTEST_PAUSE", 0.001)
 
     async def scenario(stage: Stage) -> None:
         stage.log.troubles = [Unavailable("down"), Unavailable("still down")]
@@ -219,8 +220,8 @@ def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
 
 def test_pauses_grow_and_shrink_again(monkeypatch):
     """A log that stays away is asked less and less often; once it answers, the next trouble starts small."""
-    monkeypatch.setattr(feeds_module, "SHORTEST_PAUSE", 0.001)
-    monkeypatch.setattr(feeds_module, "LONGEST_PAUSE", 0.003)
+    monkeypatch.setattr(feed_module, "SHORTEST_PAUSE", 0.001)
+    monkeypatch.setattr(feed_module, "LONGEST_PAUSE", 0.003)
 
     async def scenario(stage: Stage) -> None:
         stage.log.troubles = [Unavailable("down")] * 4
@@ -285,7 +286,7 @@ def test_a_log_is_watched_only_while_somebody_follows():
 
 def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
     """When the last follower leaves while the log is away, nobody asks it any more."""
-    monkeypatch.setattr(feeds_module, "SHORTEST_PAUSE", 0.001)
+    monkeypatch.setattr(feed_module, "SHORTEST_PAUSE", 0.001)
 
     async def scenario(stage: Stage) -> None:
         stage.log.troubles = [Unavailable("down")] * 1000

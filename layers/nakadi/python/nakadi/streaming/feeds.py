@@ -12,33 +12,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
-from nakadi.model.outcomes import Unavailable
 from nakadi.model.timeline import Timeline
 from nakadi.ports import EventLog, EventLogs
-from nakadi.streaming.chunks import Chunk, Run
+from nakadi.streaming.chunks import Chunk
+from nakadi.streaming.feed import Feed, Follower, Reader
 
 log = logging.getLogger(__name__)
 
-WINDOW_BYTES = 4_000_000
+# One read's share: large enough that reading costs little an event, small enough to be passed on soon.
 CHUNK_EVENTS = 1000
 CHUNK_BYTES = 1_000_000
-RECENT_CHUNKS = 4
-
-# Reading is tried again after these pauses while a log does not answer.
-SHORTEST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
 
 THREADS = 8
 
 Place = tuple[str, int]
 """A topic and the number of a partition."""
-
-Found = Chunk | BaseException
 
 
 class Feeds:
@@ -116,202 +107,3 @@ class _Watched:
         for place in changed:
             if place in self._feeds:
                 self._feeds[place].refresh()
-
-
-class Reader:
-    """Reads chunks in threads, and again with growing pauses while the log does not answer."""
-
-    def __init__(self, fetch: Callable[[int], Chunk], threads: ThreadPoolExecutor) -> None:
-        self._fetch = fetch
-        self._threads = threads
-        self._pause = SHORTEST_PAUSE
-        self._closed = False
-
-    def read(self, start: int, done: Callable[[Found], None]) -> None:
-        """Have `done` called on the loop with what begins at `start`, or with why there cannot be anything."""
-        if not self._closed:
-            future = asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, start)
-            future.add_done_callback(lambda future: self._finished(start, future, done))
-
-    def close(self) -> None:
-        self._closed = True
-
-    def _finished(self, start: int, future: asyncio.Future[Chunk], done: Callable[[Found], None]) -> None:
-        if self._closed or future.cancelled():
-            return
-        error = future.exception()
-        if isinstance(error, Unavailable):
-            log.warning("Reading is tried again in %s s: %s", self._pause, error)
-            asyncio.get_running_loop().call_later(self._pause, self.read, start, done)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        else:
-            self._pause = SHORTEST_PAUSE
-            done(error or future.result())
-
-
-class Feed:
-    """One partition's reader and window. `tip` is the first offset that was not read yet."""
-
-    def __init__(self, reader: Reader, tip: int, forget: Callable[[], None]) -> None:
-        self._reader = reader
-        self._forget = forget
-        self._tip = tip
-        self._window: list[Chunk] = []
-        self._weight = 0
-        self._followers: set[Follower] = set()
-        self._waiting: set[Follower] = set()
-        self._behind: dict[int, set[Follower]] = {}
-        self._recent: dict[int, Chunk] = {}
-        self._reading = False
-        # Whether the log may hold more than was read. Only a read that finds nothing says that it does not.
-        self._more = True
-
-    def joined_by(self, offset: int, wake: Callable[[], None]) -> Follower:
-        follower = Follower(self, offset, wake)
-        self._followers.add(follower)
-        return follower
-
-    def left_by(self, follower: Follower) -> None:
-        if follower not in self._followers:
-            return
-        self._followers.discard(follower)
-        self._waiting.discard(follower)
-        if not self._followers:
-            self._reader.close()
-            self._forget()
-
-    def refresh(self) -> None:
-        """There are new events."""
-        self._more = True
-        if self._waiting:
-            self._read_on()
-
-    def take(self, follower: Follower) -> Chunk | None:
-        """The chunk that the follower's next event is in; without one, the follower is woken when it is there."""
-        if follower.offset > self._tip:
-            self._start_at(follower.offset)
-        if follower.offset == self._tip:
-            self._wait(follower)
-            return None
-        chunk = self._in_window(follower.offset) or self._recent.get(follower.offset)
-        if chunk is None:
-            self._catch_up(follower)
-        elif chunk.next == self._tip and self._more:
-            self._read_on()  # while the follower is busy with this one
-        return chunk
-
-    # The tip
-
-    def _start_at(self, offset: int) -> None:
-        """Somebody is ahead of the reader: it goes there, and whoever was with it catches up."""
-        self._tip = offset
-        self._clear()
-        self._more = True
-        self._wake(self._waiting)
-
-    def _wait(self, follower: Follower) -> None:
-        self._waiting.add(follower)
-        if self._more:
-            self._read_on()
-
-    def _read_on(self) -> None:
-        if not self._reading:
-            self._reading = True
-            self._more = False
-            self._reader.read(self._tip, partial(self._found, self._tip))
-
-    def _found(self, start: int, found: Found) -> None:
-        self._reading = False
-        if start != self._tip:
-            self._more = True
-        elif isinstance(found, BaseException):
-            self._more = True
-            self._fail(self._waiting, found)
-        elif found.next > start:
-            self._more = True
-            self._append(found)
-            self._wake(self._waiting)
-        elif len(self._waiting) == len(self._followers):
-            self._clear()  # everybody has what was read
-        if self._more and self._waiting:
-            self._read_on()
-
-    def _append(self, chunk: Chunk) -> None:
-        chunk.shared = len(self._followers) > 1
-        self._window.append(chunk)
-        self._weight += chunk.weight
-        self._tip = chunk.next
-        while self._weight > WINDOW_BYTES and len(self._window) > 1:
-            self._weight -= self._window.pop(0).weight
-
-    def _clear(self) -> None:
-        self._window.clear()
-        self._weight = 0
-        self._recent.clear()
-
-    def _in_window(self, offset: int) -> Chunk | None:
-        at = bisect_right(self._window, offset, key=lambda chunk: chunk.start)
-        return self._window[at - 1] if at else None
-
-    # Behind the window
-
-    def _catch_up(self, follower: Follower) -> None:
-        """Read for one that is behind, and for all who wait for the same."""
-        start = follower.offset
-        if start not in self._behind:
-            self._behind[start] = set()
-            self._reader.read(start, partial(self._caught_up, start))
-        self._behind[start].add(follower)
-
-    def _caught_up(self, start: int, found: Found) -> None:
-        waiting = self._behind.pop(start)
-        if isinstance(found, BaseException):
-            self._fail(waiting, found)
-            return
-        found.shared = len(waiting) > 1
-        for follower in waiting:
-            follower.given = found
-        self._recent[start] = found
-        if len(self._recent) > RECENT_CHUNKS:
-            del self._recent[next(iter(self._recent))]
-        self._wake(waiting)
-
-    # Telling
-
-    def _wake(self, waiting: set[Follower]) -> None:
-        woken = list(waiting)
-        waiting.clear()
-        for follower in woken:
-            follower.wake()
-
-    def _fail(self, waiting: set[Follower], error: BaseException) -> None:
-        for follower in waiting:
-            follower.error = error
-        self._wake(waiting)
-
-
-class Follower:
-    """A stream's place in a partition. `offset` is that of the next event."""
-
-    __slots__ = ("_feed", "error", "given", "offset", "wake")
-
-    def __init__(self, feed: Feed, offset: int, wake: Callable[[], None]) -> None:
-        self._feed = feed
-        self.offset = offset
-        self.wake = wake
-        self.given: Chunk | None = None
-        self.error: BaseException | None = None
-
-    def take(self) -> Run | None:
-        """The next events, as many as there are at hand. None: `wake` will be called. Raises why there are no more."""
-        if self.error is not None:
-            raise self.error
-        chunk, self.given = self.given or self._feed.take(self), None
-        if chunk is None:
-            return None
-        run = chunk.behind(self.offset)
-        self.offset = chunk.next
-        return run
-
-    def leave(self) -> None:
-        self._feed.left_by(self)

@@ -12,7 +12,8 @@ from nakadi.model.outcomes import Unusable
 from nakadi.model.timeline import Timeline
 from nakadi.ports import OffsetUnavailable, UnknownTopic
 from nakadi.streaming.chunks import Run
-from nakadi.streaming.feeds import Feeds, Follower
+from nakadi.streaming.feed import Follower
+from nakadi.streaming.feeds import Feeds
 
 
 class Following(Protocol):
