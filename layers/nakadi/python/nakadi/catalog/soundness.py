@@ -13,6 +13,7 @@ from nakadi.schemas.effective import effective_schema
 from nakadi.schemas.limits import check_limits, check_tree
 from nakadi.schemas.strict_json import parse
 from nakadi.schemas.submission import checked
+from nakadi.schemas.validator import compile_validator
 
 NO_AVRO = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
 
@@ -30,7 +31,10 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
     check_limits(schema.text)
     tree = checked(schema.text, category=wanted.category, mode=wanted.compatibility_mode)
     check_tree(tree)
-    check_fields_in_schema(wanted, _effective(tree, wanted))
+    whole = _effective(tree, wanted)
+    # A schema that cannot become a validator is refused here, rather than with the first event.
+    compile_validator(whole)
+    check_fields_in_schema(wanted, whole)
     return schema.text
 
 
