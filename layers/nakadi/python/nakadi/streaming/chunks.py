@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from itertools import groupby
 
 from nakadi.model.cursor import Position
@@ -41,6 +42,9 @@ class Chunk:
 
     def offset(self, index: int) -> int:
         return self._events[index].offset
+
+    def stored_at(self, index: int) -> datetime:
+        return self._events[index].stored_at
 
     def behind(self, offset: int) -> Run:
         """The events from this offset on."""
@@ -84,6 +88,10 @@ class Run:
     def end(self) -> Position:
         """The place of the last event."""
         return Position(self.chunk.order, self.chunk.offset(self.last - 1))
+
+    def stored_at(self, index: int) -> datetime:
+        """When the event at an index was stored, counted from the run's first one; -1 is its last."""
+        return self.chunk.stored_at((self.first if index >= 0 else self.last) + index)
 
     @property
     def values(self) -> Sequence[bytes]:

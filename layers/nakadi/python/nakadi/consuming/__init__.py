@@ -1,0 +1,1 @@
+"""Consuming: the streams of subscriptions. They share what subscriptions coordinate, and read what streams read."""

@@ -1,0 +1,220 @@
+"""A partition as a session reads it: what is committed, sent, waiting to be sent, and passed over."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from nakadi.model.cursor import Position
+from nakadi.model.events import Record
+from nakadi.model.subscription import EventTypePartition
+from nakadi.streaming.chunks import Run
+
+Deliverable = Callable[[Record], bool]
+Measure = Callable[[EventTypePartition, Position, Position], int]
+"""How many events lie behind the first position, up to and including the second."""
+
+
+class Reading:
+    """Positions only grow here: committed <= sent <= taken. Whoever goes back makes a new one.
+
+    `stored` is the offset as it was last seen. `committed` is at least where reading began, so that events that were
+    gone before they could be sent are not waited for.
+    """
+
+    __slots__ = (
+        "_skipped",
+        "committed",
+        "count",
+        "dropping",
+        "fails",
+        "flushed_at",
+        "handing_over",
+        "keep_alives",
+        "lost",
+        "open",
+        "opening",
+        "outstanding",
+        "place",
+        "release_by",
+        "released",
+        "runs",
+        "search_end",
+        "sent",
+        "size",
+        "stored",
+        "taken",
+        "window_end",
+    )
+
+    def __init__(
+        self, place: EventTypePartition, stored: Position, now: float, fails: int, search_end: Position | None
+    ) -> None:
+        self.place = place
+        self.stored = self.committed = self.sent = self.taken = stored
+        self.fails = fails
+        self.search_end = search_end
+        self.flushed_at = now
+        self.keep_alives = 0
+        # How many events are sent and not committed, counted by their positions.
+        self.outstanding = 0
+        # How many events were gone before they could be sent; told once.
+        self.lost = 0
+        self.open = False
+        self.opening = 0
+        # Until when the client has time to commit what it got, since somebody else waits for the partition.
+        self.release_by: float | None = None
+        # Whether nothing may be sent any more because it was let go; and whether that is still under way.
+        self.released = False
+        self.handing_over = False
+        # Where the event is that is being dealt with as the policy says.
+        self.dropping: Position | None = None
+        self.runs: deque[Run] = deque()
+        self.count = 0
+        self.size = 0
+        self.window_end: datetime | None = None
+        # Stretches that are not for this client: behind which event each follows, and where it ends.
+        self._skipped: deque[tuple[Position, Position]] = deque()
+
+    @property
+    def sendable(self) -> bool:
+        return self.open and not self.released and self.release_by is None and self.dropping is None
+
+    @property
+    def searching(self) -> bool:
+        return self.search_end is not None
+
+    def opened(self, start: Position, lost: int, measure: Measure) -> None:
+        """Reading goes on behind `start`."""
+        self.open = True
+        self.lost = lost
+        self.committed = max(self.committed, start)
+        self.sent = max(self.sent, self.committed)
+        self.taken = max(self.sent, start)
+        self._count_outstanding(measure)
+
+    def reopened(self) -> None:
+        """What was read and not sent will be read again."""
+        self.open = False
+        self._drop_everything()
+
+    # Events
+
+    def take_in(self, run: Run, deliverable: Deliverable, *, closely: bool) -> None:
+        """Events were read: keep those that are for the client, and remember those that are not."""
+        for wanted, stretch in stretches(run, deliverable, closely=closely):
+            if wanted:
+                self.runs.append(stretch)
+                self.count += len(stretch)
+                self.size += stretch.size
+            else:
+                self._skip(stretch.end)
+            self.taken = stretch.end
+
+    def take(self, count: int, measure: Measure) -> tuple[Run, ...]:
+        """The first `count` events that wait; they count as sent."""
+        taken, missing = [], count
+        while missing:
+            run = self.runs.popleft()
+            if len(run) > missing:
+                run, rest = run.split(missing)
+                self.runs.appendleft(rest)
+            taken.append(run)
+            missing -= len(run)
+        self.count -= count
+        self.size -= sum(run.size for run in taken)
+        self.window_end = None
+        self.sent = taken[-1].end
+        self.keep_alives = 0
+        self._count_outstanding(measure)
+        return tuple(taken)
+
+    def first(self) -> Run:
+        """The first event that waits; it goes on waiting."""
+        return self.runs[0].split(1)[0]
+
+    def beyond_timespan(self, seconds: float) -> int:
+        """How many events make up a batch by their age, once the newest of them is from after its time."""
+        if not seconds or not self.runs:
+            return 0
+        if self.window_end is None:
+            self.window_end = self.runs[0].stored_at(0) + timedelta(seconds=seconds)
+        end = self.window_end
+        if self.runs[-1].stored_at(-1) < end:
+            return 0
+        older = sum(run.stored_at(index) < end for run in self.runs for index in range(len(run)))
+        return max(1, older)
+
+    # Commits
+
+    def advance(self, stored: Position, measure: Measure) -> int:
+        """The offset has grown: by how many events."""
+        before = self.committed
+        self.stored = stored
+        self.committed = max(self.committed, stored)
+        self.sent = max(self.sent, self.committed)
+        while self.runs and self.runs[0].end <= self.committed:
+            self._drop(self.runs.popleft())
+        if self.runs and (begun := _behind(self.runs[0], self.committed)) is not self.runs[0]:
+            self._drop(self.runs.popleft())
+            self.runs.appendleft(begun)
+            self.count += len(begun)
+            self.size += begun.size
+        while self._skipped and self._skipped[0][1] <= self.committed:
+            self._skipped.popleft()
+        if self.dropping is not None and self.dropping <= self.committed:
+            self.dropping = None
+        self._count_outstanding(measure)
+        return measure(self.place, before, self.committed)
+
+    def committable(self) -> Position | None:
+        """How far everything is committed or was passed over, if that is further than what is committed."""
+        reached = self.committed
+        for after, end in self._skipped:
+            if after > reached:
+                break
+            reached = max(reached, end)
+        return reached if reached > self.committed else None
+
+    # Inside
+
+    def _skip(self, end: Position) -> None:
+        after = self.runs[-1].end if self.runs else self.sent
+        if self._skipped and self._skipped[-1][0] >= after:
+            after, _ = self._skipped.pop()
+        self._skipped.append((after, end))
+
+    def _drop(self, run: Run) -> None:
+        self.count -= len(run)
+        self.size -= run.size
+
+    def _drop_everything(self) -> None:
+        self.runs.clear()
+        self._skipped.clear()
+        self.count = self.size = 0
+        self.taken = self.sent
+        self.window_end = None
+
+    def _count_outstanding(self, measure: Measure) -> None:
+        self.outstanding = measure(self.place, self.committed, self.sent)
+
+
+def stretches(run: Run, deliverable: Deliverable, *, closely: bool) -> Iterator[tuple[bool, Run]]:
+    """A run cut into what a client gets to see and what it does not; `closely` looks at every event whatever it is."""
+    if run.chunk.plain and not closely:
+        if len(run):
+            yield True, run
+        return
+    for wanted, group in groupby(range(run.first, run.last), key=lambda index: deliverable(run.chunk.records[index])):
+        indices = list(group)
+        yield wanted, Run(run.chunk, indices[0], indices[-1] + 1)
+
+
+def _behind(run: Run, position: Position) -> Run:
+    """The part of a run behind a position that may lie inside of it."""
+    if run.chunk.order != position.timeline or run.chunk.offset(run.first) > position.offset:
+        return run
+    first = run.chunk.behind(position.offset + 1).first
+    return Run(run.chunk, max(run.first, first), run.last)

@@ -1,0 +1,140 @@
+"""A session on a table: a test is its clock, its store and its client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from nakadi.consuming.actions import Action, Open, SendBatch, SendKeepAlive
+from nakadi.consuming.facts import Shared, Surroundings
+from nakadi.consuming.parameters import Limits
+from nakadi.consuming.policy import Policy
+from nakadi.consuming.session import Session
+from nakadi.model.coordination import Assignment, Entry, Offset
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+from nakadi.streaming.chunks import Run
+from tests.support.builders import A_MOMENT
+from tests.support.chunks import some_events
+from tests.support.coordination import a_place, a_session, entry
+
+ME = "me"
+
+
+def at(offset: int, timeline: int = 1) -> Position:
+    return Position(timeline, offset)
+
+
+def distance(_place: EventTypePartition, first: Position, last: Position) -> int:
+    return last.offset - first.offset
+
+
+class Table:
+    """`Table(0, 1)` has a session that owns partitions 0 and 1 of which nothing is committed, and reads both.
+
+    `lines` are what the client gets: "0:0-4" is a batch with events 0 to 4 of partition 0, "0@4" a keep-alive behind
+    event 4, and what comes behind a blank is the debug info. `calls` are what else is wanted.
+    """
+
+    def __init__(
+        self,
+        *partitions: int,
+        policy: Policy | None = None,
+        deliverable: Any = None,
+        opening: bool = True,
+        entries: Iterable[Entry] = (),
+        **limits: Any,
+    ) -> None:
+        self.now = 0.0
+        self.leased_until = 1e9
+        self.closely = False
+        self.opening = opening
+        self.starts: dict[EventTypePartition, tuple[Position, int]] = {}
+        self.lines: list[str] = []
+        self.calls: list[Action] = []
+        around = Surroundings(
+            measure=distance,
+            deliverable=deliverable or (lambda record: record.value is not None),
+            leased_until=lambda: self.leased_until,
+            closely=lambda: self.closely,
+        )
+        defaults = {"batch_limit": 1, "stream_seconds": 4200, "flush_seconds": 30}
+        self.session = Session(ME, Limits(**defaults | limits), self.now, around, policy)
+        owned = tuple(entry(each, ME) for each in partitions)
+        self.assignment = Assignment(
+            revision=1, initialised=True, entries=(*owned, *entries), sessions=(a_session(ME), a_session("other"))
+        )
+        self.offsets = {each.place: Offset(at(-1), each.owner, A_MOMENT) for each in self.assignment.entries}
+        self.look()
+
+    # What happens
+
+    def look(self, *, resetting: bool = False) -> None:
+        self._take(self.session.looked(Shared(self.assignment, dict(self.offsets), resetting), self.now))
+
+    def change(self, *entries: Entry) -> None:
+        """These entries become like this, with their owners in the offsets, and the session hears of it."""
+        new = {each.place: each for each in entries}
+        there = tuple(new.pop(each.place, each) for each in self.assignment.entries)
+        self.assignment = replace(
+            self.assignment, revision=self.assignment.revision + 1, entries=(*there, *new.values())
+        )
+        for each in entries:
+            before = self.offsets.get(each.place, Offset(at(-1), None, A_MOMENT))
+            self.offsets[each.place] = replace(before, owner=each.owner)
+        self.look()
+
+    def commit(self, offset: int, partition: int = 0) -> None:
+        self.offsets[a_place(partition)] = Offset(at(offset), ME, A_MOMENT)
+        self.look()
+
+    def arrive(self, events: Run | int, start: int = 0, partition: int = 0) -> None:
+        """Events of a partition are read: so many from an offset on, or these."""
+        run = some_events(events, start) if isinstance(events, int) else events
+        self._take(self.session.arrived(a_place(partition), run, self.now))
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, and the session is woken whenever it wanted to be."""
+        until = self.now + seconds
+        while not self.session.end and (deadline := self.session.deadline()) <= until:
+            self.now = max(self.now, deadline)
+            self.tick()
+        self.now = until
+
+    def tick(self) -> None:
+        self._take(self.session.tick(self.now))
+
+    def tell(self, actions: Iterable[Action]) -> None:
+        self._take(actions)
+
+    # What comes of it
+
+    def told(self) -> list[str]:
+        """The lines since the last time."""
+        lines, self.lines = self.lines, []
+        return lines
+
+    def called(self) -> list[Action]:
+        """The calls since the last time, except openings that were answered."""
+        calls, self.calls = self.calls, []
+        return calls
+
+    def _take(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case SendBatch():
+                    self.lines.append(_spelled(action))
+                case SendKeepAlive(place, position, info):
+                    self.lines.append(f"{place.partition}@{position.offset} {info}".strip())
+                case Open(place, position) if self.opening:
+                    start, lost = self.starts.get(place, (position, 0))
+                    self._take(self.session.opened(action, start, lost, self.now))
+                case _:
+                    self.calls.append(action)
+
+
+def _spelled(batch: SendBatch) -> str:
+    offsets = [run.chunk.offset(index) for run in batch.runs for index in range(run.first, run.last)]
+    assert batch.position.offset == offsets[-1]
+    return f"{batch.place.partition}:{offsets[0]}-{offsets[-1]} {batch.info}".strip()
