@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from itertools import count, repeat
 
@@ -139,29 +138,33 @@ def _rows_in(joined: bytes) -> Iterator[Row]:
 
 
 def records_in(row: Row, part: slice = frames.WHOLE) -> list[Record | None]:
-    with _explained(row):
-        return frames.decode(row.frame, part) if row.frame else []
+    if not row.frame:
+        return []
+    try:
+        return frames.decode(row.frame, part)
+    except frames.BadFrame as error:
+        raise _damaged(row, error) from error
 
 
 def outline_of(row: Row) -> list[tuple[str | None, bool] | None]:
     """Of each place the key and whether it holds a tombstone; None where nothing is left."""
-    with _explained(row):
-        return frames.outline(row.frame) if row.frame else []
+    if not row.frame:
+        return []
+    try:
+        return frames.outline(row.frame)
+    except frames.BadFrame as error:
+        raise _damaged(row, error) from error
 
 
 def _events(row: Row, start: int, wanted: int) -> list[StoredEvent]:
     """Events of a row from an offset on, no fewer than wanted if they are there."""
     skipped = max(start - row.first, 0)
-    stop = None if row.frame and frames.may_have_gaps(row.frame) else skipped + max(wanted, 0)
-    records = records_in(row, slice(skipped, stop))
+    has_gaps = row.frame and frames.may_have_gaps(row.frame)
+    records = records_in(row, slice(skipped, None if has_gaps else skipped + max(wanted, 0)))
     moment = EPOCH + row.stored_at * MICROSECOND
     events = map(StoredEvent._make, zip(count(row.first + skipped), records, repeat(moment), strict=False))
-    return [event for event in events if event.record is not None]
+    return [event for event in events if event.record is not None] if has_gaps else list(events)
 
 
-@contextmanager
-def _explained(row: Row) -> Iterator[None]:
-    try:
-        yield
-    except frames.BadFrame as error:
-        raise Unavailable(f"The frame at offset {row.first} is damaged: {error}.") from error
+def _damaged(row: Row, error: frames.BadFrame) -> Unavailable:
+    return Unavailable(f"The frame at offset {row.first} is damaged: {error}.")

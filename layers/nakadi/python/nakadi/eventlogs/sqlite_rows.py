@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from nakadi.eventlogs import frames
 from nakadi.model.events import Record
@@ -36,21 +36,22 @@ class Chunk:
     frame: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
+    """As it was read. `seats` is how many offsets it covers."""
+
     first: int
-    count: int
+    seats: int
     stored_at: int
     frame: bytes
 
     @property
     def end(self) -> int:
-        return self.first + self.count
+        return self.first + self.seats
 
     def body(self, frame: bytes | None = None) -> bytes:
         """How the row is kept, with its own frame or another one."""
         frame = self.frame if frame is None else frame
-        return ROW.pack(self.first, self.count, self.stored_at, len(frame)) + frame
+        return ROW.pack(self.first, self.seats, self.stored_at, len(frame)) + frame
 
 
 def chunks_of(records: Sequence[Record]) -> Iterator[Chunk]:
