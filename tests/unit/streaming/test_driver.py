@@ -12,7 +12,7 @@ from nakadi.http.message import ClientGone
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
-from nakadi.model.outcomes import NotPermitted
+from nakadi.model.outcomes import NotPermitted, Unavailable
 from nakadi.ports import OffsetUnavailable
 from nakadi.streaming import driver as driver_module
 from nakadi.streaming.driver import Driver
@@ -360,6 +360,22 @@ def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
         driver.update(replace(changed, timelines=(replace(old, deleted=True), new)))
         await stage.ended()
         assert "PROBLEM offset 000000000000000000 for partition 0" in outlet.text
+
+    play(scenario)
+
+
+def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
+    """If the log that a stream has to go on in cannot be opened, it says so and ends. (L53)"""
+
+    async def scenario(stage: Stage) -> None:
+        def away(storage_id: str) -> None:
+            raise Unavailable(f"{storage_id} is away")
+
+        stage.log.of = away
+        outlet = KeptOutlet()
+        stage.stream(outlet)
+        await stage.ended()
+        assert outlet.text == "PROBLEM default is away\n"
 
     play(scenario)
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from nakadi.model.event_type import EventType
-from nakadi.model.outcomes import Outcome
+from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.ports import Clock
 from nakadi.streaming.actions import Action, SendBatch, SendKeepAlive, SendProblem
 from nakadi.streaming.lines import Lines
@@ -138,8 +138,8 @@ class Driver:
             self._take_notice()
             for place in self._places:
                 moved = await self._take(place) or moved
-        except Outcome as outcome:
-            await self._carry_out(self.session.refused(outcome))
+        except (Outcome, Unavailable) as error:
+            await self._carry_out(self.session.refused(error))
         await self._carry_out(self.session.tick(self._clock.monotonic()))
         return moved
 

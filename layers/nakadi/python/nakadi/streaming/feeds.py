@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from nakadi.model.timeline import Timeline
 from nakadi.ports import EventLog, EventLogs
@@ -42,16 +43,20 @@ class Feeds:
 
     async def follow(self, timeline: Timeline, partition: int, offset: int, wake: Callable[[], None]) -> Follower:
         """Follow a partition from an offset on. `wake` is called when there may be something to take."""
-        loop = asyncio.get_running_loop()
-        event_log = await loop.run_in_executor(self._threads, self._logs.of, timeline.storage_id)
-        watched = self._watched.get(timeline.storage_id)
-        if watched is None:
-            watched = self._watched[timeline.storage_id] = _Watched(event_log, loop)
-        feed = watched.feed((timeline.topic, partition), lambda: self._new_feed(timeline, event_log, partition, offset))
-        return feed.joined_by(offset, wake)
+        watched = self._watched.get(timeline.storage_id) or await self._watch(timeline.storage_id)
+        make = partial(self._new_feed, timeline, watched.event_log, partition, offset)
+        return watched.feed((timeline.topic, partition), make).joined_by(offset, wake)
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+    async def _watch(self, storage_id: str) -> _Watched:
+        loop = asyncio.get_running_loop()
+        event_log = await loop.run_in_executor(self._threads, self._logs.of, storage_id)
+        # Somebody else may have been here meanwhile.
+        if storage_id not in self._watched:
+            self._watched[storage_id] = _Watched(event_log, loop)
+        return self._watched[storage_id]
 
     def _new_feed(self, timeline: Timeline, event_log: EventLog, partition: int, offset: int) -> Feed:
         def fetch(start: int) -> Chunk:
@@ -70,6 +75,7 @@ class _Watched:
     """A log that tells us of new events, and the feeds that want to know."""
 
     def __init__(self, event_log: EventLog, loop: asyncio.AbstractEventLoop) -> None:
+        self.event_log = event_log
         self._feeds: dict[Place, Feed] = {}
         self._loop = loop
         self._lock = threading.Lock()
