@@ -84,7 +84,8 @@ class ChangedMeanwhile(Exception):
 class Registry(Protocol):
     """Documents in kinds, ordered by key.
 
-    * `write` is all or nothing, and durable when it returns. At most 100 changes, no two on one document.
+    * `write` is all or nothing, and durable when it returns. At most 100 changes, no two on one document: anything
+      else is a `ValueError`.
     * A read sees every write that returned before it began, whichever process wrote it.
     * Conditions and changes of one `write` are one atomic step: of several writers that expect the same revision,
       exactly one succeeds, the others raise `ChangedMeanwhile` and leave nothing behind.
@@ -107,7 +108,7 @@ class Registry(Protocol):
 
 
 class UnknownTopic(Exception):
-    """Raised when the topic was never created, or is deleted."""
+    """Raised when the topic was never created, is deleted, or has no such partition."""
 
 
 class SealedTopic(Exception):
@@ -127,10 +128,11 @@ class EventLog(Protocol):
     * An event's offset never changes, and every reader sees the same one. Offsets are dense: deleting old events moves
       `oldest`, compaction leaves holes that reads step over, and no number is ever given to two events.
     * A read sees everything that was stored before it began.
+    * Within a partition, no event was stored earlier than the one in front of it.
     """
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Make an empty topic. Doing it again changes nothing."""
+        """Make an empty topic. Doing it again changes nothing. Callers use no name again that was deleted."""
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """See to it that the topic has this many partitions; new ones start empty at offset 0."""
@@ -156,8 +158,8 @@ class EventLog(Protocol):
     ) -> Slice:
         """Events from offset `start` on, tombstones included.
 
-        At most `limit` of them and about `max_bytes`, though at least one if there is one. When there is none, wait for
-        the first up to `wait` seconds; an empty slice says that none came.
+        At most `limit` of them and about `max_bytes`, though at least one if there is one; perhaps fewer than there
+        are. When there is none, wait for the first up to `wait` seconds; an empty slice says that none came.
         """
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
@@ -184,7 +186,7 @@ class EventLog(Protocol):
         """
 
     def close(self) -> None:
-        """Finish what was begun, and give everything back."""
+        """Finish what was begun, and give everything back. Reads that wait end with `Unavailable`."""
 
 
 class EventLogs(Protocol):
