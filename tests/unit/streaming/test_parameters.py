@@ -103,3 +103,11 @@ def test_the_place_where_we_run_may_end_streams_earlier():
     limits = limits_of(Asked(batch_flush_timeout=1000, stream_timeout=2000), smallest, longest_seconds=840)
     assert limits.stream_seconds == 840
     assert limits_of(Asked(stream_timeout=60), smallest, longest_seconds=840).stream_seconds == 60
+
+
+def test_a_place_may_bound_the_silence():
+    """Where a pause of more than 240 s would end a response, a stream speaks earlier than it was asked to."""
+    asked = Asked(batch_flush_timeout=1000, stream_timeout=2000)
+
+    assert limits_of(asked, smallest, longest_silence_seconds=240).flush_seconds == 240
+    assert limits_of(Asked(), smallest, longest_silence_seconds=240).flush_seconds == 30

@@ -39,11 +39,16 @@ class Limits:
     keep_alive_limit: int = 0
 
 
-def limits_of(asked: Asked, pick_seconds: PickSeconds, longest_seconds: int | None = None) -> Limits:
+def limits_of(
+    asked: Asked,
+    pick_seconds: PickSeconds,
+    longest_seconds: int | None = None,
+    longest_silence_seconds: int | None = None,
+) -> Limits:
     """The limits of a stream, or `Invalid` for the first rule that they break.
 
-    `longest_seconds` is what the place where we run allows a response: a stream ends by itself before, and a client
-    that asked for more time is not refused for that.
+    `longest_seconds` is what the place where we run allows a response, and `longest_silence_seconds` a pause in it: a
+    stream ends or speaks by itself before, and a client that asked for more time is not refused for that.
     """
     batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
     stream_limit = asked.stream_limit or 0
@@ -57,7 +62,7 @@ def limits_of(asked: Asked, pick_seconds: PickSeconds, longest_seconds: int | No
     return Limits(
         batch_limit=batch_limit,
         stream_limit=stream_limit,
-        flush_seconds=flush,
+        flush_seconds=flush if longest_silence_seconds is None else min(flush, longest_silence_seconds),
         stream_seconds=seconds if longest_seconds is None else min(seconds, longest_seconds),
         keep_alive_limit=asked.stream_keep_alive_limit or 0,
     )

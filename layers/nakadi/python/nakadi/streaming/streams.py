@@ -36,7 +36,8 @@ class Opening:
 
 
 class Streams:
-    """`longest_seconds` is the most that a stream may last here; None leaves it to the API's own limit."""
+    """`longest_seconds` is the most that a stream may last here, and `longest_silence_seconds` the most between two
+    batches, empty ones included; None leaves it to the API's own limits."""
 
     def __init__(
         self,
@@ -47,12 +48,14 @@ class Streams:
         logs: EventLogs,
         clock: Clock,
         longest_seconds: int | None = None,
+        longest_silence_seconds: int | None = None,
         pick_seconds: PickSeconds = random.randint,
     ) -> None:
         self._judge = judge
         self._cursors = cursors
         self._clock = clock
         self._longest_seconds = longest_seconds
+        self._longest_silence_seconds = longest_silence_seconds
         self._pick_seconds = pick_seconds
         self._feeds = Feeds(logs)
         self._oversight = Oversight(judge)
@@ -62,7 +65,7 @@ class Streams:
         """Check everything, in the order in which clients can see it. Raises outcomes."""
         event_type = self._judge.admit(name, subject)
         starts = self._starts(event_type, cursors_header)
-        limits = limits_of(asked, self._pick_seconds, self._longest_seconds)
+        limits = limits_of(asked, self._pick_seconds, self._longest_seconds, self._longest_silence_seconds)
         return Opening(subject=subject, event_type=event_type, starts=starts, limits=limits)
 
     async def serve(self, opening: Opening, lines: Lines, outlet: Outlet, describe: Describe) -> None:
