@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 PORT   ?= 8080
 DATA   ?= data
+NODE   := .cache/node
 
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:.
@@ -20,7 +21,7 @@ help:
 run: $(VENV)/.run
 	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
 
-test: $(VENV)/.test
+test: $(VENV)/.test $(NODE)/.test
 	@$(BIN)/python -m pytest $(or $(ARGS),tests)
 
 check: $(VENV)/.test
@@ -41,7 +42,7 @@ LOCK := --universal --python-version 3.11 --generate-hashes --no-emit-index-url 
         --custom-compile-command 'make lock'
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache cdk.out
+	rm -rf $(VENV) $(NODE) .mypy_cache .pytest_cache .ruff_cache cdk.out
 
 # The stamps say what is installed; a changed requirement file installs again.
 $(VENV)/.venv:
@@ -57,4 +58,9 @@ $(VENV)/.run: requirements/run.txt | $(VENV)/.venv
 $(VENV)/.test: requirements/test.txt $(VENV)/.run
 	@echo 'Setting up the tests (once, some minutes)...'
 	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/test.txt
+	@touch $@
+
+# A local Kinesis, for the event log's tests.
+$(NODE)/.test: tests/support/node/package-lock.json tests/support/node/setup.sh | $(VENV)/.venv
+	@tests/support/node/setup.sh $(BIN)/python $(NODE)
 	@touch $@

@@ -6,10 +6,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from nakadi.coordination import open_coordination
-from nakadi.eventlogs import open_event_log
+from nakadi.eventlogs import NOTHING_BESIDE, Beside, open_event_log
 from nakadi.model.events import Record
-from nakadi.ports import Coordination, EventLog, Registry
+from nakadi.ports import Coordination, EventLog, LogIndex, Registry
 from nakadi.registries import open_registry
+from nakadi.registries.log_indexes import open_log_index
 from tests.support.clock import HandMovedClock
 
 SQLITE = "sqlite:///{folder}/nakadi.db"
@@ -17,7 +18,13 @@ SQLITE = "sqlite:///{folder}/nakadi.db"
 DYNAMODB = "dynamodb://contract?region=eu-central-1"
 
 REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB}
-EVENT_LOGS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
+EVENT_LOGS: Mapping[str, str] = {
+    "memory": "memory:",
+    "sqlite": SQLITE,
+    "kinesis": "kinesis:moto",
+    "kinesis-local": "kinesis:local",
+}
+LOG_INDEXES: Mapping[str, str] = {"memory": "memory:", "dynamodb": DYNAMODB}
 COORDINATIONS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
 
 
@@ -100,11 +107,34 @@ class LogUnderTest:
 @contextmanager
 def a_log(url: str, folder: Path) -> Iterator[LogUnderTest]:
     clock = HandMovedClock()
-    log = open_event_log(url.format(folder=folder), clock)
-    try:
-        yield LogUnderTest(log, clock)
-    finally:
-        log.close()
+    with beside(url.format(folder=folder), folder) as (address, others):
+        log = open_event_log(address, clock, others)
+        try:
+            yield LogUnderTest(log, clock)
+        finally:
+            log.close()
+
+
+@contextmanager
+def beside(url: str, folder: Path) -> Iterator[tuple[str, Beside]]:
+    """A log's whole URL, and what it finds beside it."""
+    if not url.startswith("kinesis:"):
+        yield url, NOTHING_BESIDE
+        return
+    from tests.support.kinesis import on_local, on_moto  # noqa: PLC0415  # it takes seconds to load
+
+    with on_moto() if url == "kinesis:moto" else on_local(folder) as found:
+        yield found
+
+
+@contextmanager
+def a_log_index(url: str) -> Iterator[LogIndex]:
+    with surroundings(url):
+        index = open_log_index(url)
+        try:
+            yield index
+        finally:
+            index.close()
 
 
 def a_record(text: str, key: str | None = None) -> Record:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from nakadi.model.coordination import Assignment, Changed, Offset, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.events import Bounds, Fate, Record, Slice
+from nakadi.model.log_index import Head, Location, Segment, Topic
 from nakadi.model.subscription import EventTypePartition
 
 
@@ -270,3 +271,90 @@ class Coordination(Protocol):
 
     def close(self) -> None:
         """Give everything back. Further calls are a mistake of the caller."""
+
+
+# What a log without numbers of its own needs -----------------------------------------------------------------------
+
+
+class LogIndex(Protocol):
+    """Topics, and how far their partitions are counted, for a log that does not number events itself.
+
+    * Every write is durable when it returns, and seen by every read that begins later, whichever process wrote it.
+    * `extend` is one atomic step: of several who count on from the same head exactly one succeeds. So the segments of
+      a partition follow each other without a gap, and none is there twice.
+    * Low-water marks and a shard's progress only ever grow.
+    """
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Make a topic. Doing it again changes nothing."""
+
+    def topic(self, topic: str) -> Topic | None:
+        """The topic; None when it was never made, or is deleted."""
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        """See to it that it has this many partitions. Raises `UnknownTopic`."""
+
+    def seal_topic(self, topic: str) -> None:
+        """Note that it takes no more events. Raises `UnknownTopic`."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the topic at once, then all about its partitions. Doing it again finishes what was begun."""
+
+    def heads(self, places: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Head]:
+        """How far these partitions are indexed; one that never was has an empty head."""
+
+    def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
+        """Move a head on if its revision is still `expected`, and add the segment in between. False: it was not."""
+
+    def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
+        """The last segment that begins at or before this offset. It may end before it, too."""
+
+    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
+        """The first segments that begin at or after an offset."""
+
+    def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
+        """Have these segments be all that begin between the first of them and `end`.
+
+        They must cover what those there are cover. At every moment each offset is covered by the old ones or the new.
+        """
+
+    def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
+        """What is before `oldest` is gone; segments wholly before it are dropped. Where their events lay."""
+
+    def note_compacted(self, topic: str, partition: int, before: int) -> None:
+        """What is before this offset is to be read from the archive alone."""
+
+    def claim(self, name: str, owner: str, seconds: float) -> bool:
+        """Be the only owner of a name for so long; an owner may claim again. False while it is somebody else's."""
+
+    def release(self, name: str, owner: str) -> None:
+        """Let somebody else claim it."""
+
+    def progress(self, stream: str) -> Mapping[str, int]:
+        """Per shard the sequence number up to which every record is counted, for all its partitions."""
+
+    def note_progress(self, stream: str, shard: str, sequence: int) -> None:
+        """Every record of the shard up to this one is counted."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class ArchiveStore(Protocol):
+    """Objects under keys. What `put` returned from is durable, and an object never changes."""
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep an object. Keeping it again changes nothing."""
+
+    def get(self, location: Location) -> bytes:
+        """A range of an object. Raises `ArchiveGone` when there is no such object."""
+
+    def remove(self, keys: Sequence[str]) -> None:
+        """Let objects go, also those that are not there."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class ArchiveGone(Exception):
+    """Raised when an archive object is not there (any more)."""

@@ -3,33 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from nakadi.ports import Clock, EventLog
+from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex
 
 
 class UnknownEngine(Exception):
     """Raised at the start for a URL that no engine knows; the message names those there are."""
 
 
-def _memory(_url: str, clock: Clock) -> EventLog:
+def _nothing_beside() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a log may need beside its own store. It is opened by the log that asks for it, and closed with it."""
+
+    index: Callable[[], LogIndex | None] = _nothing_beside
+    archive: Callable[[], ArchiveStore | None] = _nothing_beside
+
+
+NOTHING_BESIDE = Beside()
+
+
+def _memory(_url: str, clock: Clock, _beside: Beside) -> EventLog:
     from nakadi.eventlogs.memory import MemoryLog  # noqa: PLC0415  # an engine is imported when it is asked for
 
     return MemoryLog(clock)
 
 
-def _sqlite(url: str, clock: Clock) -> EventLog:
+def _sqlite(url: str, clock: Clock, _beside: Beside) -> EventLog:
     from nakadi.eventlogs.sqlite import SqliteLog  # noqa: PLC0415  # an engine is imported when it is asked for
     from nakadi.sqlite_file import path_in  # noqa: PLC0415  # as above
 
     return SqliteLog(path_in(url), clock)
 
 
-ENGINES: Mapping[str, Callable[[str, Clock], EventLog]] = {"memory": _memory, "sqlite": _sqlite}
+def _kinesis(url: str, clock: Clock, beside: Beside) -> EventLog:
+    from nakadi.eventlogs.kinesis.opening import open_at  # noqa: PLC0415  # as above
+
+    index = beside.index()
+    if index is None:
+        raise UnknownEngine("A Kinesis event log needs a log index.")
+    return open_at(url, clock, index, beside.archive())
 
 
-def open_event_log(url: str, clock: Clock) -> EventLog:
-    """The event log at this URL: `memory:` or `sqlite:///path`."""
+ENGINES: Mapping[str, Callable[[str, Clock, Beside], EventLog]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "kinesis": _kinesis,
+}
+
+
+def open_event_log(url: str, clock: Clock, beside: Beside = NOTHING_BESIDE) -> EventLog:
+    """The event log at this URL: `memory:`, `sqlite:///path` or `kinesis://stream?region=…`."""
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in ENGINES:
         raise UnknownEngine(f"No event log is known for {url!r}; it begins with one of: {', '.join(ENGINES)}.")
-    return ENGINES[scheme](url, clock)
+    return ENGINES[scheme](url, clock, beside)

@@ -35,4 +35,6 @@ class Table:
 
 DOCUMENTS = Table(suffix="documents", partition_key=("kind", "S"), sort_key=("key", "S"))
 
-TABLES = (DOCUMENTS,)
+LOG_INDEX = Table(suffix="log-index", partition_key=("place", "S"), sort_key=("item", "S"))
+
+TABLES = (DOCUMENTS, LOG_INDEX)

@@ -1,0 +1,164 @@
+"""Where archive objects are kept, chosen by URL."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
+
+from nakadi.model.log_index import Location
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ArchiveGone, ArchiveStore
+
+REMOVE_AT_ONCE = 1000
+
+Answer = TypeVar("Answer")
+
+
+class UnknownStore(Exception):
+    """Raised at the start for a URL that no store knows; the message names those there are."""
+
+
+def open_archive(url: str) -> ArchiveStore:
+    """The archive at this URL: `memory:`, `file:///folder` or `s3://bucket/prefix`."""
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme not in STORES:
+        raise UnknownStore(f"No archive is known for {url!r}; it begins with one of: {', '.join(STORES)}.")
+    return STORES[scheme](url)
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[str, bytes] = {}
+
+    def put(self, key: str, content: bytes) -> None:
+        with self._lock:
+            self._objects[key] = content
+
+    def get(self, location: Location) -> bytes:
+        content = self._objects.get(location.key)
+        if content is None:
+            raise ArchiveGone(location.key)
+        return content[location.start : location.start + location.length]
+
+    def remove(self, keys: Sequence[str]) -> None:
+        with self._lock:
+            for key in keys:
+                self._objects.pop(key, None)
+
+    def keys(self) -> Sequence[str]:
+        return sorted(self._objects)
+
+    def close(self) -> None:
+        pass
+
+
+class FolderStore:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, key: str, content: bytes) -> None:
+        """Under another name first: nobody sees half an object, not even after a power cut."""
+        path = self._folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{path.name}.{uuid4().hex}.unfinished")
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+
+    def get(self, location: Location) -> bytes:
+        try:
+            with (self._folder / location.key).open("rb") as file:
+                file.seek(location.start)
+                return file.read(location.length)
+        except FileNotFoundError as error:
+            raise ArchiveGone(location.key) from error
+
+    def remove(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            (self._folder / key).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        pass
+
+
+class S3Store:
+    """Objects in a bucket, through a boto3 client."""
+
+    def __init__(self, client: Any, bucket: str, prefix: str = "") -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+    def put(self, key: str, content: bytes) -> None:
+        self._asked(
+            lambda: self._client.put_object(
+                Bucket=self._bucket, Key=self._prefix + key, Body=content, ContentType="application/gzip"
+            )
+        )
+
+    def get(self, location: Location) -> bytes:
+        last = location.start + location.length - 1
+        asked = {"Bucket": self._bucket, "Key": self._prefix + location.key, "Range": f"bytes={location.start}-{last}"}
+
+        def fetch() -> bytes:
+            # What is read here fails here: a connection can break in the middle of a body.
+            return bytes(self._client.get_object(**asked)["Body"].read())
+
+        return self._asked(fetch, location.key)
+
+    def remove(self, keys: Sequence[str]) -> None:
+        for start in range(0, len(keys), REMOVE_AT_ONCE):
+            objects = [{"Key": self._prefix + key} for key in keys[start : start + REMOVE_AT_ONCE]]
+            wanted = {"Objects": objects, "Quiet": True}
+            self._asked(partial(self._client.delete_objects, Bucket=self._bucket, Delete=wanted))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _asked(self, call: Callable[[], Answer], key: str = "") -> Answer:
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # only who uses S3 has it
+
+        try:
+            return call()
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in {"NoSuchKey", "404"}:
+                raise ArchiveGone(key) from error
+            raise Unavailable(f"S3: {error}") from error
+        except BotoCoreError as error:
+            raise Unavailable(f"S3: {error}") from error
+
+
+def _memory(_url: str) -> ArchiveStore:
+    return MemoryStore()
+
+
+def _folder(url: str) -> ArchiveStore:
+    return FolderStore(Path(urlsplit(url).path))
+
+
+def _s3(url: str) -> ArchiveStore:
+    import boto3  # noqa: PLC0415  # only who uses S3 has it
+    from botocore.config import Config  # noqa: PLC0415  # as above
+
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    config = Config(
+        connect_timeout=2,
+        read_timeout=10,
+        retries={"mode": "standard", "total_max_attempts": 3},
+        max_pool_connections=20,
+    )
+    client = boto3.client("s3", config=config, endpoint_url=options.get("endpoint"), region_name=options.get("region"))
+    return S3Store(client, parts.netloc, parts.path)
+
+
+STORES: Mapping[str, Callable[[str], ArchiveStore]] = {"memory": _memory, "file": _folder, "s3": _s3}

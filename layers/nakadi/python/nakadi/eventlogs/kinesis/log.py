@@ -1,0 +1,247 @@
+"""The event log in a Kinesis stream.
+
+What the port leaves open is this here. An append that timed out may have been stored; whoever publishes again may
+store its events twice, each time whole and in order. A read sees at once what this process stored, and what others
+stored at the latest `shared_for` seconds later. A topic that is deleted takes appends of other processes for a lease
+longer; they are gone with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from nakadi.eventlogs.announcements import Announcements
+from nakadi.eventlogs.kinesis.compaction import Compactor
+from nakadi.eventlogs.kinesis.events import microseconds
+from nakadi.eventlogs.kinesis.indexing import Indexer
+from nakadi.eventlogs.kinesis.library import Library
+from nakadi.eventlogs.kinesis.places import LONGEST_TOPIC
+from nakadi.eventlogs.kinesis.reading import Reader
+from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.eventlogs.kinesis.tails import Ancestry
+from nakadi.eventlogs.kinesis.topics import Known, Topics
+from nakadi.eventlogs.kinesis.watching import Watcher
+from nakadi.eventlogs.kinesis.writing import GIVE_UP_AFTER, RECORD_BYTES, TIMED_OUT, Writer
+from nakadi.model.events import Bounds, Fate, Record, Refused, Slice, Stored
+from nakadi.model.log_index import Mark
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ArchiveStore, Clock, LogIndex, SealedTopic, UnknownTopic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Seconds and bytes. `lease`: how long a publisher relies on what it knows of a topic. `shared_for`: how old the
+    tip may be. `poll`: how often a watched shard is asked. `window_bytes`: how much a process remembers of the stream.
+    """
+
+    lease: float = 2.0
+    shared_for: float = 1.0
+    poll: float = 0.4
+    window_bytes: int = 128_000_000
+    record_bytes: int = RECORD_BYTES
+    give_up_after: float = GIVE_UP_AFTER
+
+
+DEFAULTS = Options()
+
+
+class KinesisLog:
+    def __init__(
+        self,
+        stream: Stream,
+        index: LogIndex,
+        archive: ArchiveStore | None,
+        clock: Clock,
+        options: Options = DEFAULTS,
+    ) -> None:
+        self._stream = stream
+        self._index = index
+        self._archive = archive
+        self._clock = clock
+        self._closed = False
+        self._announcements = Announcements()
+        self._topics = Topics(index, options.lease)
+        self._writer = Writer(stream, options.record_bytes, options.give_up_after)
+        self._ancestry = Ancestry(stream)
+        self._reader = Reader(
+            stream,
+            self._ancestry,
+            index,
+            self._topics,
+            Library(archive) if archive else None,
+            self._announcements.announce,
+            shared_for=options.shared_for,
+            window_bytes=options.window_bytes,
+        )
+        self._watcher = Watcher(self._reader.tails, self._ancestry, options.poll)
+        self._indexer = Indexer(stream, self._ancestry, index, archive)
+
+    # Topics
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        self._refuse_if_closed()
+        if len(topic) > LONGEST_TOPIC:
+            raise ValueError(f"a topic's name has at most {LONGEST_TOPIC} characters")
+        self._index.create_topic(topic, partitions)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self._refuse_if_closed()
+        self._index.grow_topic(topic, partitions)
+        self._topics.forget(topic)
+
+    def seal_topic(self, topic: str) -> None:
+        """Say so, wait until every publisher must have heard, and only then write it into the log."""
+        self._refuse_if_closed()
+        self._index.seal_topic(topic)
+        self._topics.forget(topic)
+        self._topics.wait_for_leases()
+        partitions = range(self._topics.fresh(topic).topic.partitions)
+        fates = self._writer.seal(topic, partitions, self._now())
+        for fate in fates.values():
+            if isinstance(fate, Refused):
+                raise Unavailable(f"The seal of {topic} is not known to be written")
+            self._reader.tails.acknowledged(fate)
+
+    def delete_topic(self, topic: str) -> None:
+        self._refuse_if_closed()
+        self._index.delete_topic(topic)
+        self._topics.forget(topic)
+
+    # Events in
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        self._refuse_if_closed()
+        known = self._open_for(topic, batches)
+        fates = dict(
+            self._writer.append(topic, {number: batch for number, batch in batches.items() if batch}, self._now())
+        )
+        for fate in fates.values():
+            if isinstance(fate, Mark):
+                self._reader.tails.acknowledged(fate)
+        if not self._topics.holds(known):
+            fates = self._confirmed(topic, fates)
+        for number, fate in fates.items():
+            if isinstance(fate, Mark):
+                self._announcements.announce(topic, number)
+        return {number: _told(fates.get(number)) for number in batches}
+
+    def _open_for(self, topic: str, partitions: Mapping[int, object]) -> Known:
+        known = self._topics.known(topic)
+        if any(number >= known.topic.partitions for number in partitions):
+            known = self._topics.fresh(topic)
+        missing = [number for number in partitions if not 0 <= number < known.topic.partitions]
+        if missing:
+            raise UnknownTopic(f"{topic} has no partition {missing}")
+        if known.topic.sealed:
+            raise SealedTopic(topic)
+        return known
+
+    def _confirmed(self, topic: str, fates: Mapping[int, Mark | Refused]) -> dict[int, Mark | Refused]:
+        """The fates, when a seal may have come in front of the records: then the log itself tells which was first."""
+        if not self._topics.fresh(topic).topic.sealed:
+            return dict(fates)
+        confirmed = {number: self._in_front_of_seal(topic, number, fate) for number, fate in fates.items()}
+        if confirmed and not any(isinstance(fate, Mark) for fate in confirmed.values()):
+            raise SealedTopic(topic)
+        return confirmed
+
+    def _in_front_of_seal(self, topic: str, partition: int, fate: Mark | Refused) -> Mark | Refused:
+        if isinstance(fate, Refused):
+            return fate
+        sealed_at = self._reader.state(topic, partition, time.monotonic()).sealed_at
+        if sealed_at is not None and self._ancestry.rank(sealed_at) < self._ancestry.rank(fate):
+            return TIMED_OUT
+        return fate
+
+    # Events out
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = 1000,
+        max_bytes: int = 4_000_000,
+        wait: float = 0.0,
+    ) -> Slice:
+        def look() -> Slice:
+            self._refuse_if_closed()
+            return self._reader.look(topic, partition, start, limit, max_bytes)
+
+        found = look()
+        if found.events or wait <= 0:
+            return found
+        with self._watcher.watching():
+            return self._announcements.first_found(topic, partition, look, wait)
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        self._refuse_if_closed()
+        self._topics.known(topic)
+        return {number: self._reader.bounds(topic, number) for number in partitions}
+
+    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+        self._refuse_if_closed()
+        return self._reader.offset_at(topic, partition, microseconds(moment))
+
+    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        self._watcher.wanted()
+        end = self._announcements.watch(changed)
+        over = False
+
+        def end_once() -> None:
+            nonlocal over
+            if not over:
+                over = True
+                end()
+                self._watcher.not_wanted()
+
+        return end_once
+
+    # Looking after it
+
+    def trim(self, topic: str, partition: int, before: datetime) -> None:
+        self._refuse_if_closed()
+        oldest = self._reader.offset_at(topic, partition, microseconds(before))
+        if oldest > self._topics.known(topic).topic.oldest.get(partition, 0):
+            gone = self._index.let_go(topic, partition, oldest)
+            self._topics.forget(topic)
+            self._compactor().removed(gone)
+
+    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+        self._refuse_if_closed()
+        self._compactor().compact(topic, partition, microseconds(upto), microseconds(tombstones_before))
+
+    def close(self) -> None:
+        self._closed = True
+        self._announcements.wake_all()
+        self._watcher.close()
+        self._stream.close()
+        self._index.close()
+        if self._archive is not None:
+            self._archive.close()
+
+    def _compactor(self) -> Compactor:
+        return Compactor(
+            stream=self._stream.name,
+            index=self._index,
+            archive=self._archive,
+            topics=self._topics,
+            reader=self._reader,
+            indexer=self._indexer,
+            ancestry=self._ancestry,
+        )
+
+    def _now(self) -> int:
+        return microseconds(self._clock.now())
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise Unavailable("The event log is closed.")
+
+
+def _told(fate: Mark | Refused | None) -> Fate:
+    return fate if isinstance(fate, Refused) else Stored()

@@ -1,0 +1,59 @@
+"""A Kinesis event log from its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import boto3
+from botocore.config import Config
+
+from nakadi.eventlogs.kinesis.log import DEFAULTS, KinesisLog, Options
+from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.ports import ArchiveStore, Clock, LogIndex
+
+CONNECT_TIMEOUT = 2
+READ_TIMEOUT = 10
+
+
+def open_at(url: str, clock: Clock, index: LogIndex, archive: ArchiveStore | None) -> KinesisLog:
+    """`kinesis://stream?region=…&endpoint=…`, and any of `Options` by its name."""
+    name, asked = parsed(url)
+    return KinesisLog(open_stream(url), index, archive, clock, options_in(name, asked))
+
+
+def open_stream(url: str) -> Stream:
+    name, asked = parsed(url)
+    reads = float(asked.get("reads_per_second", 5))
+    return Stream(client(asked), name, reads_per_second=reads)
+
+
+def client(asked: Mapping[str, str]) -> Any:
+    """A client that tries nothing again by itself: the engine knows what may be repeated, and for how long."""
+    config = Config(
+        connect_timeout=CONNECT_TIMEOUT,
+        read_timeout=READ_TIMEOUT,
+        retries={"mode": "standard", "total_max_attempts": 1},
+        max_pool_connections=50,
+    )
+    return boto3.client("kinesis", config=config, region_name=asked.get("region"), endpoint_url=asked.get("endpoint"))
+
+
+def parsed(url: str) -> tuple[str, Mapping[str, str]]:
+    """The stream's name, and what else the URL says."""
+    parts = urlsplit(url)
+    if not parts.netloc:
+        raise ValueError(f"{url!r} names no stream")
+    return parts.netloc, {
+        name: values[-1] for name, values in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()
+    }
+
+
+def options_in(name: str, asked: Mapping[str, str]) -> Options:
+    kinds = {each.name: type(getattr(DEFAULTS, each.name)) for each in fields(Options)}
+    unknown = set(asked) - set(kinds) - {"region", "endpoint", "reads_per_second"}
+    if unknown:
+        raise ValueError(f"The URL of stream {name} says what is not understood: {', '.join(sorted(unknown))}")
+    return Options(**{option: kind(asked[option]) for option, kind in kinds.items() if option in asked})

@@ -1,0 +1,197 @@
+"""Reading: what is remembered first, then the archive, then the stream itself."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from nakadi.eventlogs.kinesis.events import cut, microseconds, slice_of
+from nakadi.eventlogs.kinesis.library import Library
+from nakadi.eventlogs.kinesis.places import hash_key, partition_key, place_of
+from nakadi.eventlogs.kinesis.scanning import Scanner
+from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.eventlogs.kinesis.tails import Ancestry, Tails
+from nakadi.eventlogs.kinesis.tally import Arrived
+from nakadi.eventlogs.kinesis.topics import Topics
+from nakadi.eventlogs.kinesis.trails import Frame, Rank, Trails
+from nakadi.model.events import Bounds, Slice, StoredEvent
+from nakadi.model.log_index import NOTHING_COUNTED, Counted, Segment, Topic
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ArchiveGone, LogIndex, OffsetUnavailable
+
+SEGMENTS_AT_ONCE = 8
+SEARCHED_AT_ONCE = 1000
+MANY_BYTES = 4_000_000
+
+
+class Reader:
+    def __init__(
+        self,
+        stream: Stream,
+        ancestry: Ancestry,
+        index: LogIndex,
+        topics: Topics,
+        library: Library | None,
+        announce: Callable[[str, int], None],
+        *,
+        shared_for: float,
+        window_bytes: int,
+    ) -> None:
+        self._index = index
+        self._ancestry = ancestry
+        self._topics = topics
+        self._library = library
+        self._announce = announce
+        self._shared_for = shared_for
+        self._trails = Trails(window_bytes)
+        self._scanner = Scanner(stream, ancestry)
+        self.tails = Tails(stream, ancestry, lambda: index.progress(stream.name), self._received)
+
+    # The tip
+
+    def state(self, topic: str, partition: int, since: float | None = None) -> Counted:
+        """A partition, counted to its tip as it was at `since`; without it, as it was a little while ago."""
+        key = partition_key(topic, partition)
+        self.tails.know(hash_key(key), time.monotonic() - self._shared_for if since is None else since)
+        return self._counted(key, topic, partition)
+
+    def bounds(self, topic: str, partition: int) -> Bounds:
+        found = self._topics.with_partition(topic, partition)
+        following = self.state(topic, partition).next
+        return Bounds(min(found.oldest.get(partition, 0), following), following)
+
+    def _received(self, records: list[Arrived], rank: Rank) -> None:
+        for key in self._trails.arrived(records, rank):
+            place = place_of(key)
+            if place is not None:
+                self._announce(*place)
+
+    def _counted(self, key: str, topic: str, partition: int) -> Counted:
+        while (state := self._trails.state(key)) is None:
+            start = self._index.heads([(topic, partition)])[topic, partition].counted
+            if not self._count_from(key, start):
+                lost = self._trails.lost(key)
+                assert lost is not None
+                self._count_from(key, self._scanner.state_behind(key, start, lost))
+        return state
+
+    def _count_from(self, key: str, start: Counted) -> bool:
+        return self._trails.count_from(key, start, self._scanner.parts(start), self._ancestry.rank)
+
+    # Events
+
+    def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
+        found = self._topics.with_partition(topic, partition)
+        state = self._trails.state(partition_key(topic, partition))
+        if state is None or start >= state.next:
+            state = self.state(topic, partition)
+        oldest = found.oldest.get(partition, 0)
+        if not oldest <= start <= state.next:
+            raise OffsetUnavailable(f"{start} is not between {oldest} and {state.next}")
+        place = start
+        while place < state.next:
+            piece = self._piece(found, topic, partition, place, limit, max_bytes)
+            if piece.events:
+                return piece
+            place = piece.next_offset
+        return Slice((), place)
+
+    def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
+        found = self._topics.with_partition(topic, partition)
+        state = self.state(topic, partition)
+        place = found.oldest.get(partition, 0)
+        if state.latest < stored_at:
+            return state.next
+        place = self._shortly_before(
+            topic, partition, max(place, self._indexed_before(topic, partition, place, stored_at)), stored_at
+        )
+        while place < state.next:
+            piece = self.look(topic, partition, place, SEARCHED_AT_ONCE, MANY_BYTES)
+            for event in piece.events:
+                if microseconds(event.stored_at) >= stored_at:
+                    return event.offset
+            place = piece.next_offset
+        return state.next
+
+    def _piece(self, found: Topic, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
+        key = partition_key(topic, partition)
+        compacted = start < found.compacted.get(partition, 0)
+        if not compacted:
+            remembered = self._trails.frames(key, start, limit, max_bytes)
+            if remembered is not None:
+                return slice_of(remembered, start, limit, max_bytes)
+        segment = self._index.segment(topic, partition, start)
+        inside = segment is not None and start < segment.end
+        if segment is not None and inside and segment.archived and self._library:
+            archived = self._from_archive(segment, topic, partition, start, limit, max_bytes)
+            if archived is not None:
+                return archived
+        if compacted:
+            raise Unavailable(f"The archive lacks offset {start} of {key}")
+        known = segment.before if segment and inside else self._head_or_nothing(topic, partition, start)
+        frames = self._scan(key, known, start, max_bytes)
+        return slice_of(frames, start, limit, max_bytes)
+
+    def _scan(self, key: str, known: Counted, start: int, max_bytes: int) -> Sequence[Frame]:
+        nearest = self._scanner.nearest(key, start, known)
+        return self._scanner.frames(key, nearest, start, self._trails.first(key), max_bytes)
+
+    def _head_or_nothing(self, topic: str, partition: int, start: int) -> Counted:
+        head = self._index.heads([(topic, partition)])[topic, partition].counted
+        return head if head.next <= start else NOTHING_COUNTED
+
+    def _from_archive(
+        self, segment: Segment, topic: str, partition: int, start: int, limit: int, max_bytes: int
+    ) -> Slice | None:
+        """What is behind an offset in its segment and those that follow. None when the object is not there any more."""
+        assert self._library is not None
+        events: list[StoredEvent] = []
+        following = start
+        size = 0
+        for each in self._and_following(segment, topic, partition, limit):
+            if each.archived is None or each.first > following:
+                break
+            try:
+                found = [event for event in self._library.events(each.archived) if event.offset >= start]
+            except ArchiveGone:
+                break
+            events += found
+            following = each.end
+            size += sum([len(event.record.value or b"") for event in found])
+            if len(events) >= limit or size >= max_bytes:
+                break
+        return cut(events, following, limit, max_bytes) if following > start else None
+
+    def _and_following(self, segment: Segment, topic: str, partition: int, limit: int) -> Sequence[Segment]:
+        if segment.count >= limit:
+            return [segment]
+        return [segment, *self._index.segments(topic, partition, segment.end, SEGMENTS_AT_ONCE)]
+
+    # Times
+
+    def _indexed_before(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
+        """Where the first segment begins that holds an event stored then or later; the end of all when none does."""
+        head = self._index.heads([(topic, partition)])[topic, partition].counted
+        low, high = oldest, head.next
+        if head.latest < stored_at:
+            return high
+        while low < high:
+            segment = self._index.segment(topic, partition, (low + high) // 2)
+            if segment is None:
+                return low
+            if segment.until < stored_at:
+                low = max(segment.end, low + 1)
+            elif segment.first <= low:
+                return low
+            else:
+                high = segment.first
+        return low
+
+    def _shortly_before(self, topic: str, partition: int, start: int, stored_at: int) -> int:
+        """The same, with a look at what is remembered."""
+        times = self._trails.times(partition_key(topic, partition))
+        if not times or times[0].first > start:
+            return start
+        at = bisect_left(times, stored_at, key=lambda frame: frame.stored_at)
+        return max(start, times[at].first) if at < len(times) else start

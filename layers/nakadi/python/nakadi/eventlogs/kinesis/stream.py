@@ -1,0 +1,233 @@
+"""The stream as its service shows it: a few calls, their answers as values, and three kinds of trouble."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+)
+
+from nakadi.eventlogs.kinesis.lineage import Shard
+from nakadi.eventlogs.kinesis.tally import Arrived
+from nakadi.model.log_index import Mark
+from nakadi.model.outcomes import Unavailable
+
+THROTTLING = {
+    "KMSThrottlingException",
+    "LimitExceededException",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+}
+NOTHING_SENT = (ConnectTimeoutError, EndpointConnectionError, NoCredentialsError)
+
+
+class Trouble(Unavailable):
+    """Raised when a call did not work. `passing`: it may work soon. `undone`: it certainly had no effect."""
+
+    def __init__(self, message: str, *, passing: bool, undone: bool) -> None:
+        super().__init__(message)
+        self.passing = passing
+        self.undone = undone
+
+
+class IteratorExpired(Exception):
+    """Raised when a shard iterator is too old. Reading goes on with a new one."""
+
+
+class NoSuchPlace(Exception):
+    """Raised when a shard has nothing at the place that was asked for: it is too old, or of another stream."""
+
+
+class Outgoing(NamedTuple):
+    key: str
+    hash_key: int
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data) + len(self.key.encode())
+
+
+class Page(NamedTuple):
+    """`following` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment."""
+
+    records: list[Arrived]
+    following: str | None
+    at_tip: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one record of a call was not taken."""
+
+    reason: str
+    undone: bool
+
+
+class Stream:
+    """One Kinesis stream, through a boto3 client that tries nothing again by itself."""
+
+    def __init__(self, client: Any, name: str, reads_per_second: float = 5.0) -> None:
+        self._client = client
+        self.name = name
+        self._pace = Pace(1 / reads_per_second)
+
+    def shards(self) -> list[Shard]:
+        found: list[Shard] = []
+        asked: dict[str, Any] = {"StreamName": self.name}
+        while True:
+            with _as_trouble():
+                answer = self._client.list_shards(**asked)
+            found += [_shard(each) for each in answer["Shards"]]
+            if not answer.get("NextToken"):
+                return found
+            asked = {"NextToken": answer["NextToken"]}
+
+    def from_beginning(self, shard: str) -> str:
+        return self._iterator(shard, ShardIteratorType="TRIM_HORIZON")
+
+    def behind(self, mark: Mark) -> str:
+        return self._iterator(
+            mark.shard, ShardIteratorType="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
+        )
+
+    def at(self, mark: Mark) -> str:
+        return self._iterator(
+            mark.shard, ShardIteratorType="AT_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
+        )
+
+    def page(self, shard: str, iterator: str, limit: int = 10_000) -> Page:
+        """The next records of a shard; waits until another read is due."""
+        self._pace.wait(shard)
+        with _as_trouble():
+            answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
+        following = answer.get("NextShardIterator")
+        records = [_arrived(shard, each) for each in answer["Records"]]
+        return Page(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
+
+    def put(self, records: Sequence[Outgoing]) -> list[Mark | Failure]:
+        """What became of each record."""
+        entries = [
+            {"Data": record.data, "PartitionKey": record.key, "ExplicitHashKey": str(record.hash_key)}
+            for record in records
+        ]
+        with _as_trouble():
+            answer = self._client.put_records(StreamName=self.name, Records=entries)
+        return [_fate(each) for each in answer["Records"]]
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _iterator(self, shard: str, **place: str) -> str:
+        with _as_trouble():
+            answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **place)
+        return str(answer["ShardIterator"])
+
+
+class Pace:
+    """Lets calls for one name through at most so often."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._next: dict[str, float] = {}
+
+    def wait(self, name: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._next.get(name, now))
+            self._next[name] = turn + self._interval
+        if turn > now:
+            time.sleep(turn - now)
+
+
+class Patience:
+    """Tries again with growing pauses, until so many seconds have passed."""
+
+    def __init__(self, seconds: float, shortest: float = 0.05, longest: float = 1.0) -> None:
+        self._end = time.monotonic() + seconds
+        self._pause = shortest
+        self._longest = longest
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() + self._pause >= self._end
+
+    def pause(self) -> None:
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, self._longest)
+
+    def calling(self, call: Callable[[], Any]) -> Any:
+        """Call something that can be repeated without harm, until it works or this is over."""
+        while True:
+            try:
+                return call()
+            except Trouble as trouble:
+                if not trouble.passing or self.over:
+                    raise
+            self.pause()
+
+
+@contextmanager
+def _as_trouble() -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        raise _trouble_of(error) from error
+    except BotoCoreError as error:
+        raise Trouble(f"Kinesis: {error}", passing=True, undone=isinstance(error, NOTHING_SENT)) from error
+
+
+def _trouble_of(error: ClientError) -> Exception:
+    code = error.response.get("Error", {}).get("Code", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+    if code == "ExpiredIteratorException":
+        return IteratorExpired(str(error))
+    if code == "InvalidArgumentException" and error.operation_name == "GetShardIterator":
+        return NoSuchPlace(str(error))
+    if code in THROTTLING:
+        return Trouble(f"Kinesis: {error}", passing=True, undone=True)
+    failed_within = status >= 500
+    return Trouble(f"Kinesis: {error}", passing=failed_within, undone=not failed_within)
+
+
+def _shard(described: dict[str, Any]) -> Shard:
+    parents = (described.get("ParentShardId"), described.get("AdjacentParentShardId"))
+    hashes = described["HashKeyRange"]
+    return Shard(
+        described["ShardId"],
+        int(hashes["StartingHashKey"]),
+        int(hashes["EndingHashKey"]),
+        tuple(parent for parent in parents if parent),
+        closed="EndingSequenceNumber" in described["SequenceNumberRange"],
+    )
+
+
+def _arrived(shard: str, record: dict[str, Any]) -> Arrived:
+    mark = Mark(shard, int(record["SequenceNumber"]))
+    return Arrived(mark, record["PartitionKey"], milliseconds(record["ApproximateArrivalTimestamp"]), record["Data"])
+
+
+def milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _fate(entry: dict[str, Any]) -> Mark | Failure:
+    if "SequenceNumber" in entry and not entry.get("ErrorCode"):
+        return Mark(entry["ShardId"], int(entry["SequenceNumber"]))
+    code = entry.get("ErrorCode", "")
+    return Failure(f"{code}: {entry.get('ErrorMessage', '')}", undone=code in THROTTLING)

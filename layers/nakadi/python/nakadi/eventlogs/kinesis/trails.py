@@ -1,0 +1,198 @@
+"""What a process remembers of the records it has read: the newest of all partitions, up to so many bytes.
+
+A partition's trail is just a row of records until somebody asks for it. Then it is counted from a place that is known,
+and goes on being counted with every record that comes.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import NamedTuple
+
+from nakadi.eventlogs.kinesis import envelopes, tally
+from nakadi.eventlogs.kinesis.tally import Arrived
+from nakadi.model.log_index import Counted, Mark
+
+OVERHEAD = 250
+"""Bytes that a record takes beside its own."""
+
+Rank = Callable[[Mark | None], tuple[int, int]]
+
+
+class Frame(NamedTuple):
+    """Events in their place. A record that completes no frame is one without events."""
+
+    first: int
+    events: int
+    stored_at: int
+    content: bytes
+
+    @property
+    def end(self) -> int:
+        return self.first + self.events
+
+
+class Counter:
+    """Counts one partition's records and puts the frames together that came in parts."""
+
+    def __init__(self, start: Counted, parts: Mapping[Mark, bytes]) -> None:
+        self.state = start
+        self._parts = dict(parts)
+
+    def met(self, record: Arrived) -> Frame:
+        envelope = envelopes.opened(record.data)
+        self.state, numbered = tally.count(self.state, record, envelope)
+        if envelope is not None and envelope.kind == envelopes.PART_OF:
+            self._parts[record.mark] = envelope.frame
+        frame = Frame(self.state.next, 0, self.state.latest, b"")
+        if numbered is not None and envelope is not None:
+            content = b"".join([self._parts[mark] for mark in numbered.marks[:-1]]) + envelope.frame
+            frame = Frame(numbered.first, numbered.events, numbered.stored_at, content)
+        if self._parts:
+            expected = {part.mark for part in self.state.parts}
+            self._parts = {mark: part for mark, part in self._parts.items() if mark in expected}
+        return frame
+
+
+@dataclass(slots=True)
+class Trail:
+    """One partition's row: records as they came while `counter` is None, frames afterwards.
+
+    `lost` is the last record that is no longer in it.
+    """
+
+    records: deque[Arrived] = field(default_factory=deque)
+    frames: list[Frame] = field(default_factory=list)
+    dropped: int = 0
+    counter: Counter | None = None
+    lost: Mark | None = None
+
+
+class Trails:
+    """The trails of a stream. Everything in here is done at once, under one lock, and none of it waits."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._trails: dict[str, Trail] = {}
+        self._order: deque[tuple[Trail, int]] = deque()
+        self._bytes = 0
+
+    def arrived(self, records: Iterable[Arrived], rank: Rank) -> set[str]:
+        """Add records, each behind those of its partition that came before. The partitions that are counted."""
+        told: set[str] = set()
+        with self._lock:
+            for record in records:
+                trail = self._trails.setdefault(record.key, Trail())
+                if trail.counter is None:
+                    trail.records.append(record)
+                    self._keep(trail, len(record.data))
+                elif rank(record.mark) > rank(trail.counter.state.mark):
+                    frame = trail.counter.met(record)
+                    trail.frames.append(frame)
+                    self._keep(trail, len(frame.content))
+                told.add(record.key)
+            self._forget_oldest()
+        return told
+
+    def state(self, key: str) -> Counted | None:
+        """How far a partition is counted; None when it is not."""
+        with self._lock:
+            trail = self._trails.get(key)
+            return trail.counter.state if trail and trail.counter else None
+
+    def lost(self, key: str) -> Mark | None:
+        with self._lock:
+            trail = self._trails.get(key)
+            return trail.lost if trail else None
+
+    def count_from(self, key: str, start: Counted, parts: Mapping[Mark, bytes], rank: Rank) -> bool:
+        """Count a partition from a known place. False when records behind that place are no longer here."""
+        with self._lock:
+            trail = self._trails.setdefault(key, Trail())
+            if trail.counter is not None:
+                return True
+            if rank(trail.lost) > rank(start.mark):
+                return False
+            trail.counter = Counter(start, parts)
+            for record in trail.records:
+                trail.frames.append(self._counted(trail.counter, record, rank))
+            trail.records.clear()
+            return True
+
+    def frames(self, key: str, start: int, limit: int, most_bytes: int) -> Sequence[Frame] | None:
+        """Frames from the one with offset `start` on; None when that one is not here."""
+        with self._lock:
+            trail = self._trails.get(key)
+            if trail is None or trail.counter is None or start < self._first(trail):
+                return None
+            at = bisect_right(trail.frames, start, lo=trail.dropped, key=_end)
+            room = _Room(limit + start, most_bytes)
+            return list(takewhile(room.has_place_for, trail.frames[at : at + limit + 1]))
+
+    def first(self, key: str) -> int:
+        """The first offset that can be had from here."""
+        with self._lock:
+            trail = self._trails.get(key)
+            return self._first(trail) if trail and trail.counter else 0
+
+    def times(self, key: str) -> Sequence[Frame]:
+        """All that is here of a partition."""
+        with self._lock:
+            trail = self._trails.get(key)
+            return trail.frames[trail.dropped :] if trail and trail.counter else []
+
+    def _first(self, trail: Trail) -> int:
+        assert trail.counter is not None
+        return trail.frames[trail.dropped].first if trail.dropped < len(trail.frames) else trail.counter.state.next
+
+    def _counted(self, counter: Counter, record: Arrived, rank: Rank) -> Frame:
+        if rank(record.mark) > rank(counter.state.mark):
+            return counter.met(record)
+        return Frame(counter.state.next, 0, counter.state.latest, b"")
+
+    def _keep(self, trail: Trail, size: int) -> None:
+        self._order.append((trail, size + OVERHEAD))
+        self._bytes += size + OVERHEAD
+
+    def _forget_oldest(self) -> None:
+        while self._bytes > self._most_bytes and len(self._order) > 1:
+            trail, size = self._order.popleft()
+            self._bytes -= size
+            if trail.counter is None:
+                trail.lost = trail.records.popleft().mark
+            else:
+                _drop_first(trail)
+
+
+def _drop_first(trail: Trail) -> None:
+    trail.dropped += 1
+    if trail.dropped > 64 and trail.dropped > len(trail.frames) // 2:
+        del trail.frames[: trail.dropped]
+        trail.dropped = 0
+
+
+@dataclass(slots=True)
+class _Room:
+    """Room for frames up to an offset and about so many bytes, though for one with events in any case."""
+
+    end: int
+    most_bytes: int
+    used: int = 0
+    any: bool = False
+
+    def has_place_for(self, frame: Frame) -> bool:
+        if self.any and (frame.first >= self.end or self.used + len(frame.content) > self.most_bytes):
+            return False
+        self.used += len(frame.content)
+        self.any = self.any or frame.events > 0
+        return True
+
+
+def _end(frame: Frame) -> int:
+    return frame.end

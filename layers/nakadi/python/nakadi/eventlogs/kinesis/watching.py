@@ -1,0 +1,112 @@
+"""Watching: while anybody wants to know at once what is stored, every shard is asked again and again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from nakadi.eventlogs.kinesis.stream import Patience
+from nakadi.eventlogs.kinesis.tails import GIVE_UP_AFTER, Ancestry, Tails
+from nakadi.model.outcomes import Unavailable
+
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """One thread for each shard, from now until `end`."""
+
+    def __init__(self, tails: Tails, ancestry: Ancestry, interval: float) -> None:
+        self._tails = tails
+        self._ancestry = ancestry
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._threads: dict[str, threading.Thread] = {}
+        self._ended = threading.Event()
+        self._begin("", self._begin_leaves)
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def join(self) -> None:
+        for thread in tuple(self._threads.values()):
+            thread.join()
+
+    def _begin_leaves(self) -> None:
+        while not self._ended.is_set():
+            try:
+                leaves = self._ancestry.current.leaves()
+            except Unavailable:
+                log.warning("The shards are asked for again", exc_info=True)
+                self._ended.wait(self._interval)
+                continue
+            for shard in leaves:
+                self._begin(shard, partial(self._follow, shard))
+            return
+
+    def _begin(self, name: str, work: Callable[[], None]) -> None:
+        with self._lock:
+            if name not in self._threads and not self._ended.is_set():
+                thread = threading.Thread(target=work, name=f"kinesis-{name}", daemon=True)
+                self._threads[name] = thread
+                thread.start()
+
+    def _follow(self, shard: str) -> None:
+        """Read one shard to its end, then begin with those that came from it."""
+        while not self._ended.is_set():
+            try:
+                ended = self._tails.advance(shard, time.monotonic(), Patience(GIVE_UP_AFTER))
+                if ended and self._begin_children(shard):
+                    return
+            except Unavailable:
+                log.warning("Shard %s is asked again", shard, exc_info=True)
+            self._ended.wait(self._interval)
+
+    def _begin_children(self, shard: str) -> bool:
+        children = self._ancestry.current.children(shard) or self._ancestry.refreshed().children(shard)
+        for child in children:
+            self._begin(child, partial(self._follow, child))
+        return bool(children)
+
+
+class Watcher:
+    """Watches as long as anybody wants it to."""
+
+    def __init__(self, tails: Tails, ancestry: Ancestry, interval: float) -> None:
+        self._tails = tails
+        self._ancestry = ancestry
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._wanted = 0
+        self._watch: Watch | None = None
+
+    def wanted(self) -> None:
+        with self._lock:
+            self._wanted += 1
+            if self._watch is None:
+                self._watch = Watch(self._tails, self._ancestry, self._interval)
+
+    def not_wanted(self) -> None:
+        with self._lock:
+            self._wanted -= 1
+            if not self._wanted and self._watch is not None:
+                self._watch.end()
+                self._watch = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self.wanted()
+        try:
+            yield
+        finally:
+            self.not_wanted()
+
+    def close(self) -> None:
+        with self._lock:
+            watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.end()
+            watch.join()

@@ -1,0 +1,91 @@
+"""What the index of an event log keeps: how far each partition is counted, and where its events lie.
+
+Times are microseconds since 1970, as in the log itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Mark(NamedTuple):
+    """A record's place in a stream. Sequence numbers of different shards say nothing about each other."""
+
+    shard: str
+    sequence: int
+
+
+class Part(NamedTuple):
+    """A record that holds a part of an append whose last part was not met yet."""
+
+    append: bytes
+    number: int
+    mark: Mark
+    arrived: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A partition up to and including the record at `mark`: everything that the offsets behind it depend on."""
+
+    mark: Mark | None = None
+    next: int = 0
+    latest: int = 0
+    sealed_at: Mark | None = None
+    parts: tuple[Part, ...] = ()
+
+
+NOTHING_COUNTED = Counted()
+
+
+class Location(NamedTuple):
+    """A range of bytes in an archive object."""
+
+    key: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Neighbouring events: `count` places from `before.next` on, stored between `since` and `until`.
+
+    Counting on from `before` through the stream finds them; so does a look at `archived`, when there is one.
+    """
+
+    before: Counted
+    count: int
+    since: int
+    until: int
+    archived: Location | None = None
+
+    @property
+    def first(self) -> int:
+        return self.before.next
+
+    @property
+    def end(self) -> int:
+        return self.before.next + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How far a partition is indexed. `revision` grows with every change; 0 is what was never written."""
+
+    counted: Counted = NOTHING_COUNTED
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic of the log. `oldest` and `compacted` tell offsets per partition; a partition they lack is at 0.
+
+    What is before `oldest` is gone. What is before `compacted` is to be read from the archive alone.
+    """
+
+    partitions: int
+    sealed: bool = False
+    oldest: Mapping[int, int] = field(default_factory=dict)
+    compacted: Mapping[int, int] = field(default_factory=dict)

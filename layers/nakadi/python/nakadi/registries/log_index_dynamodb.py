@@ -1,0 +1,241 @@
+"""The log index in DynamoDB."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from uuid import uuid4
+
+from pynamodb.exceptions import DeleteError, DoesNotExist, PutError, TransactWriteError, UpdateError
+from pynamodb.expressions.condition import Condition
+from pynamodb.transactions import TransactWrite
+
+from nakadi.model.log_index import Head, Location, Segment, Topic
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import UnknownTopic
+from nakadi.registries.dynamodb_calls import CONDITION_FAILED, Attempts, condition_failed, reasons_of
+from nakadi.registries.log_index_items import (
+    LogIndexItem,
+    counted_body,
+    counted_in,
+    head_item,
+    items_of,
+    segment_body,
+    segment_in,
+    segment_item,
+    segments_place,
+    sequence_body,
+    stream_place,
+    topic_body,
+    topic_in,
+    topic_place,
+)
+from nakadi.registries.tables import LOG_INDEX
+
+TOPIC = "topic"
+CLAIM = "claim"
+
+# One attempt more than there can be others who write to a topic at the same moment and are not housekeeping.
+CHANGES_TRIED = 20
+
+Place = tuple[str, int]
+
+
+class DynamoDbLogIndex:
+    def __init__(self, prefix: str, region: str | None, endpoint: str | None, attempts: Attempts | None = None) -> None:
+        self._items = items_of(LOG_INDEX.name(prefix), region, endpoint)
+        self._attempts = attempts or Attempts()
+        # PynamoDB keeps it to itself, and makes its client when it is first used: too late for two threads at once.
+        self._connection = self._items._get_connection().connection  # noqa: SLF001  # see above
+        self._client = self._connection.client
+
+    # Topics
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        item = self._items(topic_place(topic), TOPIC, body=topic_body(Topic(partitions=partitions)), revision=1)
+        self._written(item, LogIndexItem.place.does_not_exist())
+
+    def topic(self, topic: str) -> Topic | None:
+        found = self._found(topic_place(topic), TOPIC)
+        return None if found is None else topic_in(found.body)
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        self._change(topic, lambda known: replace(known, partitions=max(known.partitions, partitions)))
+
+    def seal_topic(self, topic: str) -> None:
+        self._change(topic, lambda known: replace(known, sealed=True))
+
+    def delete_topic(self, topic: str) -> None:
+        self._removed(topic_place(topic), [TOPIC])
+        heads = [each.item for each in self._listed(topic_place(topic))]
+        for head in heads:
+            place = segments_place(topic, int(head.rpartition("#")[2]))
+            self._removed(place, [each.item for each in self._listed(place)])
+        # They tell where segments are: they go last.
+        self._removed(topic_place(topic), heads)
+
+    def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
+        known = self._change(topic, lambda known: _risen(known, partition, oldest))
+        place = segments_place(topic, partition)
+        before = LogIndexItem.item < segment_item(known.oldest[partition])
+        there = [segment_in(each.body) for each in self._listed(place, before)]
+        gone = [segment for segment in there if segment.end <= known.oldest[partition]]
+        self._removed(place, [segment_item(segment.first) for segment in gone])
+        return [segment.archived for segment in gone if segment.archived]
+
+    def note_compacted(self, topic: str, partition: int, before: int) -> None:
+        def noted(known: Topic) -> Topic:
+            grown = max(before, known.compacted.get(partition, 0))
+            return replace(known, compacted={**known.compacted, partition: grown})
+
+        self._change(topic, noted)
+
+    # Partitions
+
+    def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
+        keys = [(topic_place(topic), head_item(partition)) for topic, partition in places]
+        found = self._attempts.at(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
+        known = {(each.place, each.item): Head(counted_in(each.body), int(each.revision)) for each in found}
+        return {place: known.get(key, Head()) for place, key in zip(places, keys, strict=True)}
+
+    def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
+        body = counted_body(head.counted)
+        item = self._items(topic_place(topic), head_item(partition), body=body, revision=expected + 1)
+        unchanged = LogIndexItem.revision == expected if expected else LogIndexItem.place.does_not_exist()
+        added = self._segment(topic, partition, segment) if segment is not None else None
+        token = uuid4().hex
+
+        def attempt(_: bool) -> bool:
+            try:
+                with TransactWrite(connection=self._connection, client_request_token=token) as transaction:
+                    transaction.save(item, unchanged)
+                    if added is not None:
+                        transaction.save(added)
+            except TransactWriteError as error:
+                if any(reason and reason.code == CONDITION_FAILED for reason in reasons_of(error)):
+                    return False
+                raise
+            return True
+
+        return self._attempts.at(attempt)
+
+    def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
+        upto = LogIndexItem.item <= segment_item(offset)
+        found = self._listed(segments_place(topic, partition), upto, last_first=True, limit=1)
+        return next((segment_in(each.body) for each in found), None)
+
+    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
+        found = self._listed(segments_place(topic, partition), LogIndexItem.item >= segment_item(start), limit=limit)
+        return [segment_in(each.body) for each in found]
+
+    def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
+        """The new ones first, the greatest last offset first: at no moment does one end before the next begins."""
+        place = segments_place(topic, partition)
+        within = LogIndexItem.item.between(segment_item(segments[0].first), segment_item(end - 1))
+        old = {each.item for each in self._listed(place, within)}
+        for segment in reversed(segments):
+            self._written(self._segment(topic, partition, segment), None)
+        self._removed(place, sorted(old - {segment_item(segment.first) for segment in segments}))
+
+    # Claims and progress
+
+    def claim(self, name: str, owner: str, seconds: float) -> bool:
+        now = time.time()
+        free = LogIndexItem.place.does_not_exist() | (LogIndexItem.body == owner) | (LogIndexItem.until < now)
+        return self._written(self._items(f"claim#{name}", CLAIM, body=owner, until=now + seconds), free)
+
+    def release(self, name: str, owner: str) -> None:
+        def attempt(_: bool) -> None:
+            try:
+                self._items(f"claim#{name}", CLAIM).delete(LogIndexItem.body == owner)
+            except DeleteError as error:
+                if not condition_failed(error):
+                    raise
+
+        self._attempts.at(attempt)
+
+    def progress(self, stream: str) -> Mapping[str, int]:
+        return {each.item: int(each.body) for each in self._listed(stream_place(stream))}
+
+    def note_progress(self, stream: str, shard: str, sequence: int) -> None:
+        body = sequence_body(sequence)
+        behind = LogIndexItem.place.does_not_exist() | (LogIndexItem.body < body)
+        self._written(self._items(stream_place(stream), shard, body=body), behind)
+
+    def close(self) -> None:
+        self._client.close()
+
+    # Items
+
+    def _change(self, topic: str, changed: Callable[[Topic], Topic]) -> Topic:
+        """Change a topic, again from the beginning when somebody else did so meanwhile."""
+        for _ in range(CHANGES_TRIED):
+            found = self._found(topic_place(topic), TOPIC)
+            if found is None:
+                raise UnknownTopic(topic)
+            known, revision = topic_in(found.body), int(found.revision or 0)
+            wanted = changed(known)
+            item = self._items(topic_place(topic), TOPIC, body=topic_body(wanted), revision=revision + 1)
+            if wanted == known or self._written(item, LogIndexItem.revision == revision):
+                return wanted
+        raise Unavailable(f"Too many change {topic} at the same time")
+
+    def _segment(self, topic: str, partition: int, segment: Segment) -> LogIndexItem:
+        place, item = segments_place(topic, partition), segment_item(segment.first)
+        return self._items(place, item, body=segment_body(segment))
+
+    def _found(self, place: str, item: str) -> LogIndexItem | None:
+        def attempt(_: bool) -> LogIndexItem | None:
+            try:
+                return self._items.get(place, item, consistent_read=True)
+            except DoesNotExist:
+                return None
+
+        return self._attempts.at(attempt)
+
+    def _written(self, item: LogIndexItem, condition: Condition | None) -> bool:
+        """Write an item if a condition holds. An attempt whose answer was lost may make the next one find it broken:
+        whoever calls this looks again, or wanted no more than that it be so.
+        """
+
+        def attempt(_: bool) -> bool:
+            try:
+                item.save(condition)
+            except (PutError, UpdateError) as error:
+                if not condition_failed(error):
+                    raise
+                return False
+            return True
+
+        return self._attempts.at(attempt)
+
+    def _listed(
+        self, place: str, condition: Condition | None = None, *, last_first: bool = False, limit: int | None = None
+    ) -> Iterator[LogIndexItem]:
+        results = self._items.query(
+            place,
+            range_key_condition=condition,
+            consistent_read=True,
+            scan_index_forward=not last_first,
+            limit=limit,
+        )
+        while (item := self._attempts.at(lambda _: next(results, None))) is not None:
+            yield item
+
+    def _removed(self, place: str, items: Sequence[str]) -> None:
+        """Remove items, also those that are not there."""
+        remaining = iter(items)
+        while some := list(islice(remaining, 100)):
+
+            def attempt(_: bool, some: Sequence[str] = some) -> None:
+                with self._items.batch_write() as batch:
+                    for item in some:
+                        batch.delete(self._items(place, item))
+
+            self._attempts.at(attempt)
+
+
+def _risen(known: Topic, partition: int, oldest: int) -> Topic:
+    return replace(known, oldest={**known.oldest, partition: max(oldest, known.oldest.get(partition, 0))})

@@ -1,0 +1,136 @@
+"""The log index in memory. Nothing of it survives the process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nakadi.model.log_index import Head, Location, Segment, Topic
+from nakadi.ports import UnknownTopic
+
+Place = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Partition:
+    head: Head = field(default_factory=Head)
+    segments: list[Segment] = field(default_factory=list)
+
+
+class MemoryLogIndex:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: dict[str, Topic] = {}
+        self._partitions: dict[Place, _Partition] = {}
+        self._progress: dict[tuple[str, str], int] = {}
+        self._claims: dict[str, tuple[str, float]] = {}
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        with self._lock:
+            self._topics.setdefault(topic, Topic(partitions=partitions))
+
+    def topic(self, topic: str) -> Topic | None:
+        return self._topics.get(topic)
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        with self._lock:
+            known = self._known(topic)
+            self._topics[topic] = replace(known, partitions=max(known.partitions, partitions))
+
+    def seal_topic(self, topic: str) -> None:
+        with self._lock:
+            self._topics[topic] = replace(self._known(topic), sealed=True)
+
+    def delete_topic(self, topic: str) -> None:
+        with self._lock:
+            self._topics.pop(topic, None)
+            for place in [place for place in self._partitions if place[0] == topic]:
+                del self._partitions[place]
+
+    def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
+        with self._lock:
+            return {place: self._at(place).head for place in places}
+
+    def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
+        with self._lock:
+            there = self._partitions.setdefault((topic, partition), _Partition())
+            if there.head.revision != expected:
+                return False
+            there.head = replace(head, revision=expected + 1)
+            if segment is not None:
+                there.segments.append(segment)
+            return True
+
+    def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
+        with self._lock:
+            segments = self._at((topic, partition)).segments
+            at = bisect_right(segments, offset, key=_first)
+            return segments[at - 1] if at else None
+
+    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
+        with self._lock:
+            segments = self._at((topic, partition)).segments
+            at = bisect_left(segments, start, key=_first)
+            return segments[at : at + limit]
+
+    def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
+        with self._lock:
+            there = self._at((topic, partition)).segments
+            first = bisect_left(there, segments[0].first, key=_first)
+            there[first : bisect_left(there, end, key=_first)] = segments
+
+    def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
+        with self._lock:
+            known = self._known(topic)
+            grown = max(oldest, known.oldest.get(partition, 0))
+            self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
+            there = self._at((topic, partition)).segments
+            gone = [segment for segment in there if segment.end <= grown]
+            del there[: len(gone)]
+            return [segment.archived for segment in gone if segment.archived]
+
+    def note_compacted(self, topic: str, partition: int, before: int) -> None:
+        with self._lock:
+            known = self._known(topic)
+            grown = max(before, known.compacted.get(partition, 0))
+            self._topics[topic] = replace(known, compacted={**known.compacted, partition: grown})
+
+    def claim(self, name: str, owner: str, seconds: float) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            holder, until = self._claims.get(name, (owner, now))
+            if holder != owner and until > now:
+                return False
+            self._claims[name] = (owner, now + seconds)
+            return True
+
+    def release(self, name: str, owner: str) -> None:
+        with self._lock:
+            if self._claims.get(name, ("", 0.0))[0] == owner:
+                del self._claims[name]
+
+    def progress(self, stream: str) -> Mapping[str, int]:
+        with self._lock:
+            return {shard: sequence for (of, shard), sequence in self._progress.items() if of == stream}
+
+    def note_progress(self, stream: str, shard: str, sequence: int) -> None:
+        with self._lock:
+            self._progress[stream, shard] = max(sequence, self._progress.get((stream, shard), sequence))
+
+    def close(self) -> None:
+        pass
+
+    def _known(self, topic: str) -> Topic:
+        if topic not in self._topics:
+            raise UnknownTopic(topic)
+        return self._topics[topic]
+
+    def _at(self, place: Place) -> _Partition:
+        return self._partitions.get(place) or _Partition()
+
+
+def _first(segment: Segment) -> int:
+    return segment.first

@@ -1,0 +1,36 @@
+"""Log indexes, chosen by URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qsl, urlsplit
+
+from nakadi.ports import LogIndex
+from nakadi.registries import UnknownEngine
+
+
+def _memory(_url: str) -> LogIndex:
+    from nakadi.registries.log_index_memory import MemoryLogIndex  # noqa: PLC0415  # imported when it is asked for
+
+    return MemoryLogIndex()
+
+
+def _dynamodb(url: str) -> LogIndex:
+    from nakadi.registries.log_index_dynamodb import DynamoDbLogIndex  # noqa: PLC0415  # imported when it is asked for
+
+    parts = urlsplit(url)
+    if not parts.netloc:
+        raise UnknownEngine(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")
+    wishes = dict(parse_qsl(parts.query))
+    return DynamoDbLogIndex(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
+
+
+ENGINES: Mapping[str, Callable[[str], LogIndex]] = {"memory": _memory, "dynamodb": _dynamodb}
+
+
+def open_log_index(url: str) -> LogIndex:
+    """The log index at this URL: `memory:` or `dynamodb://table-prefix?region=…&endpoint=…`."""
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme not in ENGINES:
+        raise UnknownEngine(f"No log index is known for {url!r}; it begins with one of: {', '.join(ENGINES)}.")
+    return ENGINES[scheme](url)

@@ -1,0 +1,225 @@
+"""What every log index promises: the sentences of `nakadi.ports.LogIndex`, one by one."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from nakadi.model.log_index import NOTHING_COUNTED, Counted, Head, Location, Mark, Part, Segment, Topic
+from nakadi.ports import LogIndex, UnknownTopic
+from tests.support.engines import LOG_INDEXES, a_log_index
+
+FAR = 49_680_428_583_838_224_135_213_308_197_180_834_060_155_561_081_628_000_274
+"""A sequence number as the real service gives them."""
+
+
+@pytest.fixture(params=LOG_INDEXES)
+def index(request):
+    with a_log_index(LOG_INDEXES[request.param]) as opened:
+        yield opened
+
+
+def a_segment(first: int, count: int = 10, archived: str | None = "object") -> Segment:
+    return Segment(
+        before=Counted(mark=Mark("shard-0", FAR + first), next=first, latest=first),
+        count=count,
+        since=first,
+        until=first + count,
+        archived=Location(archived, first, count) if archived else None,
+    )
+
+
+def extended(index: LogIndex, topic: str, counts: list[int], partition: int = 0) -> list[Segment]:
+    """Segments of these sizes, one behind the other."""
+    added = []
+    for revision, count in enumerate(counts):
+        segment = a_segment(sum(counts[:revision]), count)
+        head = Head(Counted(next=segment.end))
+        assert index.extend(topic, partition, revision, head, segment)
+        added.append(segment)
+    return added
+
+
+class TestTopics:
+    def test_are_what_they_were_made(self, index: LogIndex):
+        """A topic has the partitions it was made with; making it again changes nothing."""
+        assert index.topic("t") is None
+        index.create_topic("t", 3)
+        index.create_topic("t", 5)
+        assert index.topic("t") == Topic(partitions=3)
+
+    def test_grow_and_never_shrink(self, index: LogIndex):
+        """A topic gets more partitions, never fewer."""
+        index.create_topic("t", 3)
+        index.grow_topic("t", 5)
+        index.grow_topic("t", 2)
+        assert index.topic("t") == Topic(partitions=5)
+
+    def test_are_sealed_for_ever(self, index: LogIndex):
+        """What is noted about a topic stays when something else is noted."""
+        index.create_topic("t", 1)
+        index.seal_topic("t")
+        index.grow_topic("t", 2)
+        assert index.topic("t") == Topic(partitions=2, sealed=True)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda index: index.grow_topic("t", 2),
+            lambda index: index.seal_topic("t"),
+            lambda index: index.let_go("t", 0, 1),
+            lambda index: index.note_compacted("t", 0, 1),
+        ],
+    )
+    def test_that_are_unknown_cannot_be_changed(self, index: LogIndex, change):
+        """Nothing is noted about a topic that was never made."""
+        with pytest.raises(UnknownTopic):
+            change(index)
+        assert index.topic("t") is None
+
+    def test_that_are_deleted_leave_nothing(self, index: LogIndex):
+        """With a topic go its heads and segments, and nothing of another; deleting again changes nothing."""
+        for topic in ("t", "other"):
+            index.create_topic(topic, 2)
+            extended(index, topic, [10, 10])
+        index.delete_topic("t")
+        index.delete_topic("t")
+        assert index.topic("t") is None
+        assert index.heads([("t", 0)]) == {("t", 0): Head()}
+        assert index.segment("t", 0, 100) is None
+        assert index.segment("other", 0, 15) == a_segment(10)
+
+    def test_changed_by_many_at_once_keep_every_change(self, index: LogIndex):
+        """Of many who note different things about a topic at once, all succeed."""
+        index.create_topic("t", 8)
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda partition: index.let_go("t", partition, 1 + partition), range(8)))
+        found = index.topic("t")
+        assert found is not None
+        assert found.oldest == {partition: 1 + partition for partition in range(8)}
+
+
+class TestHeads:
+    def test_of_what_was_never_counted_are_empty(self, index: LogIndex):
+        """A partition that nobody counted yet begins at nothing."""
+        assert index.heads([]) == {}
+        assert index.heads([("t", 0)]) == {("t", 0): Head(NOTHING_COUNTED, 0)}
+
+    def test_are_kept_to_the_digit(self, index: LogIndex):
+        """Everything that counting depends on comes back as it was, long sequence numbers and open parts too."""
+        counted = Counted(
+            mark=Mark("shard-1", FAR),
+            next=12,
+            latest=1_795_262_400_000_000,
+            sealed_at=Mark("shard-0", FAR - 1),
+            parts=(Part(b"\x00\xff345678", 2, Mark("shard-1", FAR - 2), 1_795_262_400_000),),
+        )
+        assert index.extend("t", 3, 0, Head(counted), replace(a_segment(0), before=counted))
+        assert index.heads([("t", 3), ("t", 0)]) == {("t", 3): Head(counted, 1), ("t", 0): Head()}
+        segment = index.segment("t", 3, 12)
+        assert segment is not None
+        assert segment.before == counted
+
+    def test_of_more_than_a_hundred_partitions_are_found(self, index: LogIndex):
+        """Heads are asked for in any number."""
+        for partition in range(0, 130, 10):
+            index.extend("t", partition, 0, Head(Counted(next=partition)), None)
+        found = index.heads([("t", partition) for partition in range(130)])
+        assert [found["t", partition].counted.next for partition in range(130)] == [
+            partition if partition % 10 == 0 else 0 for partition in range(130)
+        ]
+
+    def test_move_on_only_from_where_they_were(self, index: LogIndex):
+        """Who counted on from a head that moved meanwhile changes nothing, and adds no segment."""
+        assert index.extend("t", 0, 0, Head(Counted(next=10)), a_segment(0))
+        assert not index.extend("t", 0, 0, Head(Counted(next=99)), a_segment(50))
+        assert not index.extend("t", 0, 7, Head(Counted(next=99)), None)
+        assert index.heads([("t", 0)])["t", 0] == Head(Counted(next=10), 1)
+        assert index.segments("t", 0, 0, 10) == [a_segment(0)]
+
+    def test_moved_by_many_at_once_move_once(self, index: LogIndex):
+        """Of several who count on from the same head exactly one succeeds."""
+        with ThreadPoolExecutor(6) as threads:
+            won = list(
+                threads.map(lambda n: index.extend("t", 0, 0, Head(Counted(next=n)), a_segment(0, n)), range(1, 7))
+            )
+        assert won.count(True) == 1
+        winner = 1 + won.index(True)
+        assert index.heads([("t", 0)])["t", 0].counted.next == winner
+        assert index.segments("t", 0, 0, 10) == [a_segment(0, winner)]
+
+
+class TestSegments:
+    def test_are_found_by_any_offset_in_them(self, index: LogIndex):
+        """The segment of an offset is the last that begins at or before it."""
+        first, second, third = extended(index, "t", [10, 1, 89])
+        extended(index, "t", [1000], partition=1)
+        extended(index, "t1", [1000])
+        assert [index.segment("t", 0, offset) for offset in (0, 9, 10, 11, 99)] == [first, first, second, third, third]
+
+    def test_are_listed_in_their_order(self, index: LogIndex):
+        """The segments that begin at or after an offset, the first so many of them."""
+        added = extended(index, "t", [10, 1, 89, 5])
+        assert index.segments("t", 0, 0, 10) == added
+        assert index.segments("t", 0, 1, 2) == added[1:3]
+        assert index.segments("t", 0, 101, 2) == []
+
+    def test_are_replaced_by_fewer(self, index: LogIndex):
+        """Segments can be replaced by ones that cover the same; what is behind them stays."""
+        extended(index, "t", [10, 10, 10, 10])
+        merged = [a_segment(10, 20, "new")]
+        index.replace("t", 0, merged, 30)
+        assert index.segments("t", 0, 0, 10) == [a_segment(0), *merged, a_segment(30)]
+        index.replace("t", 0, [a_segment(0, 40, "newer")], 40)
+        assert index.segments("t", 0, 0, 10) == [a_segment(0, 40, "newer")]
+
+    def test_before_the_low_water_mark_are_dropped(self, index: LogIndex):
+        """Letting go drops the segments that lie wholly before, tells where their events were, and never goes back."""
+        index.create_topic("t", 1)
+        extended(index, "t", [10, 10, 10])
+        assert index.let_go("t", 0, 15) == [Location("object", 0, 10)]
+        assert index.let_go("t", 0, 3) == []
+        found = index.topic("t")
+        assert found is not None
+        assert found.oldest == {0: 15}
+        assert index.segments("t", 0, 0, 10) == [a_segment(10), a_segment(20)]
+
+    def test_that_are_compacted_are_noted(self, index: LogIndex):
+        """How far a partition is compacted only ever grows."""
+        index.create_topic("t", 2)
+        index.note_compacted("t", 1, 20)
+        index.note_compacted("t", 1, 10)
+        found = index.topic("t")
+        assert found is not None
+        assert found.compacted == {1: 20}
+
+
+class TestClaims:
+    def test_have_one_owner(self, index: LogIndex):
+        """A name has one owner at a time, who may claim it again and let it go."""
+        assert index.claim("n", "ann", 60)
+        assert not index.claim("n", "bob", 60)
+        assert index.claim("n", "ann", 60)
+        index.release("n", "bob")
+        assert not index.claim("n", "bob", 60)
+        index.release("n", "ann")
+        index.release("n", "ann")
+        assert index.claim("n", "bob", 60)
+        assert index.claim("another", "ann", 60)
+
+    def test_end_with_their_time(self, index: LogIndex):
+        """An owner who never comes back does not keep a name for ever."""
+        assert index.claim("n", "ann", -1)
+        assert index.claim("n", "bob", 60)
+
+
+class TestProgress:
+    def test_is_kept_per_shard_and_only_grows(self, index: LogIndex):
+        """Each shard's progress is the furthest that was ever noted, however many digits it has."""
+        assert index.progress("s") == {}
+        index.note_progress("s", "shard-0", 9)
+        index.note_progress("s", "shard-0", FAR)
+        index.note_progress("s", "shard-0", 10)
+        index.note_progress("s", "shard-1", 7)
+        index.note_progress("other", "shard-0", 1)
+        assert index.progress("s") == {"shard-0": FAR, "shard-1": 7}

@@ -1,0 +1,77 @@
+"""Kinesis event logs for tests: on moto, which cannot split shards, and on a local Kinesis, which can."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+from nakadi.archive.stores import open_archive
+from nakadi.eventlogs import Beside
+from nakadi.registries.log_indexes import open_log_index
+from tests.support.aws import aws
+from tests.support.kinesis_local import kinesis_local
+
+REGION = "eu-central-1"
+SHARDS = 2
+
+HURRIED = "lease=0.05&shared_for=0&poll=0.02&reads_per_second=10000"
+"""Neither service limits reads, and no test waits for what a production system shares among its readers."""
+
+ON_MOTO = f"kinesis://{{stream}}?region={REGION}&{HURRIED}"
+ON_LOCAL = f"kinesis://{{stream}}?region={REGION}&endpoint={{endpoint}}&{HURRIED}"
+
+_numbers = count()
+
+
+@contextmanager
+def on_moto() -> Iterator[tuple[str, Beside]]:
+    """A log's URL, with the index in DynamoDB and the archive in S3."""
+    with aws() as world:
+        world.made_tables("contract")
+        stream = made_stream(boto3.client("kinesis", region_name=REGION))
+        s3 = boto3.client("s3", region_name=REGION)
+        s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
+        beside = Beside(
+            index=lambda: open_log_index(f"dynamodb://contract?region={REGION}"),
+            archive=lambda: open_archive(f"s3://archive/events?region={REGION}"),
+        )
+        yield ON_MOTO.format(stream=stream), beside
+
+
+@contextmanager
+def on_local(folder: Path) -> Iterator[tuple[str, Beside]]:
+    """A log's URL, with the index in memory and the archive in a folder."""
+    with kinesis_local() as endpoint:
+        client = boto3.client("kinesis", endpoint_url=endpoint)
+        stream = made_stream(client)
+        index = open_log_index("memory:")
+        archive = open_archive(f"file://{folder}/archive")
+        try:
+            yield (
+                ON_LOCAL.format(stream=stream, endpoint=endpoint),
+                Beside(index=lambda: index, archive=lambda: archive),
+            )
+        finally:
+            client.delete_stream(StreamName=stream)
+            client.close()
+
+
+def made_stream(client: Any, shards: int = SHARDS) -> str:
+    """A stream that nobody else uses."""
+    name = f"events-{next(_numbers)}"
+    client.create_stream(StreamName=name, ShardCount=shards)
+    until_active(client, name)
+    return name
+
+
+def until_active(client: Any, name: str) -> None:
+    end = time.monotonic() + 10
+    while client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"] != "ACTIVE":
+        assert time.monotonic() < end, "the stream never became active"
+        time.sleep(0.005)
