@@ -33,6 +33,8 @@ class Settings:
     # Where things are kept.
     registry: str = "memory:"
     event_log: str = "memory:"
+    log_index: str = "memory:"
+    archive: str = ""
 
     # Who may ask.
     auth: str = "off"
