@@ -276,6 +276,8 @@ class Broker:
             cursors=self.cursors,
             logs=self.logs,
             clock=self.clock,
+            longest_seconds=self.settings.longest_stream_seconds or None,
+            longest_silence_seconds=self.settings.longest_silence_seconds or None,
         )
 
     # HTTP

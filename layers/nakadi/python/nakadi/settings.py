@@ -63,6 +63,10 @@ class Settings:
     max_event_bytes: int = 999_000
     max_subscription_partitions: int = 100
 
+    # What the way to clients allows a stream; 0 leaves it to the API's own limits.
+    longest_stream_seconds: int = 0
+    longest_silence_seconds: int = 0
+
     # What clients are told.
     data_access_warning: str = "Data access warning"
     compaction_warning: str = "Compaction warning"

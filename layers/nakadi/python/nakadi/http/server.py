@@ -50,7 +50,13 @@ class Server:
     """Serves an application until it is told to stop; open streams are told first, and may finish."""
 
     def __init__(
-        self, application: Application, *, threads: int = 64, grace_seconds: float = 10.0, limits: Limits | None = None
+        self,
+        application: Application,
+        *,
+        threads: int = 64,
+        grace_seconds: float = 10.0,
+        keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
+        limits: Limits | None = None,
     ) -> None:
         self._edge: Edge = asgi_application(application, threads=threads, limits=limits)
         self._grace_seconds = grace_seconds
@@ -60,7 +66,7 @@ class Server:
             ws="none",
             log_config=None,
             proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_keep_alive=keep_alive_seconds,
         )
         self._config.load()
         self._state = ServerState()
