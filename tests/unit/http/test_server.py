@@ -317,12 +317,21 @@ def test_a_client_that_reads_the_socket_itself_loses_nothing(serving):
 
 
 def test_a_stream_ends_properly_and_closes_unannounced(wire):
-    """The end of a stream is the last chunk, and then the connection closes, without having said so before."""
+    """The end of a stream is the last chunk, and soon the connection closes, without having said so before."""
     status, headers = wire.send("GET /three HTTP/1.1").head()
 
     assert (status, headers.get("connection")) == (200, None)
     assert [wire.chunk() for _ in range(4)] == [b'{"n":0}\n', b'{"n":1}\n', b'{"n":2}\n', b""]
     assert wire.closed()
+
+
+def test_a_connection_can_be_used_again_behind_a_stream(wire):
+    """A client that asks for something else behind a stream gets its answer on the same connection."""
+    for _ in range(3):
+        wire.send("GET /three HTTP/1.1").head()
+        assert [wire.chunk() for _ in range(4)][-1] == b""
+
+    assert wire.send("GET /three HTTP/1.1").head()[0] == 200
 
 
 def test_a_packed_stream_arrives_batch_by_batch(wire):

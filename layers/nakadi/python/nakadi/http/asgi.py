@@ -48,8 +48,8 @@ class Connection(Protocol):
 
     half_closed: bool
 
-    def close(self) -> None:
-        """Close once everything is sent."""
+    def close_soon(self) -> None:
+        """Close unless the client asks for something else on it in a moment."""
 
     def abort(self) -> None:
         """Close now."""
@@ -170,14 +170,15 @@ class Edge:
         flow_of_this_request.set(answer.headers.get("x-flow-id", ""))
         if await self._served(request, answer, outlet):
             # Some clients wait for the connection to close, since they do not know the last chunk for what it is.
-            hang_up = connection and connection.close
+            # Others send their next request on it at once, which must not run into its end.
+            hang_up = connection and connection.close_soon
         else:
             # Without the last chunk the client knows that something is missing.
             hang_up = connection and connection.abort
+        watching.cancel()
+        await asyncio.wait({watching})
         if hang_up:
             hang_up()
-            await asyncio.wait({watching}, timeout=1)
-        watching.cancel()
 
     async def _served(self, request: Request, answer: Streaming, outlet: _AsgiOutlet) -> bool:
         """Whether the stream came to its own end."""

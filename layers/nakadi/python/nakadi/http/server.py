@@ -28,6 +28,8 @@ MAX_HEAD = 256 * 1024
 HEAD_SECONDS = 20.0
 # Longer than load balancers keep a connection that nobody uses, so that it is never us who close it under a request.
 KEEP_ALIVE_SECONDS = 75
+# Behind a stream, a client that has nothing more to ask may be waiting for the connection to close.
+AFTER_STREAM_SECONDS = 1.5
 BACKLOG = 2048
 
 
@@ -216,9 +218,11 @@ class Connection(HttpToolsProtocol):
 
     # What the edge and the server ask for.
 
-    def close(self) -> None:
-        """Close once everything is sent."""
-        self.transport.close()
+    def close_soon(self) -> None:
+        """Close unless the client asks for something else on it in a moment."""
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = self.loop.call_later(AFTER_STREAM_SECONDS, self.timeout_keep_alive_handler)
 
     def abort(self) -> None:
         """Close now."""
