@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -55,6 +55,19 @@ IN_ORDER = (
     "delete_event_type",
 )
 
+# Their paths have an id that the broker makes up.
+WITH_A_SUBSCRIPTION = (
+    "create_subscription",
+    "list_subscriptions",
+    "get_subscription",
+    "update_subscription",
+    "reset_subscription_cursors",
+    "get_subscription_cursors",
+    "get_subscription_stats",
+    "delete_subscription",
+)
+NEED_A_STREAM = {"commit_subscription_cursors"}
+
 
 @pytest.fixture
 def broker() -> Iterator[httpx.Client]:
@@ -71,12 +84,16 @@ def hold_against_the_description(response: httpx.Response) -> None:
     assert_answer_matches(operation, response.status_code, response.headers, response.read(), method=request.method)
 
 
-def send_example(broker: httpx.Client, name: str, body: Any = None) -> httpx.Response:
+def send_example(
+    broker: httpx.Client, name: str, body: Any = None, replacing: Mapping[str, str] | None = None
+) -> httpx.Response:
     operation = openapi.operations()[name]
     path = operation.path
     for each in operation.parameters:
         if each["in"] == "path":
             path = path.replace(f"{{{each['name']}}}", of_parameter(each))
+    for example, meant in (replacing or {}).items():
+        path = path.replace(example, meant)
     described = operation.description.get("requestBody")
     if described is None:
         return broker.request(operation.method, path)
@@ -91,10 +108,22 @@ def test_examples_work_one_after_the_other(broker: httpx.Client) -> None:
         assert response.is_success, f"{name}: {response.status_code} {response.text}"
 
 
+def test_subscription_examples_work_one_after_the_other(broker: httpx.Client) -> None:
+    """Every request about a subscription in the description works, with the id that the broker has given it."""
+    send_example(broker, "create_event_type")
+    example = openapi.document()["components"]["parameters"]["SubscriptionId"]["example"]
+    subscription_id = example
+    for name in WITH_A_SUBSCRIPTION:
+        response = send_example(broker, name, replacing={example: subscription_id})
+        assert response.is_success, f"{name}: {response.status_code} {response.text}"
+        if name == "create_subscription":
+            subscription_id = response.json()["id"]
+
+
 def test_every_operation_is_tried() -> None:
     """Of all operations, only those that the examples before them leave no room for are left to other tests."""
     others = {"update_event_type", "delete_events", "stream_events", "delete_storage"}
-    assert set(openapi.operations()) - set(IN_ORDER) == others
+    assert set(openapi.operations()) - set(IN_ORDER) - set(WITH_A_SUBSCRIPTION) == others | NEED_A_STREAM
 
 
 def test_change_works(broker: httpx.Client) -> None:

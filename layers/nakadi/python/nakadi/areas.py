@@ -67,6 +67,10 @@ def _cursors(broker: Broker) -> list[Route]:
     return cursors.routes(broker.event_types, broker.permissions, broker.cursors)
 
 
+def _subscriptions(broker: Broker) -> list[Route]:
+    return broker.subscribing.doors.routes()
+
+
 def _registry(_: Broker) -> list[Route]:
     from nakadi.http.routes import registry
 
@@ -113,6 +117,7 @@ AREAS: Mapping[str, Callable[[Broker], list[Route]]] = {
     "publishing": _publishing,
     "streams": _streams,
     "cursors": _cursors,
+    "subscriptions": _subscriptions,
     "registry": _registry,
     "settings": _settings,
     "storages": _storages,

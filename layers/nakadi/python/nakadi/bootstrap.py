@@ -19,7 +19,7 @@ from nakadi.http.metrics import Metrics
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, StorageType
-from nakadi.ports import Clock, EventLog, Registry
+from nakadi.ports import Clock, Coordination, EventLog, Registry
 from nakadi.registries import open_registry
 from nakadi.settings import Settings
 
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from nakadi.administration.blacklist import Blacklist
     from nakadi.administration.features import Features
     from nakadi.administration.storages import Storages
+    from nakadi.bootstrap_subscriptions import Subscribing
     from nakadi.catalog.creation import Creation
     from nakadi.catalog.deletion import Deletion
+    from nakadi.catalog.dependents import Later
     from nakadi.catalog.event_types import EventTypes
     from nakadi.catalog.housekeeping import Housekeeping
     from nakadi.catalog.leftovers import Leftovers
@@ -90,6 +92,8 @@ class Broker:
         """Give everything back, in the order in which the parts lean on each other."""
         if "streams" in vars(self):
             self.streams.close()
+        if "coordination" in vars(self):
+            self.coordination.close()
         self.logs.close()
         self.registry.close()
 
@@ -187,6 +191,7 @@ class Broker:
             permissions=self.permissions,
             features=self.features,
             leftovers=self.leftovers,
+            dependents=self._dependents,
         )
 
     @cached_property
@@ -198,6 +203,7 @@ class Broker:
             permissions=self.permissions,
             features=self.features,
             logs=self.logs,
+            dependents=self._dependents,
             max_partitions=self.settings.max_partitions,
         )
 
@@ -278,6 +284,36 @@ class Broker:
             clock=self.clock,
             longest_seconds=self.settings.longest_stream_seconds or None,
             longest_silence_seconds=self.settings.longest_silence_seconds or None,
+        )
+
+    # Subscriptions
+
+    @cached_property
+    def _dependents(self) -> Later:
+        from nakadi.catalog.dependents import Later
+
+        return Later(lambda: self.subscribing.dependents)
+
+    @cached_property
+    def coordination(self) -> Coordination:
+        from nakadi.coordination import open_coordination
+
+        return open_coordination(self.settings.coordination or self.settings.registry, self.clock)
+
+    @cached_property
+    def subscribing(self) -> Subscribing:
+        from nakadi.bootstrap_subscriptions import Subscribing
+
+        return Subscribing(
+            settings=self.settings,
+            clock=self.clock,
+            registry=self.registry,
+            coordination=self.coordination,
+            logs=self.logs,
+            event_types=self.event_types,
+            cursors=self.cursors,
+            permissions=self.permissions,
+            features=self.features,
         )
 
     # HTTP

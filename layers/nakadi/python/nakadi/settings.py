@@ -33,6 +33,7 @@ class Settings:
     # Where things are kept.
     registry: str = "memory:"
     event_log: str = "memory:"
+    coordination: str = ""  # where the registry is, if nothing is said
     log_index: str = "memory:"
     archive: str = ""
 
@@ -62,6 +63,11 @@ class Settings:
     retention_max_ms: int = 345_600_000
     max_event_bytes: int = 999_000
     max_subscription_partitions: int = 100
+
+    # What becomes of subscriptions.
+    max_commit_timeout_seconds: int = 60
+    deletable_subscription_owning_application: str = "nakadi_archiver"
+    deletable_subscription_consumer_group: str = "nakadi_to_s3"
 
     # What the way to clients allows a stream; 0 leaves it to the API's own limits.
     longest_stream_seconds: int = 0

@@ -48,9 +48,9 @@ class Permissions:
         if self._blacklist.blocks_producing(subject.name, event_type):
             raise NotPermitted(BLOCKED)
 
-    def require_consumer(self, subject: Subject, event_types: Iterable[str]) -> None:
+    def require_consumer(self, subject: Subject, event_types: Iterable[str], refusal: str = BLOCKED) -> None:
         if self._blacklist.blocks_consuming(subject.name, event_types):
-            raise NotPermitted(BLOCKED)
+            raise NotPermitted(refusal)
 
     def _as_administrator(self, operation: Operation, subject: Subject) -> bool:
         permission = ADMIN_PERMISSION_FOR.get(operation)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nakadi.access.permissions import Permissions, denied
 from nakadi.administration.features import Features
+from nakadi.catalog.dependents import Dependents
 from nakadi.catalog.event_types import EventTypes
 from nakadi.catalog.leftovers import Leftovers
 from nakadi.model.administration import Feature
@@ -23,6 +24,7 @@ class Deletion:
     permissions: Permissions
     features: Features
     leftovers: Leftovers
+    dependents: Dependents
 
     def delete(self, name: str, subject: Subject) -> None:
         """Delete an event type and its events. When this returns the name is free again."""
@@ -39,7 +41,7 @@ class Deletion:
     def _remove(self, name: str, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
         self._require_permission(event_type, subject)
-        self.event_types.remove(event_type)
+        self.event_types.remove(event_type, *self.dependents.released(event_type))
         return event_type
 
     def _require_permission(self, event_type: EventType, subject: Subject) -> None:
@@ -50,6 +52,7 @@ class Deletion:
 
     def _clear_away(self, event_type: EventType) -> None:
         """The event type is gone already; what cannot be cleared now is cleared by the next housekeeping."""
+        self.dependents.clear_up()
         try:
             self.leftovers.clear(event_type.id)
         except Fault:

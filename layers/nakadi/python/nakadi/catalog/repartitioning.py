@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from nakadi.access.permissions import Permissions
 from nakadi.administration.features import Features
+from nakadi.catalog.dependents import Dependents
 from nakadi.catalog.event_types import EventTypes
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, Statistics
@@ -19,21 +20,26 @@ class Repartitioning:
     permissions: Permissions
     features: Features
     logs: EventLogs
+    dependents: Dependents
     max_partitions: int
 
     def set_count(self, name: str, count: int, subject: Subject) -> None:
         """Have `count` partitions. Events stay where they are; the new partitions are empty."""
-        self.event_types.again_if_changed(lambda: self._set_count(name, count, subject))
+        grown = self.event_types.again_if_changed(lambda: self._set_count(name, count, subject))
+        # Also when there was nothing to do: whoever asked before may not have come this far.
+        self.dependents.grown(grown)
 
-    def _set_count(self, name: str, count: int, subject: Subject) -> None:
+    def _set_count(self, name: str, count: int, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
         self.permissions.require_administrator(Operation.ADMIN, event_type.resource, subject)
         self._check(count, event_type)
         self.features.require_writable()
-        if count > event_type.timeline.partitions:
-            timeline = event_type.timeline
-            self.logs.of(timeline.storage_id).add_partitions(timeline.topic, count)
-            self.event_types.replace(event_type, with_partitions(event_type, count))
+        if count == event_type.timeline.partitions:
+            return event_type
+        timeline = event_type.timeline
+        self.dependents.growing(event_type)
+        self.logs.of(timeline.storage_id).add_partitions(timeline.topic, count)
+        return self.event_types.replace(event_type, with_partitions(event_type, count))
 
     def _check(self, count: int, event_type: EventType) -> None:
         if count > self.max_partitions:

@@ -12,6 +12,7 @@ from nakadi.catalog.deletion import Deletion
 from nakadi.catalog.event_types import EventTypes
 from nakadi.catalog.repartitioning import Repartitioning
 from nakadi.catalog.update import Update
+from nakadi.http.attributes import attribute_parameter
 from nakadi.http.bodies import object_body
 from nakadi.http.drafts import event_type_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
@@ -20,7 +21,7 @@ from nakadi.http.views import event_type_view
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Attribute, Operation
 from nakadi.model.event_type import CleanupPolicy, EventType
-from nakadi.model.outcomes import Malformed, Violation, Violations
+from nakadi.model.outcomes import Violation, Violations
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class EventTypeDoors:
         ]
 
     def list(self, request: Request) -> Response:
-        application, writer = request.parameter("owning_application"), _writer(request)
+        application, writer = request.parameter("owning_application"), attribute_parameter(request, "writer")
         return json_response(
             [
                 event_type_view(each)
@@ -98,18 +99,6 @@ class EventTypeDoors:
         if self.features.is_on(Feature.RETURN_BODY_ON_CREATE_UPDATE_EVENT_TYPE):
             return json_response(event_type_view(event_type), status, warning)
         return empty_response(status, warning)
-
-
-def _writer(request: Request) -> Attribute | None:
-    text = request.parameter("writer")
-    if text is None:
-        return None
-    if not text:
-        raise Malformed("Authorization query is empty")
-    parts = text.split(":")
-    if len(parts) != 2 or not all(parts):
-        raise Malformed("Authorization format is incorrect. Should be data_type:value")
-    return Attribute(*parts)
 
 
 def _names_writer(event_type: EventType, writer: Attribute) -> bool:

@@ -1,0 +1,178 @@
+"""Subscriptions: the resource, its cursors, and how its streams are doing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from nakadi.access.permissions import Permissions
+from nakadi.administration.features import Features
+from nakadi.http.attributes import attribute_parameter
+from nakadi.http.bodies import object_body
+from nakadi.http.message import Request, Response, empty_response, json_response
+from nakadi.http.routing import Route
+from nakadi.http.subscriptions import (
+    committed_view,
+    listed_cursors,
+    results_view,
+    stats_view,
+    subscription_draft,
+    subscription_view,
+)
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import Operation
+from nakadi.model.coordination import Verdict
+from nakadi.model.outcomes import Malformed
+from nakadi.subscriptions.creation import Creation
+from nakadi.subscriptions.cursors import SubscriptionCursors
+from nakadi.subscriptions.deletion import Deletion
+from nakadi.subscriptions.listing import DEFAULT_LIMIT, NEW, Filters, Listing, Page
+from nakadi.subscriptions.repository import Subscriptions
+from nakadi.subscriptions.stats import Stats
+from nakadi.subscriptions.update import Update
+
+STREAM_ID = "X-Nakadi-StreamId"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionDoors:
+    subscriptions: Subscriptions
+    listing: Listing
+    creation: Creation
+    update: Update
+    deletion: Deletion
+    cursors: SubscriptionCursors
+    stats: Stats
+    permissions: Permissions
+    features: Features
+
+    def routes(self) -> list[Route]:
+        all_, one = "/subscriptions", "/subscriptions/{subscription_id}"
+        cursors = f"{one}/cursors"
+        return [
+            Route(method="GET", template=all_, handler=self.list, operation="list_subscriptions"),
+            Route(method="POST", template=all_, handler=self.create, operation="create_subscription"),
+            Route(method="GET", template=one, handler=self.get, operation="get_subscription"),
+            Route(method="PUT", template=one, handler=self.put, operation="update_subscription"),
+            Route(method="DELETE", template=one, handler=self.delete, operation="delete_subscription"),
+            Route(method="GET", template=cursors, handler=self.get_cursors, operation="get_subscription_cursors"),
+            Route(method="POST", template=cursors, handler=self.commit, operation="commit_subscription_cursors"),
+            Route(method="PATCH", template=cursors, handler=self.reset, operation="reset_subscription_cursors"),
+            Route(method="GET", template=f"{one}/stats", handler=self.get_stats, operation="get_subscription_stats"),
+        ]
+
+    # The resource
+
+    def list(self, request: Request) -> Response:
+        limit, offset = _limit(request), _offset(request)
+        filters, with_status = _filters(request), request.flag("show_status")
+        token = self._token(request, offset)
+        page = self.listing.page_at(filters, token, limit) if token else self.listing.page(filters, offset, limit)
+        items = [
+            subscription_view(each, self.stats.status(each, request.subject) if with_status else None)
+            for each in page.items
+        ]
+        return json_response({"items": items, "_links": dict(_links(page, filters, limit, with_status))})
+
+    def _token(self, request: Request, offset: int) -> str | None:
+        """Which page is asked for by token; None if pages are counted."""
+        by_token = offset == 0 and self.features.is_on(Feature.TOKEN_SUBSCRIPTIONS_ITERATION)
+        return request.parameter("token") or (NEW if by_token else None)
+
+    def create(self, request: Request) -> Response:
+        draft = subscription_draft(object_body(request))
+        subscription, is_new = self.creation.create(draft, request.subject)
+        location = f"/subscriptions/{subscription.id}"
+        if not is_new:
+            return json_response(subscription_view(subscription), 200, {"location": location})
+        headers = {"location": location, "content-location": location}
+        return json_response(subscription_view(subscription), 201, headers)
+
+    def get(self, request: Request) -> Response:
+        subscription = self.subscriptions.get(_id(request))
+        self.permissions.require(Operation.VIEW, subscription.resource, request.subject)
+        return json_response(subscription_view(subscription))
+
+    def put(self, request: Request) -> Response:
+        self.update.update(_id(request), subscription_draft(object_body(request)), request.subject)
+        return empty_response(204)
+
+    def delete(self, request: Request) -> Response:
+        self.deletion.delete(_id(request), request.subject)
+        return empty_response(204)
+
+    # Cursors
+
+    def get_cursors(self, request: Request) -> Response:
+        return json_response(committed_view(self.cursors.committed(_id(request), request.subject)))
+
+    def commit(self, request: Request) -> Response:
+        cursors, tokens = listed_cursors(object_body(request), with_tokens=True)
+        stream_id = request.headers.get(STREAM_ID.lower())
+        if stream_id is None:
+            raise Malformed(f"Required request header '{STREAM_ID}' is not present")
+        verdicts = self.cursors.commit(_id(request), stream_id, cursors, request.subject)
+        if all(each is Verdict.COMMITTED for each in verdicts):
+            return empty_response(204)
+        return json_response(results_view(cursors, tokens, verdicts))
+
+    def reset(self, request: Request) -> Response:
+        cursors, _ = listed_cursors(object_body(request), with_tokens=False)
+        self.cursors.reset(_id(request), cursors, request.subject)
+        return empty_response(204)
+
+    # Stats
+
+    def get_stats(self, request: Request) -> Response:
+        found = self.stats.of(_id(request), request.subject, with_lag=request.flag("show_time_lag"))
+        return json_response({"items": stats_view(found)})
+
+
+def _id(request: Request) -> str:
+    return request.path_parameters["subscription_id"]
+
+
+def _limit(request: Request) -> int:
+    limit = request.integer("limit", DEFAULT_LIMIT)
+    assert limit is not None
+    if not 1 <= limit <= 1000:
+        raise Malformed("'limit' parameter should have value between 1 and 1000")
+    return limit
+
+
+def _offset(request: Request) -> int:
+    offset = request.integer("offset", 0)
+    assert offset is not None
+    if offset < 0:
+        raise Malformed("'offset' parameter can't be lower than 0")
+    return offset
+
+
+def _filters(request: Request) -> Filters:
+    names = request.query.get("event_type", ())
+    listed = names[0].split(",") if len(names) == 1 else names
+    return Filters(
+        owning_application=request.parameter("owning_application"),
+        event_types=tuple(dict.fromkeys(name for name in listed if name)),
+        reader=attribute_parameter(request, "reader"),
+    )
+
+
+def _links(page: Page, filters: Filters, limit: int, with_status: bool) -> Iterator[tuple[str, dict[str, str]]]:
+    for name, place in (("prev", page.before), ("next", page.after)):
+        if place is not None:
+            yield name, {"href": f"/subscriptions?{urlencode(_query(place, filters, limit, with_status))}"}
+
+
+def _query(place: str | int, filters: Filters, limit: int, with_status: bool) -> list[tuple[str, str]]:
+    """The parameters of another page, in the order in which clients know them."""
+    query = [("event_type", each) for each in filters.event_types]
+    if filters.reader is not None:
+        query.append(("reader", str(filters.reader)))
+    if filters.owning_application is not None:
+        query.append(("owning_application", filters.owning_application))
+    if with_status:
+        query.append(("show_status", "true"))
+    query.append(("token" if isinstance(place, str) else "offset", str(place)))
+    return [*query, ("limit", str(limit))]

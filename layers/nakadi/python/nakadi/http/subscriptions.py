@@ -1,0 +1,162 @@
+"""Subscriptions and their cursors in JSON: what requests ask for, and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from nakadi.http.authorizations import authorization_draft
+from nakadi.http.bodies import Members, cannot_read
+from nakadi.http.views import View, attributes_view, timestamp
+from nakadi.model.authorization import Authorization
+from nakadi.model.coordination import Verdict
+from nakadi.model.cursor import Position
+from nakadi.model.outcomes import Violation, Violations
+from nakadi.model.subscription import (
+    EventTypePartition,
+    ReadFrom,
+    Subscription,
+    SubscriptionCursor,
+    SubscriptionCursorDraft,
+    SubscriptionDraft,
+)
+from nakadi.subscriptions.creation import cursors_of
+from nakadi.subscriptions.stats import EventTypeStats, PartitionStats
+from nakadi.subscriptions.violations import NOT_NULL, cursor_violations
+
+# Reading
+
+
+def subscription_draft(body: Members) -> SubscriptionDraft:
+    authorization = body.object("authorization")
+    given: dict[str, Any] = {}
+    if "consumer_group" in body:
+        given["consumer_group"] = body.text("consumer_group")
+    if "read_from" in body:
+        given["read_from"] = body.word("read_from", ReadFrom)
+    return SubscriptionDraft(
+        owning_application=body.text("owning_application"),
+        event_types=_event_types(body),
+        initial_cursors=tuple(cursor_draft(each) for each in body.objects("initial_cursors") or ()),
+        authorization=None if authorization is None else authorization_draft(authorization),
+        annotations=body.mapping("annotations"),
+        labels=body.mapping("labels"),
+        **given,
+    )
+
+
+def _event_types(body: Members) -> tuple[str, ...] | None:
+    """They are a set: in whatever order they come, and however often."""
+    if "event_types" not in body:
+        return None
+    names = body.texts("event_types")
+    if names is None:
+        raise cannot_read(None, "a list")
+    return tuple(sorted(set(names)))
+
+
+def cursor_draft(body: Members) -> SubscriptionCursorDraft:
+    return SubscriptionCursorDraft(body.text("event_type"), body.text("partition"), body.text("offset"))
+
+
+def listed_cursors(body: Members, *, with_tokens: bool) -> tuple[Sequence[SubscriptionCursor], Sequence[str]]:
+    """The cursors of a commit or a reset, and the tokens that they came with."""
+    items = body.objects("items")
+    if items is None:
+        raise Violations((Violation("items", NOT_NULL),))
+    listed = [cursor_draft(each) for each in items]
+    tokens = [each.text("cursor_token") for each in items]
+    found: list[Violation] = []
+    for index, (cursor, token) in enumerate(zip(listed, tokens, strict=True)):
+        path = f"items[{index}]"
+        found += cursor_violations(cursor, path)
+        if with_tokens and token is None:
+            found.append(Violation(f"{path}.cursor_token", NOT_NULL))
+    if found:
+        raise Violations(tuple(found))
+    return cursors_of(listed), [token or "" for token in tokens]
+
+
+# Writing
+
+
+def subscription_view(subscription: Subscription, status: Sequence[EventTypeStats] | None = None) -> View:
+    view: View = {
+        "owning_application": subscription.owning_application,
+        "event_types": subscription.event_types,
+        "consumer_group": subscription.consumer_group,
+        "read_from": subscription.read_from,
+        "initial_cursors": [_cursor_view(each) for each in subscription.initial_cursors],
+        "authorization": _authorization_view(subscription.authorization),
+        "annotations": subscription.annotations,
+        "labels": subscription.labels,
+        "id": subscription.id,
+        "created_at": timestamp(subscription.created_at),
+        "updated_at": timestamp(subscription.updated_at),
+    }
+    if status is not None:
+        view["status"] = stats_view(status)
+    return view
+
+
+def _authorization_view(authorization: Authorization | None) -> View | None:
+    if authorization is None:
+        return None
+    return {"admins": attributes_view(authorization.admins), "readers": attributes_view(authorization.readers)}
+
+
+def _cursor_view(cursor: SubscriptionCursor) -> View:
+    return {"event_type": cursor.event_type, "partition": cursor.partition, "offset": cursor.offset}
+
+
+def committed_view(committed: Sequence[tuple[EventTypePartition, Position]]) -> View:
+    return {
+        "items": [
+            {
+                "partition": place.partition,
+                "offset": str(position),
+                "event_type": place.event_type,
+                "cursor_token": str(uuid4()),
+            }
+            for place, position in committed
+        ]
+    }
+
+
+def results_view(
+    cursors: Sequence[SubscriptionCursor], tokens: Sequence[str], verdicts: Sequence[Verdict]
+) -> Mapping[str, Any]:
+    """What became of each cursor, which is told as it was sent."""
+    return {
+        "items": [
+            {
+                "cursor": {
+                    "partition": cursor.partition,
+                    "offset": cursor.offset,
+                    "event_type": cursor.event_type,
+                    "cursor_token": token,
+                },
+                "result": verdict,
+            }
+            for cursor, token, verdict in zip(cursors, tokens, verdicts, strict=True)
+        ]
+    }
+
+
+def stats_view(stats: Sequence[EventTypeStats]) -> list[View]:
+    return [
+        {"event_type": each.event_type, "partitions": [_partition_view(partition) for partition in each.partitions]}
+        for each in stats
+    ]
+
+
+def _partition_view(stats: PartitionStats) -> View:
+    view: View = {"partition": stats.partition, "state": stats.state, "stream_id": stats.stream_id}
+    optional = {
+        "unconsumed_events": stats.unconsumed,
+        "consumer_lag_seconds": stats.lag_seconds,
+        "assignment_type": stats.assignment_type,
+        "stalled": stats.stalled or None,
+    }
+    return view | {name: value for name, value in optional.items() if value is not None}

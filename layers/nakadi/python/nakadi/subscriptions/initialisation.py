@@ -1,0 +1,125 @@
+"""The first offsets of a subscription, and those of partitions that come later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nakadi.catalog.event_types import EventTypes
+from nakadi.cursors.conversion import CursorError
+from nakadi.cursors.service import Cursors
+from nakadi.model.coordination import Assignment, Entry
+from nakadi.model.cursor import Cursor, Position
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import TryLater
+from nakadi.model.subscription import EventTypePartition, ReadFrom, Subscription
+from nakadi.ports import MOST_PLACES, AssignmentChanged, Clock, Coordination
+
+Positions = Mapping[EventTypePartition, Position]
+
+# Far more than there can be writers at the same time.
+ATTEMPTS = 100
+
+BUSY = "Subscription is being changed by others, please repeat request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialisation:
+    event_types: EventTypes
+    cursors: Cursors
+    coordination: Coordination
+    clock: Clock
+
+    def initialised(self, subscription: Subscription) -> Assignment:
+        """The assignment, with an offset for every partition. What has one keeps it.
+
+        Raises `NotFound` if an event type of a subscription that was never streamed is gone.
+        """
+        assignment = self.coordination.assignment(subscription.id)
+        if assignment.initialised:
+            return assignment
+        event_types = [self.event_types.get(name) for name in subscription.event_types]
+        return self._until_done(subscription.id, self.first_positions(subscription, event_types), _is_initialised)
+
+    def extended(self, subscription: Subscription, event_type: EventType) -> tuple[Assignment, bool]:
+        """With entries for partitions that the event type has got meanwhile, and whether there were any.
+
+        Whatever `read_from` says, these are read from their beginning.
+        """
+        before = self.initialised(subscription)
+        positions = {
+            EventTypePartition(event_type.name, partition): Position(event_type.timeline.order, -1)
+            for partition in event_type.partitions
+        }
+        if _covers(before, positions):
+            return before, False
+        return self._until_done(subscription.id, positions, lambda found: _covers(found, positions)), True
+
+    def first_positions(self, subscription: Subscription, event_types: Iterable[EventType]) -> Positions:
+        return {
+            EventTypePartition(each.name, partition): position
+            for each in event_types
+            for partition, position in self._of(subscription, each).items()
+        }
+
+    def _of(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
+        match subscription.read_from:
+            case ReadFrom.END:
+                return self.cursors.newest(event_type)
+            case ReadFrom.BEGIN:
+                return self.cursors.beginning(event_type)
+            case ReadFrom.CURSORS:
+                return self._from_cursors(subscription, event_type)
+
+    def _from_cursors(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
+        """What the cursors mean. One whose timeline is gone means the oldest event, as one whose events are gone does;
+        partitions that were added since then are read from their beginning."""
+        view = self.cursors.at(event_type)
+        beginning = view.beginning()
+        positions = dict.fromkeys(event_type.partitions, Position(event_type.timeline.order, -1))
+        for each in subscription.initial_cursors:
+            if each.event_type == event_type.name and each.partition in positions:
+                try:
+                    positions[each.partition] = view.resolve(Cursor(each.partition, each.offset))
+                except CursorError:
+                    positions[each.partition] = beginning[each.partition]
+        return positions
+
+    def _until_done(self, subscription_id: str, positions: Positions, done: Callable[[Assignment], bool]) -> Assignment:
+        """Add what is missing, as much as fits a write at a time, whoever else is doing the same."""
+        for _ in range(ATTEMPTS):
+            old = self.coordination.assignment(subscription_id)
+            if done(old):
+                return old
+            new, added = with_added(old, positions)
+            try:
+                self.coordination.write(subscription_id, old, new, self.clock.now(), added)
+            except AssignmentChanged:
+                continue
+        raise TryLater(BUSY)
+
+
+def with_added(assignment: Assignment, positions: Positions) -> tuple[Assignment, Positions]:
+    """With entries for partitions that have none, as many as one write may add, and their positions.
+
+    With the last of them the subscription is initialised.
+    """
+    there = {entry.place for entry in assignment.entries}
+    missing = sorted((place for place in positions if place not in there), key=_in_order)
+    added: Sequence[EventTypePartition] = missing[:MOST_PLACES]
+    entries = (*assignment.entries, *(Entry(place) for place in added))
+    complete = len(added) == len(missing)
+    new = replace(assignment, entries=entries, initialised=assignment.initialised or complete)
+    return new, {place: positions[place] for place in added}
+
+
+def _in_order(place: EventTypePartition) -> tuple[str, int]:
+    return place.event_type, int(place.partition)
+
+
+def _is_initialised(assignment: Assignment) -> bool:
+    return assignment.initialised
+
+
+def _covers(assignment: Assignment, positions: Positions) -> bool:
+    return positions.keys() <= {entry.place for entry in assignment.entries}
