@@ -5,6 +5,7 @@ Parts are imported when they are first asked for, so that a process loads only w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,14 @@ if TYPE_CHECKING:
     from nakadi.streaming.streams import Streams
 
 
-def open_broker(settings: Settings, clock: Clock | None = None) -> Broker:
-    """Open what the settings name. The rest is made when it is first asked for."""
+AroundLog = Callable[[EventLog], EventLog]
+
+
+def open_broker(settings: Settings, clock: Clock | None = None, around_log: AroundLog = lambda log: log) -> Broker:
+    """Open what the settings name. The rest is made when it is first asked for.
+
+    `around_log` may put something of one's own around the event log, such as faults on demand.
+    """
     clock = clock or SystemClock()
     authenticate = authentication(settings, clock)
     registry = open_registry(settings.registry, clock)
@@ -57,7 +64,7 @@ def open_broker(settings: Settings, clock: Clock | None = None) -> Broker:
     except BaseException:
         registry.close()
         raise
-    return Broker(settings, clock, registry, Logs(event_log), authenticate)
+    return Broker(settings, clock, registry, Logs(around_log(event_log)), authenticate)
 
 
 class Logs:

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from nakadi.bootstrap import open_broker
+from nakadi.eventlogs.faults import Faults, FaultyLog
 from nakadi.local.housekeeper import Housekeeper
 from nakadi.local.serving import Serving
 from nakadi.settings import Settings
@@ -16,10 +17,14 @@ class Broker:
 
     Keywords are fields of `nakadi.settings.Settings`: `Broker(default_partitions=4)`. With
     `registry="sqlite:///path"` and `event_log="sqlite:///path"` what it learns is kept.
+
+    `faults` lets things go wrong on purpose, so that a client's handling of them can be tested:
+    `broker.faults.refuse(event_type="order.placed", partition="1", times=2)`.
     """
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
-        self._inside = open_broker(Settings(**settings))
+        self.faults = Faults(self._topics_of)
+        self._inside = open_broker(Settings(**settings), around_log=lambda log: FaultyLog(log, self.faults))
         try:
             self._serving = Serving(self._inside.application, host=host, port=port)
         except OSError:
@@ -33,6 +38,10 @@ class Broker:
         self._serving.close()
         self._housekeeper.close()
         self._inside.close()
+
+    def _topics_of(self, event_type: str) -> list[str]:
+        found = self._inside.event_types.find(event_type)
+        return [] if found is None else [timeline.topic for timeline in found.timelines]
 
     def __enter__(self) -> Self:
         return self
