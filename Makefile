@@ -16,6 +16,7 @@ help:
 	@echo 'make test [ARGS=tests/unit]        run the tests'
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make format                        put the formatting right'
+	@echo 'make bench                         measure everything, and draw it (a quarter of an hour)'
 	@echo 'make lock                          compile requirements/*.in anew'
 
 run: $(VENV)/.run
@@ -33,6 +34,17 @@ check: $(VENV)/.test
 format: $(VENV)/.test
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+BENCH := .cache/bench
+
+bench: $(VENV)/.test
+	@mkdir -p $(BENCH)
+	$(BIN)/python benchmarks/schemas.py
+	$(BIN)/python benchmarks/registry.py
+	$(BIN)/python benchmarks/publish.py --json $(BENCH)/publish.json
+	$(BIN)/python benchmarks/stream.py --json $(BENCH)/stream.json
+	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/plot.py $(BENCH)
 
 lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK) requirements/test.in -o requirements/test.txt
