@@ -13,12 +13,14 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -36,7 +38,8 @@ from nakadi.model.events import Fate, Record, Stored
 from nakadi.publishing.outcome import Verdict
 from nakadi.settings import Settings
 
-PARTITIONS = 8
+# By strategy; the first is what an event type gets that asks for nothing.
+PARTITIONS = {"random": 1, "hash": 8}
 TEXT = {"type": "string"}
 PRICE = {
     "type": "object",
@@ -102,10 +105,12 @@ def an_event(number: int) -> dict[str, Any]:
     }
 
 
-def register(broker: Broker, name: str, strategy: str) -> None:
-    statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": PARTITIONS, "write_parallelism": 1}
+def register(broker: Broker, strategy: str) -> None:
+    """Make an event type that is called like its partition strategy."""
+    partitions = PARTITIONS[strategy]
+    statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": partitions, "write_parallelism": 1}
     definition = {
-        "name": name,
+        "name": strategy,
         "owning_application": "bench",
         "category": "business",
         "enrichment_strategies": ["metadata_enrichment"],
@@ -149,17 +154,17 @@ SPELLINGS: Mapping[str, Callable[[Any], bytes]] = {
 def measure_cpu(seconds: float) -> Figures:
     broker = open_broker(Settings())
     figures: Figures = {}
-    for strategy in ("random", "hash"):
-        register(broker, strategy, strategy)
+    for strategy in PARTITIONS:
+        register(broker, strategy)
     for strategy, spelling, size in (
-        *((strategy, "compact", size) for strategy in ("random", "hash") for size in (1, 10, 100, 1000)),
+        *((strategy, "compact", size) for strategy in PARTITIONS for size in (1, 10, 100, 1000)),
         ("random", "pretty", 100),
         ("random", "escaped", 100),
     ):
         body = SPELLINGS[spelling]([an_event(number) for number in range(size)])
         publish = publishing(broker, strategy, body)
         # In turns, so that whatever else the machine does falls on both.
-        each, floor_each = in_turns(publish, lambda body=body: floor(body), seconds)
+        each, floor_each = in_turns(publish, partial(floor, body), seconds)
         ratio = each / floor_each
         figures[f"cpu_{strategy}_{spelling}_{size}"] = ratio
         print(
@@ -207,7 +212,8 @@ def once(call: Callable[[], object]) -> float:
 def serve_broker(listening: socket.socket, folder: str) -> None:
     url = f"sqlite:///{folder}/nakadi.db"
     broker = open_broker(Settings(registry=url, event_log=url))
-    register(broker, "bench", "hash")
+    for strategy in PARTITIONS:
+        register(broker, strategy)
     serve(listening, broker.application)
 
 
@@ -229,14 +235,26 @@ def serve(listening: socket.socket, application: Application) -> None:
         runner.run(forever())
 
 
+@dataclass(frozen=True)
+class Running:
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """What the process has used so far, all threads together."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def a_server(target: Callable[[socket.socket, str], None], folder: str) -> Any:
+def a_server(target: Callable[[socket.socket, str], None], folder: str) -> Iterator[Running]:
     with listen("127.0.0.1", 0) as listening:
         process = multiprocessing.get_context("fork").Process(target=target, args=(listening, folder), daemon=True)
         process.start()
         port = listening.getsockname()[1]
     try:
-        yield port
+        assert process.pid is not None
+        yield Running(port, process.pid)
     finally:
         process.terminate()
         process.join()
@@ -277,32 +295,34 @@ class Client(asyncio.Protocol):
         self._began = time.perf_counter()
         self._transport.write(self._load.requests[self._next % len(self._load.requests)])
         self._next += 1
+        self._load.sent += 1
 
 
 class Load:
-    """What the clients of one measurement share; what they see before `begin` does not count."""
+    """What the clients of one measurement share; what they see before it begins does not count."""
 
-    def __init__(self, clients: int, requests: Sequence[bytes], seconds: float, pace: float) -> None:
-        self.clients, self.requests, self.pace = clients, requests, pace
+    def __init__(self, clients: int, requests: Sequence[bytes], seconds: float, pace: float = 0.0) -> None:
+        self.clients, self.requests, self.seconds, self.pace = clients, requests, seconds, pace
+        self.name = requests[0].split(b"/")[2].decode()
         self.begin = time.perf_counter() + seconds / 4
         self.end = self.begin + seconds
         self.took: list[float] = []
+        self.sent = 0
         self.done = asyncio.Semaphore(0)
 
 
-async def published(port: int, clients: int, batch: int, seconds: float, pace: float = 0.0) -> list[float]:
-    load = Load(clients, [a_request(batch, number * batch) for number in range(50)], seconds, pace)
-    for number in range(clients):
-        made = Client(load, number)
-        await asyncio.get_running_loop().create_connection(lambda made=made: made, "127.0.0.1", port)
-    for _ in range(clients):
-        await load.done.acquire()
-    return sorted(load.took)
+async def published(port: int, load: Load) -> None:
+    for number in range(load.clients):
+        await asyncio.get_running_loop().create_connection(partial(Client, load, number), "127.0.0.1", port)
+    # A server that died would never answer.
+    async with asyncio.timeout(load.end - time.perf_counter() + 30):
+        for _ in range(load.clients):
+            await load.done.acquire()
 
 
-def a_request(batch: int, first: int) -> bytes:
+def a_request(name: str, batch: int, first: int) -> bytes:
     body = orjson.dumps([an_event(first + number) for number in range(batch)])
-    head = "POST /event-types/bench/events HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+    head = f"POST /event-types/{name}/events HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
     return f"{head}{len(body)}\r\n\r\n".encode() + body
 
 
@@ -313,27 +333,39 @@ def measure_http(seconds: float) -> Figures:
         a_server(serve_broker, folder) as broker,
         a_server(serve_floor, folder) as lowest,
     ):
-        for batch in (1, 100):
-            for clients in (1, 8, 64):
-                rate = told("broker", broker, clients, batch, seconds)
-                floor_rate = told("floor", lowest, clients, batch, seconds)
-                figures[f"http_{clients}_clients_{batch}_per_batch"] = rate / floor_rate
-                print(f"{'':8}{rate / floor_rate:.0%} of the floor")
-                if (clients, batch) == (64, 1):
-                    half = told("at half", broker, clients, batch, seconds, pace=2 * clients / rate)
-                    figures["http_half_rate"] = half
+        for name, partitions in PARTITIONS.items():
+            print(f"{name}, {partitions} partition(s)")
+            for batch in (1, 100):
+                requests = [a_request(name, batch, number * batch) for number in range(50)]
+                for clients in (1, 8, 64):
+                    rate = told("broker", broker, Load(clients, requests, seconds), batch, figures)
+                    floor_rate = told("floor", lowest, Load(clients, requests, seconds), batch, figures)
+                    figures[f"http_{name}_{clients}_clients_{batch}_per_batch_of_floor"] = rate / floor_rate
+                    print(f"{'':8}{rate / floor_rate:.0%} of the floor")
+                if batch == 1:
+                    told("at half", broker, Load(64, requests, seconds, pace=2 * 64 / rate), batch, figures)
     return figures
 
 
-def told(what: str, port: int, clients: int, batch: int, seconds: float, pace: float = 0.0) -> float:
-    """Measure, print, and give the requests per second."""
-    took = asyncio.run(published(port, clients, batch, seconds, pace))
-    rate = len(took) / seconds
+def told(what: str, server: Running, load: Load, batch: int, figures: Figures) -> float:
+    """Measure, print, note, and give the requests per second."""
+    before = server.cpu_seconds()
+    asyncio.run(published(server.port, load))
+    cpu = (server.cpu_seconds() - before) / load.sent * 1e6
+    took = sorted(load.took)
+    rate = len(took) / load.seconds
     middle, worst = took[len(took) // 2] * 1000, took[len(took) * 99 // 100] * 1000
     print(
-        f"{what:8}{clients:3} clients, {batch:3} per batch: {rate:6.0f} requests/s, {rate * batch:7.0f} events/s,"
-        f" p50 {middle:6.2f} ms, p99 {worst:6.2f} ms"
+        f"{what:8}{load.clients:3} clients, {batch:3} per batch: {rate:6.0f} requests/s, {rate * batch:7.0f} events/s,"
+        f" p50 {middle:6.2f} ms, p99 {worst:6.2f} ms, {cpu:5.0f} µs of CPU each"
     )
+    name = f"http_{load.name}_{what.replace(' ', '_')}_{load.clients}_clients_{batch}_per_batch"
+    figures |= {
+        f"{name}_requests_per_s": rate,
+        f"{name}_p50_ms": middle,
+        f"{name}_p99_ms": worst,
+        f"{name}_cpu_us": cpu,
+    }
     return rate
 
 

@@ -39,7 +39,9 @@ def segments(path: str) -> tuple[str, ...]:
 def value_at(event: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     value: Any = event
     for segment in path:
-        if not isinstance(value, dict) or segment not in value:
-            raise NoSuchField(segment)
-        value = value[segment]
+        try:
+            value = value[segment]
+        except (KeyError, TypeError):
+            # Only objects have names within; arrays, texts and all else cannot be asked for one.
+            raise NoSuchField(segment) from None
     return value
