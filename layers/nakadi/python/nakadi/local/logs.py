@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from datetime import UTC, datetime
 
 from nakadi.http.application import flow_of_this_request
-
-# Nothing logs tokens on purpose. This is for the day when one stands in the text of somebody's exception.
-SECRETS = re.compile(
-    r"(?P<said>\bauthorization['\"]?\s*[:=]\s*(?:b?['\"])?(?:bearer\s+|basic\s+)?)[^\s'\",;]+"
-    r"|(?P<scheme>\b(?:bearer|basic)\s+)[^\s'\",;]{6,}"
-    r"|\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*",
-    re.IGNORECASE,
-)
+from nakadi.redaction import without_secrets
 
 
 def set_up(*, json_lines: bool, level: str, access_log: bool) -> None:
@@ -26,10 +18,6 @@ def set_up(*, json_lines: bool, level: str, access_log: bool) -> None:
     logging.getLogger("nakadi.access").setLevel(logging.INFO if access_log else logging.WARNING)
     # It warns of every request that is not HTTP; the client is told, and that is enough.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-
-
-def without_secrets(text: str) -> str:
-    return SECRETS.sub(lambda found: f"{found['said'] or found['scheme'] or ''}***", text)
 
 
 class Readable(logging.Formatter):

@@ -1,0 +1,28 @@
+"""Who is asking: a bearer token becomes a subject, for the functions behind to trust."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from nakadi.authentication import tokens
+from nakadi.clock import SystemClock
+from nakadi.doorways.authorizer import Unauthorized, decision
+from nakadi.doorways.function import Function, Handle
+from nakadi.doorways.telling import Counts
+from nakadi.settings import Settings
+
+
+def opened(counts: Counts) -> Handle:
+    asked = tokens(Settings.from_env(os.environ), SystemClock())
+
+    def decide(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
+        try:
+            return decision(asked, event)
+        except Unauthorized:
+            counts.one("Refusals")
+            raise
+
+    return decide
+
+
+handler = Function("authorizer", opened)

@@ -1,0 +1,23 @@
+"""Counting the events of a shard for everybody, and keeping them in the archive."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import nakadi.registries.log_index_dynamodb  # noqa: F401  # loaded while the function starts
+from nakadi.doorways import log_indexer
+from nakadi.doorways.function import Function, Handle
+from nakadi.doorways.telling import Counts
+from nakadi.settings import Settings
+
+
+def opened(_counts: Counts) -> Handle:
+    indexer = log_indexer.opened(Settings.from_env(os.environ))
+
+    def index(event: Mapping[str, Any], _context: object) -> Mapping[str, Any]:
+        return log_indexer.indexed(indexer, event)
+
+    return index
+
+
+handler = Function("log_indexer", opened)

@@ -1,0 +1,76 @@
+"""What each function serves and which settings it reads: the deployment gives it these, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SCOPES = (
+    "scope_uid",
+    "scope_config_write",
+    "scope_event_type_write",
+    "scope_event_stream_read",
+    "scope_event_stream_write",
+)
+STORES = ("registry", "event_log", "cache_seconds")
+
+# Who asks was found out by the authorizer; whether they may is decided in every function.
+ASKED = ("auth", "auth_realms", "default_admin", "all_data_access", *SCOPES)
+
+TOKENS = (
+    "auth_jwks",
+    "auth_issuer",
+    "auth_audience",
+    "auth_algorithms",
+    "auth_leeway_seconds",
+    "auth_subject_claim",
+    "auth_attributes",
+)
+EVENT_TYPES = (
+    "default_partitions",
+    "max_partitions",
+    "retention_min_ms",
+    "retention_default_ms",
+    "retention_max_ms",
+)
+SUBSCRIPTIONS = ("coordination", "max_commit_timeout_seconds")
+
+# An event type goes with the subscriptions that may go with it.
+DELETABLE = ("deletable_subscription_owning_application", "deletable_subscription_consumer_group")
+
+# Whatever changes something can tell the audit log, whose events are published like others.
+AUDIT = (*EVENT_TYPES, "max_event_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    settings: frozenset[str]
+    areas: tuple[str, ...] = ()
+
+    @property
+    def variables(self) -> frozenset[str]:
+        return frozenset(f"NAKADI_{setting.upper()}" for setting in self.settings)
+
+
+def _needs(*settings: str, areas: tuple[str, ...] = ()) -> Needs:
+    return Needs(frozenset(settings), areas)
+
+
+NEEDS: Mapping[str, Needs] = {
+    "publish": _needs(*STORES, *ASKED, "max_event_bytes", areas=("publishing",)),
+    "event_types": _needs(
+        *STORES,
+        *ASKED,
+        *AUDIT,
+        *SUBSCRIPTIONS,
+        *DELETABLE,
+        "data_access_warning",
+        "compaction_warning",
+        areas=("event_types", "schemas", "timelines", "registry"),
+    ),
+    "cursors": _needs(*STORES, *ASKED, areas=("cursors",)),
+    "subscriptions": _needs(*STORES, *ASKED, *SUBSCRIPTIONS, "max_subscription_partitions", areas=("subscriptions",)),
+    "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "storages", "monitoring", "documentation")),
+    "authorizer": _needs(*TOKENS),
+    "housekeeping": _needs(*STORES, "auth", "default_admin", "all_data_access"),
+}

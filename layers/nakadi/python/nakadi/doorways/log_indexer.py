@@ -1,0 +1,80 @@
+"""The log indexer behind a Kinesis event source mapping: a batch of one shard's records in, what failed out.
+
+The mapping has a parallelization factor of 1 and reports batch item failures. A batch that cannot be indexed now is
+reported from its first record on that is not indexed yet, and comes again; what can never be read is set aside, and
+does not come again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse
+from aws_lambda_powertools.utilities.data_classes import KinesisStreamEvent
+from aws_lambda_powertools.utilities.data_classes.kinesis_stream_event import KinesisStreamRecord
+
+from nakadi.archive.stores import open_archive
+from nakadi.doorways.telling import NAMESPACE
+from nakadi.eventlogs.kinesis.indexing import Indexer, Outcome
+from nakadi.eventlogs.kinesis.opening import open_indexer
+from nakadi.eventlogs.kinesis.tally import Arrived
+from nakadi.model.log_index import Mark
+from nakadi.model.outcomes import Unavailable
+from nakadi.registries.log_indexes import open_log_index
+from nakadi.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def opened(settings: Settings) -> Indexer:
+    archive = open_archive(settings.archive) if settings.archive else None
+    return open_indexer(settings.event_log, open_log_index(settings.log_index), archive)
+
+
+def indexed(indexer: Indexer, event: Mapping[str, Any]) -> PartialItemFailureResponse:
+    """Index a batch, and tell where it has to go on."""
+    failures: list[str] = []
+    for shard, records in _by_shard(event).items():
+        try:
+            _tell(indexer.index(shard, records))
+        except Unavailable:
+            first = _first_left(indexer, shard, records)
+            log.warning("%s is indexed again from %s on", shard, first, exc_info=True)
+            failures.append(str(first))
+    return {"batchItemFailures": [{"itemIdentifier": sequence} for sequence in failures]}
+
+
+def _first_left(indexer: Indexer, shard: str, records: Sequence[Arrived]) -> int:
+    try:
+        done = indexer.progress(shard)
+    except Unavailable:
+        done = None
+    left = [record.mark.sequence for record in records if done is None or record.mark.sequence > done]
+    return left[0] if left else records[-1].mark.sequence
+
+
+def _by_shard(event: Mapping[str, Any]) -> Mapping[str, list[Arrived]]:
+    found: dict[str, list[Arrived]] = {}
+    for record in KinesisStreamEvent(dict(event)).records:
+        arrived = _arrived(record)
+        found.setdefault(arrived.mark.shard, []).append(arrived)
+    return found
+
+
+def _arrived(record: KinesisStreamRecord) -> Arrived:
+    shard = record.event_id.partition(":")[0]
+    content = record.kinesis
+    mark = Mark(shard, int(content.sequence_number))
+    at = round(content.approximate_arrival_timestamp * 1000)
+    return Arrived(mark, content.partition_key, at, content.data_as_bytes())
+
+
+def _tell(outcome: Outcome) -> None:
+    metrics = EphemeralMetrics(namespace=NAMESPACE, service="log_indexer")
+    metrics.add_metric("EventsIndexed", MetricUnit.Count, outcome.events)
+    metrics.add_metric("BytesIndexed", MetricUnit.Bytes, outcome.bytes)
+    metrics.add_metric("SetAside", MetricUnit.Count, len(outcome.set_aside))
+    metrics.flush_metrics()

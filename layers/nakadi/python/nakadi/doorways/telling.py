@@ -1,0 +1,68 @@
+"""What functions tell of themselves: lines of JSON, metrics in CloudWatch's embedded format, and traces."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from aws_lambda_powertools import Logger, Tracer
+from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+
+from nakadi.http.application import flow_of_this_request
+from nakadi.redaction import without_secrets
+
+NAMESPACE = "Nakadi"
+
+
+def logger() -> Logger:
+    """The logger of the package, above the loggers of its modules."""
+    made = Logger(service="nakadi", logger_formatter=Lines(use_rfc3339=True, serialize_stacktrace=False))
+    made.registered_handler.addFilter(_completed)
+    # The gateway keeps an access log of its own.
+    logging.getLogger("nakadi.access").setLevel(logging.WARNING)
+    return made
+
+
+def tracer(function: str) -> Tracer:
+    return Tracer(service=function, patch_modules=("botocore",))
+
+
+class Lines(LambdaPowertoolsFormatter):
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name for it
+        return without_secrets(super().formatException(ei))
+
+
+def _completed(record: logging.LogRecord) -> bool:
+    """Every line bears the flow id of its request, and no line a token."""
+    record.msg, record.args = without_secrets(record.getMessage()), None
+    flow_id = flow_of_this_request.get()
+    if flow_id:
+        record.flow_id = flow_id
+    return True
+
+
+class Counts:
+    """Metrics of a function. What differs from request to request is told beside them, for every dimension costs."""
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+
+    def answered(self, operation: str, status: int, seconds: float) -> None:
+        metrics = self._metrics()
+        metrics.add_metric("Answers", MetricUnit.Count, 1)
+        metrics.add_metric("Refusals", MetricUnit.Count, int(400 <= status < 500))
+        metrics.add_metric("Faults", MetricUnit.Count, int(status >= 500))
+        metrics.add_metric("Duration", MetricUnit.Milliseconds, round(seconds * 1000, 3))
+        metrics.add_metadata("operation", operation)
+        metrics.add_metadata("status", status)
+        metrics.add_metadata("flow_id", flow_of_this_request.get())
+        metrics.flush_metrics()
+
+    def one(self, name: str) -> None:
+        metrics = self._metrics()
+        metrics.add_metric(name, MetricUnit.Count, 1)
+        metrics.flush_metrics()
+
+    def _metrics(self) -> EphemeralMetrics:
+        return EphemeralMetrics(namespace=NAMESPACE, service=self._function)

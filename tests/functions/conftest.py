@@ -1,0 +1,75 @@
+"""AWS around the functions: tables, an environment, and a logger as new as the process would be."""
+
+import json
+import logging
+import sys
+
+import pytest
+
+from tests.support.aws import REGION, aws
+from tests.support.functions import Context, loaded, recorded
+from tests.support.tokens import Issuer
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """What the deployment gives to functions; events are kept in a file for as long as a test takes."""
+    for name, value in {
+        "AWS_DEFAULT_REGION": REGION,
+        "NAKADI_REGISTRY": "dynamodb://live",
+        "NAKADI_EVENT_LOG": f"sqlite:///{tmp_path / 'events.db'}",
+        "NAKADI_COORDINATION": f"sqlite:///{tmp_path / 'coordination.db'}",
+        "NAKADI_AUTH": "gateway",
+        "NAKADI_DEFAULT_ADMIN": "user=the-admin",
+        "NAKADI_CACHE_SECONDS": "0",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.fixture
+def issuer(tmp_path, environment):
+    issuer = Issuer(tmp_path)
+    for name, value in issuer.settings.items():
+        if name.startswith("auth_"):
+            environment.setenv(f"NAKADI_{name.upper()}", value)
+    return issuer
+
+
+@pytest.fixture
+def world(environment):  # noqa: ARG001  # the functions find it there
+    with aws() as opened:
+        opened.made_tables("live")
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def new_logger():
+    """A process has one logger; tests have one process and many functions."""
+    yield
+    logger = logging.getLogger("nakadi")
+    logger.handlers.clear()
+    vars(logger).pop("init", None)
+    vars(logger).pop("powertools_handler", None)
+
+
+class Lambda:
+    """Functions, each with the execution environment that its first invocation makes."""
+
+    def __init__(self):
+        self._handlers = {}
+
+    def invoke(self, name, event):
+        if name not in self._handlers:
+            self._handlers[name] = loaded(name).handler
+        event = recorded(event) if isinstance(event, str) else event
+        for handler in logging.getLogger("nakadi").handlers:
+            handler.setStream(sys.stdout)
+        answer = self._handlers[name](event, Context())
+        json.dumps(answer)
+        return answer
+
+
+@pytest.fixture
+def functions(world):  # noqa: ARG001  # they are invoked inside it
+    return Lambda()

@@ -1,0 +1,201 @@
+"""The functions behind API Gateway, by recorded invocations."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.aws import no_connection, refused
+from tests.support.functions import ROOT, recorded
+
+
+@pytest.fixture
+def event_type(functions):
+    answer = functions.invoke("event_types", "apigateway/create_event_type")
+    assert answer["statusCode"] == 201
+    return "shop.order-placed"
+
+
+def lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.usefixtures("event_type")
+@pytest.mark.parametrize(
+    ("function", "event", "status"),
+    [
+        ("publish", "publish_batch", 200),
+        ("publish", "publish_gzip_batch", 200),
+        ("event_types", "read_event_type_without_token", 401),
+        ("event_types", "create_event_type", 409),
+        ("cursors", "shift_cursors", 200),
+        ("subscriptions", "list_subscriptions_by_event_types", 401),
+        ("admin", "switch_feature", 204),
+        ("admin", "console_test_invocation", 200),
+    ],
+)
+def test_invocations_are_answered(functions, function, event, status):
+    """Each function answers what the gateway sends to it, as the broker on one machine would. (R38)"""
+    answer = functions.invoke(function, f"apigateway/{event}")
+
+    assert answer["statusCode"] == status
+    assert answer["multiValueHeaders"]["x-flow-id"]
+
+
+@pytest.mark.usefixtures("event_type")
+def test_functions_share_what_they_know(functions):
+    """What one function writes, another finds: an event type in the tables, its events in the log."""
+    assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
+
+    shifted = recorded("apigateway/shift_cursors")
+    shifted["body"] = '[{"partition": "0", "offset": "BEGIN", "shift": 2}]'
+    answer = functions.invoke("cursors", shifted)
+
+    assert answer["statusCode"] == 200
+    assert json.loads(answer["body"])[0]["offset"].endswith("000000000000000001")
+
+
+@pytest.mark.parametrize(
+    ("function", "event"),
+    [("publish", "create_event_type"), ("cursors", "switch_feature"), ("admin", "publish_batch")],
+)
+def test_a_function_has_its_own_routes_only(functions, function, event):
+    """What belongs to another function is not there."""
+    assert functions.invoke(function, f"apigateway/{event}")["statusCode"] == 404
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"scopes": "uid"}, 403),
+        ({"scopes": "nakadi.event_stream.write", "realm": "/customers"}, 403),
+        (None, 401),
+    ],
+)
+def test_the_authorizers_word_is_taken_and_no_other(functions, environment, event_type, change, status):
+    """Subject, scopes and realm are those that the authorizer found; without its word nobody is let in. (R43)"""
+    assert event_type
+    environment.setenv("NAKADI_AUTH_REALMS", "/employees")
+    event = recorded("apigateway/publish_batch")
+    if change is None:
+        del event["requestContext"]["authorizer"]
+    else:
+        event["requestContext"]["authorizer"] |= change
+
+    assert functions.invoke("publish", event)["statusCode"] == status
+
+
+def test_the_registrys_absence_is_a_503(functions, world, event_type):
+    """When DynamoDB does not answer, the client is told to come back, and nothing is published."""
+    assert event_type
+    functions.invoke("publish", "apigateway/publish_batch")
+    world.goes_wrong("GetItem", refused("AccessDeniedException"))
+
+    answer = functions.invoke("publish", "apigateway/publish_batch")
+
+    assert answer["statusCode"] == 503
+    assert answer["multiValueHeaders"]["retry-after"] == ["1"]
+
+
+def test_the_next_invocation_tries_again_what_failed_to_open(functions, environment):
+    """An execution environment that could not be opened is not lost for good."""
+    environment.setenv("NAKADI_AUTH", "perhaps")
+    with pytest.raises(Exception, match="NAKADI_AUTH"):
+        functions.invoke("admin", "apigateway/console_test_invocation")
+    environment.setenv("NAKADI_AUTH", "off")
+
+    assert functions.invoke("admin", "apigateway/console_test_invocation")["statusCode"] == 200
+
+
+def test_a_broker_is_opened_once(functions, world, event_type):
+    """The first invocation opens the broker; those that follow find it open, and ask the registry little."""
+    assert event_type
+    functions.invoke("publish", "apigateway/publish_batch")
+    world.calls.clear()
+    functions.invoke("publish", "apigateway/publish_batch")
+
+    assert set(world.calls) <= {"GetItem"}
+
+
+@pytest.mark.usefixtures("event_type")
+class TestTelling:
+    def test_metrics_are_told_in_the_embedded_format(self, functions, capsys):
+        """Every answer is counted and timed for CloudWatch, with the function as the only dimension."""
+        capsys.readouterr()
+        functions.invoke("publish", "apigateway/publish_batch")
+        (told,) = [line for line in lines(capsys) if "_aws" in line]
+
+        (metrics,) = told["_aws"]["CloudWatchMetrics"]
+        assert metrics["Namespace"] == "Nakadi"
+        assert metrics["Dimensions"] == [["service"]]
+        assert (told["service"], told["Answers"], told["Faults"], told["Refusals"]) == ("publish", [1], [0], [0])
+        assert told["Duration"][0] > 0
+        assert (told["operation"], told["status"], told["flow_id"]) == ("publish_events", 200, "checkout-4711")
+
+    def test_every_line_bears_the_flow_id(self, functions, world, capsys):
+        """What a function logs while it answers bears the request's flow id and the function's name. (R38)"""
+        capsys.readouterr()
+        world.goes_wrong("GetItem", refused("AccessDeniedException"))
+        functions.invoke("publish", "apigateway/publish_batch")
+        told = [line for line in lines(capsys) if "_aws" not in line]
+
+        assert told
+        assert all(line["flow_id"] == "checkout-4711" for line in told)
+        assert all(line["function_name"] == "nakadi-live-function" for line in told)
+        assert told[0]["level"] == "ERROR"
+        assert "Unavailable" in told[0]["exception"]
+
+    def test_no_line_says_a_token(self, functions, world, capsys, monkeypatch):
+        """A token that gets into the text of an error does not get into the log."""
+        secret = "Bearer eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl"
+        capsys.readouterr()
+        functions.invoke("publish", "apigateway/publish_batch")
+
+        def fails(*_, **__):
+            raise RuntimeError(f"cannot send Authorization: {secret}")
+
+        monkeypatch.setattr("nakadi.publishing.pipeline.Publisher.publish", fails)
+        assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 500
+        out = capsys.readouterr().out
+
+        assert "cannot send" in out
+        assert "eyJ" not in out
+        assert world.calls
+
+    def test_faults_are_counted(self, functions, world, capsys):
+        """An answer of ours that is nobody's fault but ours counts as one."""
+        capsys.readouterr()
+        world.goes_wrong("GetItem", *[no_connection] * 4)
+        functions.invoke("publish", "apigateway/publish_batch")
+        (told,) = [line for line in lines(capsys) if "_aws" in line]
+
+        assert (told["Faults"], told["Refusals"]) == ([1], [0])
+
+
+def test_traces_go_to_the_daemon(tmp_path):
+    """In Lambda, an invocation is a part of the trace that its caller began."""
+    program = """
+import json, sys
+from tests.support.functions import Context, loaded, recorded
+assert loaded("admin").handler(recorded("apigateway/console_test_invocation"), Context())["statusCode"] == 200
+"""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(("127.0.0.1", 0))
+        daemon.settimeout(10)
+        environment = {
+            "LAMBDA_TASK_ROOT": str(tmp_path),
+            "_X_AMZN_TRACE_ID": "Root=1-6740f2b1-5c1d9e0a7b3f4c2d8e6a9b01;Parent=53995c3f42cd8ad8;Sampled=1",
+            "AWS_XRAY_DAEMON_ADDRESS": f"127.0.0.1:{daemon.getsockname()[1]}",
+            "PYTHONPATH": f"{ROOT / 'layers/nakadi/python'}:{ROOT}",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        trace = json.loads(daemon.recv(65_536).decode().partition("\n")[2])
+
+    assert trace["trace_id"] == "1-6740f2b1-5c1d9e0a7b3f4c2d8e6a9b01"
+    assert trace["annotations"] == {"ColdStart": True, "Service": "admin"}
+    assert "OK" not in json.dumps(trace.get("metadata", {}))

@@ -1,0 +1,257 @@
+"""The log indexer: whatever batches Lambda makes of a shard, and however often they come, the result is the same."""
+
+import base64
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import boto3
+import pytest
+
+from nakadi.archive import members
+from nakadi.archive.stores import open_archive
+from nakadi.clock import SystemClock
+from nakadi.eventlogs import Beside, open_event_log
+from nakadi.eventlogs.kinesis import envelopes
+from nakadi.eventlogs.kinesis.stream import milliseconds
+from nakadi.model.events import Record
+from nakadi.registries.log_indexes import open_log_index
+from tests.support.aws import REGION, broken_before, no_answer_after, no_answer_before
+from tests.support.kinesis import ON_MOTO, made_stream
+
+INDEX = f"dynamodb://live?region={REGION}"
+ARCHIVE = f"s3://archive/events?region={REGION}"
+TOPIC = "orders"
+PARTITIONS = 3
+
+
+class Shards:
+    """A stream with events, and its records as Lambda hands them to the function."""
+
+    def __init__(self, world, monkeypatch):
+        self.world = world
+        self.client = boto3.client("kinesis", region_name=REGION)
+        self.stream = made_stream(self.client, shards=1)
+        self.s3 = boto3.client("s3", region_name=REGION)
+        self.s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
+        self.url = ON_MOTO.format(stream=self.stream)
+        self.index = open_log_index(INDEX)
+        self.index.create_topic(TOPIC, PARTITIONS)
+        for name, value in {"EVENT_LOG": self.url, "LOG_INDEX": INDEX, "ARCHIVE": ARCHIVE}.items():
+            monkeypatch.setenv(f"NAKADI_{name}", value)
+
+    def a_log(self):
+        beside = Beside(index=lambda: open_log_index(INDEX), archive=lambda: open_archive(ARCHIVE))
+        return open_event_log(self.url, SystemClock(), beside)
+
+    def publish(self, count: int) -> None:
+        log = self.a_log()
+        for number in range(count):
+            log.append(TOPIC, {number % PARTITIONS: [Record(b'{"n":%d,"m":%d}' % (number, more)) for more in range(2)]})
+        log.close()
+
+    def put(self, data: bytes, key: str = f"{TOPIC}/0") -> None:
+        self.client.put_record(StreamName=self.stream, Data=data, PartitionKey=key, ExplicitHashKey="0")
+
+    def event(self, first: int = 0, last: int | None = None) -> dict:
+        """Some of the shard's records as an invocation."""
+        [shard] = self.client.list_shards(StreamName=self.stream)["Shards"]
+        iterator = self.client.get_shard_iterator(
+            StreamName=self.stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        records = self.client.get_records(ShardIterator=iterator)["Records"]
+        return {"Records": [as_lambda_has_it(shard["ShardId"], record) for record in records[first:last]]}
+
+    def indexed(self) -> dict:
+        """What there is of each partition: how far it is counted, and the events in the archive that its segments name."""
+        heads = self.index.heads([(TOPIC, partition) for partition in range(PARTITIONS)])
+        store = open_archive(ARCHIVE)
+        found = {}
+        for partition in range(PARTITIONS):
+            segments = self.index.segments(TOPIC, partition, 0, 1000)
+            events = [event for each in segments for event in members.events_in(store.get(each.archived))]
+            found[partition] = (
+                heads[TOPIC, partition].counted.next,
+                [(event.offset, event.record.value) for event in events],
+            )
+        return found
+
+    def objects(self, prefix: str) -> list[str]:
+        listed = self.s3.list_objects_v2(Bucket="archive", Prefix=f"events/{prefix}")
+        return [each["Key"] for each in listed.get("Contents", [])]
+
+
+def as_lambda_has_it(shard: str, record: dict) -> dict:
+    return {
+        "eventID": f"{shard}:{record['SequenceNumber']}",
+        "eventSource": "aws:kinesis",
+        "eventName": "aws:kinesis:record",
+        "eventVersion": "1.0",
+        "awsRegion": REGION,
+        "kinesis": {
+            "kinesisSchemaVersion": "1.0",
+            "partitionKey": record["PartitionKey"],
+            "sequenceNumber": record["SequenceNumber"],
+            "data": base64.b64encode(record["Data"]).decode(),
+            "approximateArrivalTimestamp": milliseconds(record["ApproximateArrivalTimestamp"]) / 1000,
+        },
+    }
+
+
+def expected(count: int) -> dict:
+    values = {partition: [] for partition in range(PARTITIONS)}
+    for number in range(count):
+        values[number % PARTITIONS] += [b'{"n":%d,"m":%d}' % (number, more) for more in range(2)]
+    return {partition: (len(found), list(enumerate(found))) for partition, found in values.items()}
+
+
+NOTHING_FAILED = {"batchItemFailures": []}
+
+
+@pytest.fixture
+def shards(functions, world, monkeypatch):  # noqa: ARG001  # functions bring the world about
+    return Shards(world, monkeypatch)
+
+
+def test_a_batch_is_counted_and_archived(functions, shards):
+    """Every event of a batch has its offset in the index, and is in the archive object of the batch."""
+    shards.publish(12)
+    assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
+    assert shards.indexed() == expected(12)
+    assert len(shards.objects("log/")) == 1
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        pytest.param([(0, 12), (0, 12)], id="redelivered"),
+        pytest.param([(0, 12), (0, 6), (6, 12)], id="redelivered in halves"),
+        pytest.param([(0, 3), (3, 6), (6, 9), (9, 12)], id="bisected"),
+        pytest.param([(6, 12), (0, 6)], id="the second half first"),
+        pytest.param([(0, 4), (8, 12), (4, 8)], id="the middle last"),
+        pytest.param([(11, 12)], id="the last record alone"),
+        pytest.param([(0, 8), (4, 12)], id="overlapping"),
+    ],
+)
+def test_the_same_comes_of_every_order(functions, shards, cuts):
+    """Redelivered, bisected, overlapping and reordered batches leave what one batch leaves: nothing twice, no gap."""
+    shards.publish(12)
+    for first, last in cuts:
+        assert functions.invoke("log_indexer", shards.event(first, last)) == NOTHING_FAILED
+    assert shards.indexed() == expected(12)
+
+
+def test_batches_at_the_same_time_count_once(functions, shards):
+    """Several invocations with the same and with overlapping records end in what one of them alone would leave."""
+    shards.publish(30)
+    functions.invoke("log_indexer", shards.event(0, 1))
+    batches = [shards.event(random.randrange(0, 15), random.randrange(15, 30) + 1) for _ in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        answers = list(threads.map(lambda batch: functions.invoke("log_indexer", batch), batches))
+    for batch, answer in zip(batches, answers, strict=True):
+        if answer != NOTHING_FAILED:
+            assert functions.invoke("log_indexer", batch) == NOTHING_FAILED
+    functions.invoke("log_indexer", shards.event())
+    assert shards.indexed() == expected(30)
+
+
+POISON = [
+    pytest.param(b"what is this?", f"{TOPIC}/0", id="no record of ours"),
+    pytest.param(b"", f"{TOPIC}/0", id="nothing"),
+    pytest.param(envelopes.whole(1, 0, b"nf\x01\x00"), "no place", id="no partition"),
+    pytest.param(envelopes.whole(1, 0, b"nf\x01\x00"), "unknown/0", id="an unknown topic"),
+]
+
+
+@pytest.mark.parametrize(("data", "key"), POISON)
+def test_what_is_not_ours_does_not_stop_the_shard(functions, shards, data, key):
+    """A record that is no event of ours takes no offset, and everything around it is indexed."""
+    shards.publish(3)
+    if not data:
+        data = b"\x00"
+    shards.put(data, key)
+    shards.publish(9)
+    assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
+    found = shards.indexed()
+    assert {partition: counted for partition, (counted, _) in found.items()} == {0: 8, 1: 8, 2: 8}
+    log = shards.a_log()
+    assert log.bounds(TOPIC, [0])[0].next == 8
+    log.close()
+
+
+def test_what_cannot_be_read_is_set_aside_and_told(functions, shards, capsys):
+    """A damaged frame keeps its numbers for all readers; its bytes are set aside, and a metric tells of it."""
+    shards.publish(3)
+    shards.put(envelopes.whole(5, 0, b"nf\x01\x02 not what it was"))
+    shards.put(b"what is this?")
+    shards.publish(3)
+    capsys.readouterr()
+    assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["SetAside"] for line in told if "SetAside" in line] == [[2]]
+    assert len(shards.objects("set-aside/")) == 2
+    log = shards.a_log()
+    found = log.read(TOPIC, 0, 0)
+    log.close()
+    assert [event.offset for event in found.events] == [0, 1, 7, 8]
+    assert shards.indexed()[0][0] == 9
+
+
+@pytest.mark.parametrize(
+    ("operation", "fault"),
+    [
+        ("TransactWriteItems", broken_before),
+        ("TransactWriteItems", no_answer_after),
+        ("PutItem", no_answer_after),
+        ("BatchGetItem", no_answer_before),
+        ("GetRecords", broken_before),
+        ("GetShardIterator", no_answer_before),
+    ],
+)
+def test_a_fault_in_between_changes_nothing(functions, shards, operation, fault):
+    """A call that fails, before or after its effect, is made good: by another attempt or by the next delivery."""
+    shards.publish(12)
+    functions.invoke("log_indexer", shards.event(0, 2))
+    shards.world.goes_wrong(operation, fault)
+    for _ in range(2):
+        functions.invoke("log_indexer", shards.event())
+    assert shards.indexed() == expected(12)
+
+
+def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(functions, shards):
+    """While the index is out of order, the batch is reported from its first record on that is not indexed."""
+    shards.publish(6)
+    functions.invoke("log_indexer", shards.event(0, 2))
+    event = shards.event()
+    shards.world.goes_wrong("TransactWriteItems", *[broken_before] * 4)
+    answer = functions.invoke("log_indexer", event)
+    assert answer == {"batchItemFailures": [{"itemIdentifier": event["Records"][2]["kinesis"]["sequenceNumber"]}]}
+    assert functions.invoke("log_indexer", event) == NOTHING_FAILED
+    assert shards.indexed() == expected(6)
+
+
+def test_a_long_frame_that_came_in_several_batches_is_one(functions, shards):
+    """An append of several records is counted when its last one comes, also when they are in different batches."""
+    stored = {"n": "".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=4000))}
+    log = open_event_log(
+        f"{shards.url}&record_bytes=1000",
+        SystemClock(),
+        Beside(index=lambda: open_log_index(INDEX), archive=lambda: open_archive(ARCHIVE)),
+    )
+    log.append(TOPIC, {0: [Record(json.dumps(stored).encode())]})
+    log.close()
+    records = len(shards.event()["Records"])
+    assert records > 2
+    for number in range(records):
+        assert shards.indexed()[0] == (0, [])
+        functions.invoke("log_indexer", shards.event(number, number + 1))
+    assert shards.indexed()[0] == (1, [(0, json.dumps(stored).encode())])
+
+
+def test_events_of_deleted_topics_are_passed_over(functions, shards):
+    """What was published to a topic that is deleted meanwhile is neither counted nor archived."""
+    shards.publish(6)
+    shards.index.delete_topic(TOPIC)
+    assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
+    assert shards.objects("log/") == []
+    assert shards.index.heads([(TOPIC, 0)])[TOPIC, 0].revision == 0

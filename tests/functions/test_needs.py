@@ -1,0 +1,112 @@
+"""What functions need, and what they do without."""
+
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+
+from functions.needs import NEEDS
+from nakadi.areas import AREAS
+from nakadi.settings import Settings
+from tests.support.functions import ROOT, Context, loaded, recorded
+
+INVOCATIONS = {
+    "publish": ["apigateway/publish_batch"],
+    "event_types": ["apigateway/create_event_type", "apigateway/delete_event_type"],
+    "cursors": ["apigateway/shift_cursors"],
+    "subscriptions": ["apigateway/list_subscriptions_by_event_types"],
+    "admin": ["apigateway/switch_feature"],
+    "authorizer": ["authorizer/token"],
+    "housekeeping": ["schedule/housekeeping"],
+}
+
+
+class Watched:
+    """Settings that notice what is read of them."""
+
+    def __init__(self, settings):
+        self._settings = settings
+        self.read = set()
+
+    def __getattr__(self, name):
+        self.read.add(name)
+        return getattr(self._settings, name)
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatch):
+    """The deployment gives a function every setting that it reads, and none that it does not."""
+    if name == "housekeeping":
+        monkeypatch.delenv("NAKADI_AUTH")
+    settings = Watched(Settings.from_env({}))
+    from_env = Settings.from_env
+
+    def watched(_, environ):
+        settings._settings = from_env(environ)
+        return settings
+
+    monkeypatch.setattr(Settings, "from_env", classmethod(watched))
+    handler = loaded(name).handler
+    for event in INVOCATIONS[name]:
+        handler(recorded(event) | {"authorizationToken": f"Bearer {issuer.token()}"}, Context())
+
+    assert settings.read - ({"auth"} - NEEDS[name].settings) == NEEDS[name].settings
+
+
+def test_every_function_is_known():
+    """Every folder of functions is in the table, with settings that exist."""
+    folders = {path.parent.name for path in (ROOT / "functions").glob("*/handler.py")}
+
+    assert folders == set(NEEDS)
+    assert {setting for needs in NEEDS.values() for setting in needs.settings} <= {
+        each.name for each in fields(Settings)
+    }
+
+
+def test_every_area_but_the_streams_has_one_function():
+    """Functions serve the whole API between them, nothing twice; streams are too long for a function."""
+    served = [area for needs in NEEDS.values() for area in needs.areas]
+
+    assert sorted(served) == sorted(set(AREAS) - {"streams"})
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_handler_serves_its_areas(name):
+    """The table says of a function what its handler says."""
+    assert loaded(name).handler.areas == NEEDS[name].areas
+
+
+UNUSED = {
+    "publish": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.catalog.creation", "nakadi.cursors", "jwt"],
+    "event_types": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.cursors", "jwt"],
+    "cursors": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "nakadi.catalog.creation", "jwt"],
+    "subscriptions": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "jwt"],
+    "admin": ["nakadi.streaming", "nakadi.cursors", "jwt"],
+    "authorizer": ["pynamodb", "nakadi.bootstrap", "nakadi.publishing", "nakadi.catalog", "nakadi.schemas"],
+    "housekeeping": ["nakadi.streaming", "nakadi.publishing", "nakadi.schemas", "jwt"],
+}
+EVERYWHERE = ["asyncio", "boto3", "uvicorn", "nakadi.local", "jsonschema"]
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_importing_a_handler_does_nothing_but_import(name):
+    """Nothing is opened, asked or started at import, without any setting, and nothing is loaded that is not used."""
+    probe = f"""
+import socket, sys, threading
+sys.path[:0] = [{str(ROOT / "layers/nakadi/python")!r}, {str(ROOT / "functions" / name)!r}]
+def refuse(*_, **__):
+    raise AssertionError("work at import")
+socket.socket.__init__ = threading.Thread.start = refuse
+import handler
+assert handler.handler._handle is None
+print(*sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin"}
+    )
+
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
+    assert {module for module in [*UNUSED[name], *EVERYWHERE] if module in modules} == set()
