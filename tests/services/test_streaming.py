@@ -1,0 +1,213 @@
+"""The streaming service as its container starts it: a process, its environment, a load balancer's view of it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+from tests.support.open_stream import OpenStream
+from tests.support.processes import ENVIRONMENT
+from tests.support.tokens import AUDIENCE, ISSUER, Issuer
+
+ROOT = Path(__file__).parents[2]
+NAME = "measured.thing"
+EVENT_TYPE = {
+    "name": NAME,
+    "owning_application": "me",
+    "category": "undefined",
+    "schema": {"type": "json_schema", "schema": "{}"},
+}
+FROM_THE_BEGINNING = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])}
+
+
+class Service:
+    def __init__(self, process):
+        self.process = process
+        line = process.stdout.readline()
+        assert line.startswith("Streaming on port "), process.stderr.read()
+        self.url = f"http://127.0.0.1:{line.split()[-1]}"
+
+    def end(self, how=signal.SIGTERM):
+        """End it, and return its exit code and what it wrote to stderr."""
+        self.process.send_signal(how)
+        _, said = self.process.communicate(timeout=15)
+        return self.process.returncode, said
+
+
+@contextmanager
+def started(environment, *arguments):
+    process = process_of(environment, *arguments)
+    try:
+        yield Service(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def process_of(environment, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "services.streaming", "--port=0", *arguments],
+        cwd=ROOT,
+        env={**ENVIRONMENT, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Where both the broker and the service find everything."""
+    url = f"sqlite:///{tmp_path / 'nakadi.db'}"
+    return {"registry": url, "event_log": url}
+
+
+@pytest.fixture
+def broker(kept):
+    """What the functions are on AWS: who registers event types and publishes."""
+    with Broker(**kept) as broker:
+        assert httpx.post(f"{broker.url}/event-types", json=EVENT_TYPE).status_code == 201
+        yield broker
+
+
+def variables(settings, **more):
+    return {f"NAKADI_{name.upper()}": value for name, value in {**settings, **more}.items()}
+
+
+def published(broker, *numbers):
+    answer = httpx.post(f"{broker.url}/event-types/{NAME}/events", json=[{"n": number} for number in numbers])
+    assert answer.status_code == 200
+
+
+def numbers_in(line):
+    return [event["n"] for event in line.get("events", [])]
+
+
+def test_a_load_balancer_sees_that_it_is_well(kept):
+    """The health endpoint answers without a token, and SIGTERM ends an idle service at once and without a trace."""
+    with started(variables(kept)) as service:
+        answer = httpx.get(f"{service.url}/health")
+        began = time.monotonic()
+
+        assert (answer.status_code, answer.text) == (200, "OK")
+        assert service.end() == (0, "")
+        assert time.monotonic() - began < 2
+
+
+def test_events_come_as_they_are_published(broker, kept):
+    """What another process publishes is streamed, what was there before as well."""
+    published(broker, 1, 2)
+    with (
+        started(variables(kept)) as service,
+        OpenStream(service.url, f"/event-types/{NAME}/events?batch_limit=2", FROM_THE_BEGINNING) as stream,
+    ):
+        before = json.loads(stream.line())
+        published(broker, 3, 4)
+        after = json.loads(stream.line())
+
+    assert stream.status == 200
+    assert [numbers_in(before), numbers_in(after)] == [[1, 2], [3, 4]]
+
+
+def test_streams_are_packed_here(broker, kept):
+    """A gateway does not pack what is streamed through it: the service does."""
+    published(broker, 1)
+    with (
+        started(variables(kept)) as service,
+        OpenStream(
+            service.url, f"/event-types/{NAME}/events", {**FROM_THE_BEGINNING, "Accept-Encoding": "gzip"}
+        ) as stream,
+    ):
+        assert stream.headers["content-encoding"] == "gzip"
+        assert numbers_in(json.loads(stream.line())) == [1]
+
+
+@pytest.mark.usefixtures("broker")
+def test_a_stream_ends_before_its_gateway_ends_it(kept):
+    """The setting has the last word on how long a stream takes, and its end is a proper one."""
+    with (
+        started(variables(kept, longest_stream_seconds="1")) as service,
+        OpenStream(service.url, f"/event-types/{NAME}/events?stream_timeout=600") as stream,
+    ):
+        began = time.monotonic()
+        stream.rest()
+
+        assert stream.ended
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.usefixtures("broker")
+def test_a_stream_is_never_silent_for_too_long(kept):
+    """Whatever flush timeout a client asks for, a keep-alive comes before a gateway gives up."""
+    with (
+        started(variables(kept, longest_silence_seconds="1")) as service,
+        OpenStream(service.url, f"/event-types/{NAME}/events?batch_flush_timeout=300") as stream,
+    ):
+        assert numbers_in(json.loads(stream.line())) == []
+
+
+def test_a_stop_ends_open_streams_well(broker, kept):
+    """On SIGTERM a stream sends what it has, ends properly, and the process is gone long before it would be killed."""
+    published(broker, 1, 2, 3)
+    with (
+        started(variables(kept)) as service,
+        OpenStream(
+            service.url, f"/event-types/{NAME}/events?batch_limit=2&batch_flush_timeout=60", FROM_THE_BEGINNING
+        ) as stream,
+    ):
+        assert numbers_in(json.loads(stream.line())) == [1, 2]
+        began = time.monotonic()
+        service.process.send_signal(signal.SIGTERM)
+        lines = [json.loads(line) for line in stream.rest().splitlines()]
+        code, said = service.process.wait(timeout=15), service.process.stderr.read()
+
+        assert stream.ended
+        assert [number for line in lines for number in numbers_in(line)] == [3]
+        assert (code, said) == (0, "")
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.usefixtures("broker")
+def test_tokens_are_checked_here_too(kept, tmp_path):
+    """Who comes past the gateway's authorizer still needs a good token."""
+    issuer = Issuer(tmp_path)
+    asked = {"auth": "jwt", "auth_jwks": str(issuer.path), "auth_issuer": ISSUER, "auth_audience": AUDIENCE}
+    with started(variables(kept, **asked)) as service:
+        target = f"/event-types/{NAME}/events"
+        without = httpx.get(service.url + target)
+        with OpenStream(service.url, f"{target}?stream_timeout=1&batch_flush_timeout=1", issuer.bearer()) as stream:
+            assert stream.status == 200
+
+    assert without.status_code == 401
+
+
+def test_nothing_else_is_served(kept):
+    """Event types are the functions' business."""
+    with started(variables(kept)) as service:
+        assert httpx.get(f"{service.url}/event-types").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"NAKADI_REGISTRY": "paper:///"}, "paper:///"),
+        ({"NAKADI_AUTH": "jwt"}, "NAKADI_AUTH_JWKS"),
+        ({"NAKADI_LONGEST_STREAM_SECONDS": "long"}, "NAKADI_LONGEST_STREAM_SECONDS"),
+    ],
+)
+def test_it_says_why_it_cannot_start(environment, named):
+    """A sentence on stderr names what is wrong."""
+    process = process_of(environment)
+    _, said = process.communicate(timeout=15)
+
+    assert process.returncode == 1
+    assert said.startswith("The streaming service cannot start.")
+    assert named in said
