@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ import httpx
 EVENT_BYTES = 700
 BATCH = 100
 NAME = "bench.stream"
+PUBLISHERS = 4
 BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
 
 STAMP = re.compile(rb'"at":([0-9.]+),')
@@ -45,10 +47,11 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     """A broker, with one route more that writes a stream's bytes from memory."""
     from nakadi.bootstrap import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.http.application import Application  # noqa: PLC0415
-    from nakadi.http.message import Outlet, Request, Streaming  # noqa: PLC0415
+    from nakadi.http.message import Outlet, Request, Response, Streaming  # noqa: PLC0415
     from nakadi.http.routing import Route  # noqa: PLC0415
     from nakadi.http.security import nobody_is_asked  # noqa: PLC0415
     from nakadi.local.serving import Serving  # noqa: PLC0415
+    from nakadi.model.events import Record  # noqa: PLC0415
     from nakadi.settings import Settings  # noqa: PLC0415
 
     raise_file_limit()
@@ -68,8 +71,17 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"
         broker = open_broker(Settings(registry=url, event_log=url))
+
+        def append(request: Request) -> Response:
+            """Store events at a steady rate right in the log, which leaves only streaming to be measured."""
+            timeline = broker.event_types.get(NAME).timeline
+            for event in steadily(request.integer("rate") or 0, request.integer("seconds") or 0):
+                broker.logs.of(timeline.storage_id).append(timeline.topic, {0: [Record(event)]})
+            return Response()
+
+        append_route = Route(method="GET", template="/append", handler=append, operation="append")
         floor_route = Route(method="GET", template="/floor", handler=floor, operation="floor", produces=None)
-        application = Application([*broker.application.router.routes, floor_route], nobody_is_asked)
+        application = Application([*broker.application.router.routes, floor_route, append_route], nobody_is_asked)
         with Serving(application) as serving:
             ready.send(serving.url)
             stop.wait()
@@ -197,33 +209,45 @@ def rate(url: str, target: str, clients: int) -> float:
 
 
 def publisher(url: str, per_request: int, rate: int, seconds: float) -> None:
-    """Publish at a steady rate; every event says when its request was begun."""
+    """Publish at a steady rate over several connections; every event says when its request was due."""
+    with ThreadPoolExecutor(PUBLISHERS) as threads:
+        began = time.monotonic()
+        for number in range(PUBLISHERS):
+            due = began + number * per_request / rate
+            threads.submit(publish_steadily, url, per_request, rate / PUBLISHERS, seconds, due)
+
+
+def publish_steadily(url: str, per_request: int, rate: float, seconds: float, began: float) -> None:
     parts = urlsplit(url)
     connection = socket.create_connection((parts.hostname, parts.port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    filler = "x" * (EVENT_BYTES - 60)
-    began = time.monotonic()
-    for number in range(int(seconds * rate / per_request)):
-        due = began + number * per_request / rate
-        while (left := due - time.monotonic()) > 0:
-            time.sleep(left)
-        # When it should have been sent: a publisher that is held up must not hide that.
-        event = f'{{"at":{due:.6f},"text":"{filler}"}}'
-        body = "[" + ",".join([event] * per_request) + "]"
+    for event in steadily(rate / per_request, seconds, began):
+        body = b"[" + b",".join([event] * per_request) + b"]"
         head = f"POST /event-types/{NAME}/events HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         answer = connection.recv(65536)
         assert answer.startswith(b"HTTP/1.1 200"), answer
+
+
+def steadily(rate: float, seconds: float, began: float | None = None) -> Iterator[bytes]:
+    """Events at a steady rate. Each says when it was due: whoever is held up must not hide that."""
+    began = time.monotonic() if began is None else began
+    filler = "x" * (EVENT_BYTES - 60)
+    for number in range(int(seconds * rate)):
+        due = began + number / rate
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(left)
+        yield f'{{"at":{due:.6f},"text":"{filler}"}}'.encode()
 
 
 def latency(engine: str, *, quick: bool) -> Figures:
     """From publishing to delivery at 1,000 events a second, one client listening."""
     figures: Figures = {}
-    seconds = 5.0 if quick else 15.0
-    for per_request in (1, 10, 100):
+    seconds = 5 if quick else 15
+    for per_request in (0, 1, 10, 100):
         with a_server(engine) as (url, _):
             delays = delays_of(url, per_request, 1000, seconds)
-        label = f"latency_{per_request}_a_request"
+        label = f"latency_{per_request}_a_request" if per_request else "latency_from_the_log"
         figures |= {
             f"{label}_p50_ms": delays[len(delays) // 2],
             f"{label}_p99_ms": delays[int(len(delays) * 0.99)],
@@ -232,14 +256,18 @@ def latency(engine: str, *, quick: bool) -> Figures:
     return figures
 
 
-def delays_of(url: str, per_request: int, rate: int, seconds: float) -> list[float]:
+def delays_of(url: str, per_request: int, rate: int, seconds: int) -> list[float]:
     """Milliseconds of every event but those of the first second, smallest first."""
-    expected = int(seconds * rate / per_request) * per_request
-    target = f"/event-types/{NAME}/events?batch_limit={per_request}&stream_limit={expected}"
+    step = PUBLISHERS * max(per_request, 1)
+    expected = seconds * rate // step * step
+    target = f"/event-types/{NAME}/events?batch_limit={max(per_request, 1)}&stream_limit={expected}"
     client = connected(url, target, f"X-nakadi-cursors: {BEGIN}\r\n")
     time.sleep(0.5)
-    sending = multiprocessing.get_context("spawn").Process(target=publisher, args=(url, per_request, rate, seconds))
-    sending.start()
+    if per_request:
+        publishing = (url, per_request, rate, seconds)
+        multiprocessing.get_context("spawn").Process(target=publisher, args=publishing, daemon=True).start()
+    else:
+        connected(url, f"/append?rate={rate}&seconds={seconds}")
     delays: list[float] = []
     rest = b""
     while len(delays) < expected:
@@ -250,7 +278,6 @@ def delays_of(url: str, per_request: int, rate: int, seconds: float) -> list[flo
         stamps = list(STAMP.finditer(rest))
         delays += [(now - float(stamp[1])) * 1000 for stamp in stamps]
         rest = rest[stamps[-1].end() :] if stamps else rest
-    sending.join()
     client.close()
     return sorted(delays[rate:])
 
@@ -277,8 +304,12 @@ def idle(engine: str, *, quick: bool) -> Figures:
         publish_one(url)
         drain(clients, 30, wanted=count)
         to_all = time.perf_counter() - began
+        began = time.perf_counter()
         for client in clients:
             client.close()
+        while open_files_of(pid) > 200 and time.perf_counter() < began + 30:
+            time.sleep(0.05)
+        to_close = time.perf_counter() - began
     return {
         "idle_streams": count,
         "idle_open_s": to_open,
@@ -286,6 +317,7 @@ def idle(engine: str, *, quick: bool) -> Figures:
         "idle_cpu_percent": 100 * cpu / seconds,
         "idle_keep_alives": drained,
         "idle_one_event_to_all_s": to_all,
+        "idle_all_gone_s": to_close,
     }
 
 
@@ -325,6 +357,10 @@ def publish_one(url: str) -> None:
 
 def memory_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_files_of(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def cpu_of(pid: int) -> float:
