@@ -49,11 +49,15 @@ bench: $(VENV)/.test
 lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK) requirements/test.in -o requirements/test.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/run.in -o requirements/run.txt
+	$(BIN)/uv pip compile -q $(LOCK_LAYER) -c requirements/test.txt layers/dependencies/requirements.in \
+		-o layers/dependencies/requirements.txt
 	$(BIN)/uv pip compile -q $(LOCK:--universal=--python-platform aarch64-manylinux_2_28) -c requirements/test.txt \
 		services/streaming/requirements.in -o services/streaming/requirements.txt
 
 LOCK := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
         --custom-compile-command 'make lock'
+LOCK_LAYER := --python-version 3.13 --python-platform aarch64-manylinux_2_28 --only-binary :all: \
+        --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 clean:
 	rm -rf $(VENV) $(NODE) .mypy_cache .pytest_cache .ruff_cache cdk.out
