@@ -1,0 +1,177 @@
+"""Who may do what with a subscription."""
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+from tests.support.api import created, lists, problem
+from tests.support.subscriptions import a_cursor, a_request, changed, its_lists, reset, subscribed
+
+STREAM = "70779f46-950d-4e48-9fca-10c413845e7f"
+
+
+def commit(api, subscription_id, *items, stream_id=STREAM):
+    headers = {"X-Nakadi-StreamId": stream_id}
+    return api.post(f"/subscriptions/{subscription_id}/cursors", json={"items": list(items)}, headers=headers)
+
+
+def test_event_types_must_be_visible(ann, bob):
+    """Whoever may not see an event type may not subscribe to it; that is told before anything about its partitions.
+    (S22, S78, S81, R258)"""
+    hidden = created(ann, authorization=lists())["name"]
+    request = a_request(hidden, read_from="cursors", authorization=its_lists("bob", "bob"))
+    assert problem(bob.post("/subscriptions", json=request), 403) == f"Access on VIEW event-type:{hidden} denied"
+
+
+def test_what_is_there_is_shown_to_those_who_may_see_it(ann, bob):
+    """Asking for a subscription that exists needs the right to see it, whatever lists the request brings.
+    (S19, R259)"""
+    subscription = subscribed(ann, authorization=its_lists())
+    request = {each: subscription[each] for each in ("owning_application", "event_types")}
+    answer = bob.post("/subscriptions", json=request | {"authorization": its_lists("bob", "bob")})
+    assert problem(answer, 403) == f"Access on VIEW subscription:{subscription['id']} denied"
+
+
+def test_nobody_makes_what_he_could_not_see(ann, bob):
+    """A creator whom the lists leave out is refused, and nothing is created. (S35, R263)
+
+    It is not created and then hidden from its creator."""
+    request = a_request(created(ann)["name"], authorization=its_lists())
+    assert "Access on VIEW subscription:" in problem(bob.post("/subscriptions", json=request), 403)
+    assert ann.post("/subscriptions", json=request).status_code == 201
+
+
+VIEWING = ("", "/cursors", "/stats")
+
+
+@pytest.mark.parametrize(
+    ("admins", "readers", "who", "view", "admin"),
+    [
+        ("ann", "ann", "bob", False, False),
+        ("ann", "bob", "bob", True, False),
+        ("bob", "ann", "bob", True, True),
+        ("ann", "ann", "the-admin", True, True),
+    ],
+)
+def test_lists_say_who_may_see_and_who_may_change(guarded, ann, admins, readers, who, view, admin):
+    """Admins and readers see; admins, and administrators of the broker, change.
+    (S61, S77, S78, S80, S81, R260, R262)"""
+    subscription = subscribed(ann, authorization=its_lists(admins, readers))
+    url, denied = f"/subscriptions/{subscription['id']}", f"subscription:{subscription['id']} denied"
+    refusal = f"Access on {'ADMIN' if view else 'VIEW'} {denied}"
+    with guarded.client(who) as client:
+        for path in VIEWING:
+            answer = client.get(url + path)
+            assert answer.status_code == (200 if view else 403)
+            assert view or problem(answer, 403) == f"Access on VIEW {denied}"
+        answers = [
+            client.put(url, json=changed(subscription, authorization=its_lists(admins, readers))),
+            reset(client, subscription),
+            client.delete(url),
+        ]
+    for answer in answers:
+        assert answer.status_code == (204 if admin else 403)
+        assert admin or problem(answer, 403) == refusal
+
+
+@pytest.mark.parametrize(
+    ("who", "refusal"),
+    [
+        ("carl", "Access on VIEW subscription:{} denied"),
+        ("bob", "Access on READ subscription:{} denied"),
+        ("ann", None),
+        ("the-archiver", "Access on VIEW subscription:{} denied"),
+    ],
+)
+def test_committing_takes_the_right_to_read(guarded, ann, who, refusal):
+    """To commit one sees and reads the subscription; its event types are not asked. (S78, S83, R262)"""
+    name = created(ann, authorization=lists("ann", "ann", "ann"))["name"]
+    subscription = subscribed(ann, name, authorization=its_lists("bob ann", "ann"))
+    with guarded.client(who) as client:
+        answer = commit(client, subscription["id"], a_cursor(name, "0", 0))
+    # Whoever may commit learns that there is no such stream.
+    expected = (
+        (403, refusal.format(subscription["id"])) if refusal else (422, f"Session with stream id {STREAM} not found")
+    )
+    assert (answer.status_code, problem(answer, answer.status_code)) == expected
+
+
+def test_all_data_access_reads_what_it_may_see(guarded, ann):
+    """Who may read all data may commit for every subscription that he sees. (S80)"""
+    name = created(ann)["name"]
+    lists_ = its_lists("the-archiver", "ann")
+    with guarded.client("the-archiver") as client:
+        subscription = subscribed(client, name, authorization=lists_)
+        assert problem(commit(client, subscription["id"], a_cursor(name)), 422).startswith("Session with")
+
+
+def test_without_lists_everybody_may(ann, bob):
+    """A subscription without authorization is open to whoever has a token. (S69, S79, R260)"""
+    subscription = subscribed(ann)
+    url = f"/subscriptions/{subscription['id']}"
+    assert [bob.get(url + path).status_code for path in VIEWING] == [200, 200, 200]
+    assert bob.put(url, json=changed(subscription, labels={"a": "b"})).status_code == 204
+    assert reset(bob, subscription).status_code == 204
+    assert bob.put(url, json=changed(subscription, authorization=its_lists("bob", "bob"))).status_code == 204
+    assert problem(ann.delete(url), 403) == f"Access on VIEW subscription:{subscription['id']} denied"
+
+
+def test_stats_show_event_types_that_one_may_see(ann, bob):
+    """Stats need the right to see the subscription, and then each event type. (S78, S289)"""
+    hidden = created(ann, authorization=lists())["name"]
+    subscription = subscribed(ann, hidden)
+    answer = bob.get(f"/subscriptions/{subscription['id']}/stats")
+    assert problem(answer, 403) == f"Access on VIEW event-type:{hidden} denied"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/subscriptions"),
+        ("POST", "/subscriptions"),
+        *((method, "/subscriptions/1") for method in ("GET", "PUT", "DELETE")),
+        *((method, "/subscriptions/1/cursors") for method in ("GET", "POST", "PATCH")),
+        ("GET", "/subscriptions/1/stats"),
+    ],
+)
+def test_every_operation_needs_a_token_with_its_scope(guarded, method, path):
+    """Without a token it is 401. Reading, creating, committing and deleting need the scope of reading events, changing
+    needs none but `uid`. (S86)"""
+    with httpx.Client(base_url=guarded.broker.url) as nobody:
+        assert nobody.request(method, path, json={}).status_code == 401
+    with guarded.client("ann", scope="uid") as client:
+        assert (client.request(method, path, json={}).status_code == 403) == (method not in ("PUT", "PATCH"))
+    with guarded.client("ann", scope="nakadi.event_stream.read") as client:
+        assert (client.request(method, path, json={}).status_code == 403) == (method in ("PUT", "PATCH"))
+
+
+BLOCKED = "Application or subscription is blocked"
+
+
+@pytest.mark.parametrize("kind", ["CONSUMER_ET", "CONSUMER_APP"])
+def test_whoever_is_blocked_keeps_off_the_cursors(kind):
+    """While the application, or any of the event types, is blocked, cursors are neither told nor moved; once it is not,
+    they are at once. (S106, S112, S132, S306, S308)
+
+    Not only the first event type counts."""
+    with Broker(cache_seconds=0) as broker, httpx.Client(base_url=broker.url) as api:
+        names = sorted(created(api)["name"] for _ in range(2))
+        subscription = subscribed(api, *names)
+        name = {"CONSUMER_ET": names[1], "CONSUMER_APP": "unauthenticated"}[kind]
+        assert api.put(f"/settings/blacklist/{kind}/{name}").status_code == 204
+        url = f"/subscriptions/{subscription['id']}"
+        for answer in (
+            api.get(f"{url}/cursors"),
+            commit(api, subscription["id"], a_cursor(names[0]), stream_id="x"),
+            reset(api, subscription),
+        ):
+            assert problem(answer, 403) == BLOCKED
+        if kind == "CONSUMER_APP":
+            assert problem(api.get("/subscriptions/unknown/cursors"), 403) == BLOCKED
+        # Cursors that say nothing are told before; and the reset of nonsense only after.
+        assert problem(commit(api, subscription["id"], a_cursor("no.such.thing")), 422)
+        assert problem(commit(api, subscription["id"]), 422) == "Cursors are empty"
+        assert problem(reset(api, subscription, a_cursor("no.such.thing")), 403) == BLOCKED
+        assert api.get(f"{url}/stats").status_code == 200
+        assert api.delete(f"/settings/blacklist/{kind}/{name}").status_code == 204
+        assert api.get(f"{url}/cursors").status_code == 200

@@ -1,0 +1,239 @@
+"""GET /subscriptions."""
+
+import pytest
+
+from tests.support.api import created, lists, problem
+from tests.support.builders import a_name
+from tests.support.subscriptions import its_lists, subscribed
+
+
+def listed(api, **query):
+    answer = api.get("/subscriptions", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def ids(page):
+    return [each["id"] for each in page["items"]]
+
+
+@pytest.fixture
+def five(api):
+    """An event type with five subscriptions, the newest first."""
+    name = created(api)["name"]
+    return name, [subscribed(api, name) for _ in range(5)][::-1]
+
+
+def test_the_newest_come_first(api, five):
+    """Subscriptions are listed as they are, in the order of their creation, backwards. (S39, S43)"""
+    name, subscriptions = five
+    assert listed(api, event_type=name) == {"items": subscriptions, "_links": {}}
+    everything = ids(listed(api, limit=1000))
+    assert [each for each in everything if each in ids({"items": subscriptions})] == ids({"items": subscriptions})
+
+
+def test_nothing_is_a_page_too(api):
+    """A page without subscriptions has no links. (S39)"""
+    assert listed(api, owning_application="nobody") == {"items": [], "_links": {}}
+
+
+def test_applications_are_matched_exactly(api):
+    """Only the application's own subscriptions are listed. (S44)"""
+    application = a_name("owner")
+    subscription = subscribed(api, owning_application=application)
+    subscribed(api, owning_application=application + "x")
+    assert ids(listed(api, owning_application=application)) == [subscription["id"]]
+
+
+@pytest.mark.parametrize("separately", [True, False])
+def test_several_event_types_have_to_be_there_all(api, separately):
+    """Event types, repeated or separated by commas, all belong to what is listed. (S38, S45)"""
+    first, second, third = (created(api)["name"] for _ in range(3))
+    both = subscribed(api, first, second)
+    all_three = subscribed(api, third, first, second)
+    subscribed(api, first)
+    wanted = [first, second] if separately else f"{first},{second}"
+    assert ids(listed(api, event_type=wanted)) == [all_three["id"], both["id"]]
+
+
+def test_readers_are_matched_literally(api):
+    """Only who is named among the readers counts, whatever a wildcard says; no lists name nobody. (S46)"""
+    name = created(api)["name"]
+    mine = subscribed(api, name, authorization=its_lists(admins="ann", readers="bob carl"))
+    wild = its_lists()
+    wild["readers"] = [{"data_type": "*", "value": "*"}]
+    subscribed(api, name, authorization=wild)
+    subscribed(api, name, authorization=its_lists(admins="bob", readers="ann"))
+    subscribed(api, name)
+    assert ids(listed(api, event_type=name, reader="user:bob")) == [mine["id"]]
+
+
+def test_filters_add_up(api, five):
+    """What is listed fulfils every filter. (S47)"""
+    name, subscriptions = five
+    application = subscriptions[2]["owning_application"]
+    assert ids(listed(api, event_type=name, owning_application=application)) == [subscriptions[2]["id"]]
+    assert ids(listed(api, event_type=name, owning_application=application, reader="user:x")) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ({"limit": 0, "offset": -1}, "'limit' parameter should have value between 1 and 1000"),
+        ({"limit": 1001}, "'limit' parameter should have value between 1 and 1000"),
+        ({"offset": -1}, "'offset' parameter can't be lower than 0"),
+        ({"limit": "many"}, None),
+        ({"offset": "x"}, None),
+        ({"show_status": "perhaps"}, None),
+        ({"reader": "ann"}, None),
+        ({"reader": "a:b:c"}, None),
+        ({"token": "X123"}, None),
+    ],
+)
+def test_parameters_make_sense(api, query, detail):
+    """Limits, offsets, words, readers and tokens that nobody can understand are 400. (S40, S41, S42, S53)"""
+    told = problem(api.get("/subscriptions", params=query), 400)
+    assert detail in (None, told)
+
+
+def test_parameters_that_nobody_knows_mean_nothing(api, five):
+    """There is no filter by group, and what is not known is passed over. (S38)"""
+    name, subscriptions = five
+    assert len(listed(api, event_type=name, consumer_group="none", colour="red")["items"]) == len(subscriptions)
+
+
+def test_pages_follow_each_other(api, five):
+    """A full page has a next one, also when that is empty; a page that is not the first has one before it.
+    (S48, S49, S50)"""
+    name, subscriptions = five
+    query = f"event_type={name}"
+    first = listed(api, event_type=name, limit=2)
+    assert first["items"] == subscriptions[:2]
+    assert first["_links"] == {"next": {"href": f"/subscriptions?{query}&offset=2&limit=2"}}
+    second = api.get(first["_links"]["next"]["href"]).json()
+    assert second["items"] == subscriptions[2:4]
+    assert second["_links"] == {
+        "prev": {"href": f"/subscriptions?{query}&offset=0&limit=2"},
+        "next": {"href": f"/subscriptions?{query}&offset=4&limit=2"},
+    }
+    third = api.get(second["_links"]["next"]["href"]).json()
+    assert third["items"] == subscriptions[4:]
+    assert third["_links"] == {"prev": {"href": f"/subscriptions?{query}&offset=2&limit=2"}}
+    assert listed(api, event_type=name, limit=5)["_links"]["next"]["href"].endswith("offset=5&limit=5")
+    beyond = listed(api, event_type=name, limit=5, offset=5)
+    assert beyond == {"items": [], "_links": {"prev": {"href": f"/subscriptions?{query}&offset=0&limit=5"}}}
+
+
+def test_links_repeat_what_was_asked(api):
+    """Links name the filters in a fixed order, escaped as they have to be. (S50)"""
+    first, second = (created(api)["name"] for _ in range(2))
+    application = a_name("an application & more")
+    for group in ("a", "b"):
+        subscribed(api, first, second, owning_application=application, consumer_group=group, authorization=its_lists())
+    query = {
+        "show_status": "true",
+        "owning_application": application,
+        "reader": "user:ann",
+        "event_type": [first, second],
+        "limit": 1,
+    }
+    href = listed(api, **query)["_links"]["next"]["href"]
+    escaped = application.replace(" ", "+").replace("&", "%26")
+    assert href == (
+        f"/subscriptions?event_type={first}&event_type={second}&reader=user%3Aann&owning_application={escaped}"
+        "&show_status=true&offset=1&limit=1"
+    )
+    assert len(api.get(href).json()["items"]) == 1
+
+
+def token_of(page, name):
+    return page["_links"][name]["href"].partition("token=")[2].partition("&")[0]
+
+
+def test_tokens_lead_from_page_to_page(api, five):
+    """With a token pages are in the order of ids, and there is a next one only if something is on it. (S51, S52)"""
+    name, subscriptions = five
+    ordered = sorted(subscriptions, key=lambda each: each["id"])
+    first = listed(api, event_type=name, limit=2, token="new", offset=3)
+    assert first["items"] == ordered[:2]
+    assert first["_links"] == {"next": {"href": f"/subscriptions?event_type={name}&token=F{ordered[1]['id']}&limit=2"}}
+    second = api.get(first["_links"]["next"]["href"]).json()
+    assert second["items"] == ordered[2:4]
+    third = api.get(second["_links"]["next"]["href"]).json()
+    assert third["items"] == ordered[4:]
+    assert set(third["_links"]) == {"prev"}
+    back = api.get(third["_links"]["prev"]["href"]).json()
+    assert back["items"] == second["items"]
+    assert set(back["_links"]) == {"prev", "next"}
+    start = api.get(back["_links"]["prev"]["href"]).json()
+    assert (start["items"], set(start["_links"])) == (first["items"], {"next"})
+    exactly = listed(api, event_type=name, limit=5, token="new")
+    assert (exactly["items"], exactly["_links"]) == (ordered, {})
+
+
+@pytest.mark.parametrize(
+    ("letter", "at", "wanted"),
+    [("F", 1, [2, 3]), ("W", 1, [1, 2]), ("B", 3, [1, 2]), ("I", 3, [2, 3]), ("B", 1, [0]), ("W", 4, [4])],
+)
+def test_tokens_name_a_side_of_an_id(api, five, letter, at, wanted):
+    """The first letter says whether the page lies behind the id, before it, and whether it includes it. (S52)"""
+    name, subscriptions = five
+    ordered = sorted(subscriptions, key=lambda each: each["id"])
+    page = listed(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
+    assert page["items"] == [ordered[each] for each in wanted]
+
+
+@pytest.mark.parametrize(("letter", "at", "way", "back"), [("F", 4, "prev", [3, 4]), ("B", 0, "next", [0, 1])])
+def test_empty_pages_lead_back(api, five, letter, at, way, back):
+    """Whoever has gone over the edge finds back. (S52)"""
+    name, subscriptions = five
+    ordered = sorted(subscriptions, key=lambda each: each["id"])
+    page = listed(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
+    assert (page["items"], set(page["_links"])) == ([], {way})
+    assert api.get(page["_links"][way]["href"]).json()["items"] == [ordered[each] for each in back]
+
+
+def test_tokens_can_be_the_rule(api, five, switched_on):
+    """With the feature on, whoever asks for the first page gets tokens; whoever counts goes on counting. (S51, S307)"""
+    switched_on("token_subscriptions_iteration")
+    name, _ = five
+    assert "token=F" in listed(api, event_type=name, limit=2)["_links"]["next"]["href"]
+    assert "offset=3" in listed(api, event_type=name, limit=2, offset=1)["_links"]["next"]["href"]
+
+
+def test_status_is_told_when_asked_for(api):
+    """With `show_status` each subscription says who reads its own partitions, and no counts. (S1, S55, S57, S282, S283)
+
+    The partitions of other event types are not mixed in."""
+    statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
+    one, two = sorted((created(api)["name"], created(api, default_statistic=statistic)["name"]))
+    if len(api.get(f"/event-types/{one}/partitions").json()) == 2:
+        one, two = two, one
+    subscription = subscribed(api, one, two)
+    api.patch(f"/subscriptions/{subscription['id']}/cursors", json={"items": []})
+    [found] = listed(api, event_type=one, show_status=True)["items"]
+    unread = {"state": "unassigned", "stream_id": ""}
+    assert {each["event_type"]: each["partitions"] for each in found["status"]} == {
+        one: [{"partition": "0"} | unread],
+        two: [{"partition": "0"} | unread, {"partition": "1"} | unread],
+    }
+    assert "status" not in listed(api, event_type=one)["items"][0]
+    assert "status" not in api.get(f"/subscriptions/{subscription['id']}").json()
+
+
+def test_everybody_sees_all_definitions(ann, bob):
+    """Lists do not hide a subscription from the listing. (S54)"""
+    subscription = subscribed(ann, authorization=its_lists("ann", "ann"))
+    assert ids(listed(bob, event_type=subscription["event_types"][0])) == [subscription["id"]]
+
+
+def test_status_of_what_one_may_not_see_is_left_out(ann, bob):
+    """An event type that the caller may not see is missing from the status; the list is answered. (S56)
+
+    The listing is not refused as a whole because of one of its subscriptions."""
+    hidden = created(ann, authorization=lists("ann", "ann", "ann"))["name"]
+    subscription = subscribed(ann, hidden)
+    [mine] = listed(ann, event_type=hidden, show_status=True)["items"]
+    [his] = listed(bob, event_type=hidden, show_status=True)["items"]
+    assert [each["event_type"] for each in mine["status"]] == [hidden]
+    assert (his["id"], his["status"]) == (subscription["id"], [])
