@@ -43,6 +43,15 @@ SCOPES = {
     ("POST", "/event-types/{name}/cursor-distances"): READ,
     ("POST", "/event-types/{name}/cursors-lag"): READ,
     ("POST", "/event-types/{name}/shifted-cursors"): READ,
+    ("GET", "/subscriptions"): READ,
+    ("POST", "/subscriptions"): READ,
+    ("GET", "/subscriptions/{subscription_id}"): READ,
+    ("PUT", "/subscriptions/{subscription_id}"): UID,
+    ("DELETE", "/subscriptions/{subscription_id}"): READ,
+    ("GET", "/subscriptions/{subscription_id}/cursors"): READ,
+    ("POST", "/subscriptions/{subscription_id}/cursors"): READ,
+    ("PATCH", "/subscriptions/{subscription_id}/cursors"): UID,
+    ("GET", "/subscriptions/{subscription_id}/stats"): READ,
     ("GET", "/registry/partition-strategies"): UID,
     ("GET", "/registry/enrichment-strategies"): UID,
     ("GET", "/registry/validation-strategies"): UID,
@@ -134,7 +143,7 @@ def test_nothing_is_told_for_a_bad_token(broker, method, template, scope):
 
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
 def test_every_operation_needs_its_scope(broker, issuer, method, template, scope):
-    """All scopes but the right one are not enough, and the right one alone is. (R44, R46, R47, P12, C18)"""
+    """All scopes but the right one are not enough, and the right one alone is. (R44, R46, R47, P12, C18, S86)"""
     others = " ".join(each for each in EVERY_SCOPE.split() if each != scope)
 
     refused = asked(client(broker, issuer, scope=others), method, template)
