@@ -81,6 +81,7 @@ def asked(client: httpx.Client, method: str, template: str, **options: object) -
         "partition": "0",
         "id": "some-id",
         "blacklist_type": "PRODUCER_ET",
+        "subscription_id": "some-id",
     }
     path = template.format(**values)
     with client.stream(method, path, **options) as answer:
