@@ -12,7 +12,7 @@ SCOPES = (
     "scope_event_stream_read",
     "scope_event_stream_write",
 )
-STORES = ("registry", "event_log", "cache_seconds")
+STORES = ("registry", "event_log", "log_index", "archive", "cache_seconds")
 
 # Who asks was found out by the authorizer; whether they may is decided in every function.
 ASKED = ("auth", "auth_realms", "default_admin", "all_data_access", *SCOPES)
@@ -72,5 +72,6 @@ NEEDS: Mapping[str, Needs] = {
     "subscriptions": _needs(*STORES, *ASKED, *SUBSCRIPTIONS, "max_subscription_partitions", areas=("subscriptions",)),
     "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "storages", "monitoring", "documentation")),
     "authorizer": _needs(*TOKENS),
+    "log_indexer": _needs("event_log", "log_index", "archive"),
     "housekeeping": _needs(*STORES, "auth", "default_admin", "all_data_access"),
 }

@@ -63,7 +63,7 @@ class Shards:
         return {"Records": [as_lambda_has_it(shard["ShardId"], record) for record in records[first:last]]}
 
     def indexed(self) -> dict:
-        """What there is of each partition: how far it is counted, and the events in the archive that its segments name."""
+        """Of each partition how far it is counted, and the events that its segments name in the archive."""
         heads = self.index.heads([(TOPIC, partition) for partition in range(PARTITIONS)])
         store = open_archive(ARCHIVE)
         found = {}

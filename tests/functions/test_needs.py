@@ -19,7 +19,11 @@ INVOCATIONS = {
     "admin": ["apigateway/switch_feature"],
     "authorizer": ["authorizer/token"],
     "housekeeping": ["schedule/housekeeping"],
+    "log_indexer": ["kinesis/batch"],
 }
+
+
+STREAM = {"NAKADI_EVENT_LOG": "kinesis://events", "NAKADI_LOG_INDEX": "dynamodb://live", "NAKADI_ARCHIVE": "memory:"}
 
 
 class Watched:
@@ -40,6 +44,9 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
     """The deployment gives a function every setting that it reads, and none that it does not."""
     if name == "housekeeping":
         monkeypatch.delenv("NAKADI_AUTH")
+    if name == "log_indexer":
+        for setting, url in STREAM.items():
+            monkeypatch.setenv(setting, url)
     settings = Watched(Settings.from_env({}))
     from_env = Settings.from_env
 
@@ -86,6 +93,7 @@ UNUSED = {
     "admin": ["nakadi.streaming", "nakadi.cursors", "jwt"],
     "authorizer": ["pynamodb", "nakadi.bootstrap", "nakadi.publishing", "nakadi.catalog", "nakadi.schemas"],
     "housekeeping": ["nakadi.streaming", "nakadi.publishing", "nakadi.schemas", "jwt"],
+    "log_indexer": ["nakadi.bootstrap", "nakadi.catalog", "nakadi.publishing", "nakadi.schemas", "nakadi.http.routes"],
 }
 EVERYWHERE = ["asyncio", "boto3", "uvicorn", "nakadi.local", "jsonschema"]
 

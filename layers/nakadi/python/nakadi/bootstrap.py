@@ -6,15 +6,16 @@ Parts are imported when they are first asked for, so that a process loads only w
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from nakadi.administration.documents import Body, SettingsDocument
+from nakadi.archive.stores import archive_at
 from nakadi.areas import AREAS, routes_of
 from nakadi.authentication import authentication
 from nakadi.caching import Cache
 from nakadi.clock import SystemClock
-from nakadi.eventlogs import open_event_log
+from nakadi.eventlogs import Beside, open_event_log
 from nakadi.http.application import Answered, Application, Authenticate
 from nakadi.http.metrics import Metrics
 from nakadi.model.authorization import Attribute
@@ -22,6 +23,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, StorageType
 from nakadi.ports import Clock, Coordination, EventLog, Registry
 from nakadi.registries import open_registry
+from nakadi.registries.log_indexes import open_log_index
 from nakadi.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from nakadi.catalog.schema_versions import SchemaVersions
     from nakadi.catalog.timelines import Timelines
     from nakadi.catalog.update import Update
+    from nakadi.consuming.streams import SubscriptionStreams
     from nakadi.cursors.service import Cursors
     from nakadi.publishing.pipeline import Publisher
     from nakadi.schemas.validator import Validators
@@ -60,11 +63,19 @@ def open_broker(settings: Settings, clock: Clock | None = None, around_log: Arou
     authenticate = authentication(settings, clock)
     registry = open_registry(settings.registry, clock)
     try:
-        event_log = open_event_log(settings.event_log, clock)
+        event_log = open_event_log(settings.event_log, clock, _beside_the_log(settings))
     except BaseException:
         registry.close()
         raise
     return Broker(settings, clock, registry, Logs(around_log(event_log)), authenticate)
+
+
+def _beside_the_log(settings: Settings) -> Beside:
+    """What some logs need; it is opened by those that do."""
+    return Beside(
+        index=partial(open_log_index, settings.log_index),
+        archive=partial(archive_at, settings.archive),
+    )
 
 
 class Logs:
@@ -97,6 +108,8 @@ class Broker:
 
     def close(self) -> None:
         """Give everything back, in the order in which the parts lean on each other."""
+        if "subscription_streams" in vars(self):
+            self.subscription_streams.close()
         if "streams" in vars(self):
             self.streams.close()
         if "coordination" in vars(self):
@@ -322,6 +335,12 @@ class Broker:
             permissions=self.permissions,
             features=self.features,
         )
+
+    @cached_property
+    def subscription_streams(self) -> SubscriptionStreams:
+        from nakadi.bootstrap_consuming import subscription_streams
+
+        return subscription_streams(self)
 
     # HTTP
 

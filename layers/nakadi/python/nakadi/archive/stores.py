@@ -32,6 +32,11 @@ def open_archive(url: str) -> ArchiveStore:
     return STORES[scheme](url)
 
 
+def archive_at(url: str) -> ArchiveStore | None:
+    """The archive at this URL; None when there is none."""
+    return open_archive(url) if url else None
+
+
 class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -146,8 +151,8 @@ def _folder(url: str) -> ArchiveStore:
 
 
 def _s3(url: str) -> ArchiveStore:
-    import boto3  # noqa: PLC0415  # only who uses S3 has it
-    from botocore.config import Config  # noqa: PLC0415  # as above
+    from botocore.config import Config  # noqa: PLC0415  # only who uses S3 has it
+    from botocore.session import Session  # noqa: PLC0415  # as above
 
     parts = urlsplit(url)
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -157,7 +162,9 @@ def _s3(url: str) -> ArchiveStore:
         retries={"mode": "standard", "total_max_attempts": 3},
         max_pool_connections=20,
     )
-    client = boto3.client("s3", config=config, endpoint_url=options.get("endpoint"), region_name=options.get("region"))
+    client = Session().create_client(
+        "s3", config=config, endpoint_url=options.get("endpoint"), region_name=options.get("region")
+    )
     return S3Store(client, parts.netloc, parts.path)
 
 

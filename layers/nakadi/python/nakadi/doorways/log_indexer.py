@@ -3,20 +3,20 @@
 The mapping has a parallelization factor of 1 and reports batch item failures. A batch that cannot be indexed now is
 reported from its first record on that is not indexed yet, and comes again; what can never be read is set aside, and
 does not come again.
+
+The event is read as it is: the library for batches looks at one record at a time, and takes long to load.
 """
 
 from __future__ import annotations
 
 import logging
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
-from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse
-from aws_lambda_powertools.utilities.data_classes import KinesisStreamEvent
-from aws_lambda_powertools.utilities.data_classes.kinesis_stream_event import KinesisStreamRecord
 
-from nakadi.archive.stores import open_archive
+from nakadi.archive.stores import archive_at
 from nakadi.doorways.telling import NAMESPACE
 from nakadi.eventlogs.kinesis.indexing import Indexer, Outcome
 from nakadi.eventlogs.kinesis.opening import open_indexer
@@ -30,11 +30,10 @@ log = logging.getLogger(__name__)
 
 
 def opened(settings: Settings) -> Indexer:
-    archive = open_archive(settings.archive) if settings.archive else None
-    return open_indexer(settings.event_log, open_log_index(settings.log_index), archive)
+    return open_indexer(settings.event_log, open_log_index(settings.log_index), archive_at(settings.archive))
 
 
-def indexed(indexer: Indexer, event: Mapping[str, Any]) -> PartialItemFailureResponse:
+def indexed(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
     """Index a batch, and tell where it has to go on."""
     failures: list[str] = []
     for shard, records in _by_shard(event).items():
@@ -58,18 +57,18 @@ def _first_left(indexer: Indexer, shard: str, records: Sequence[Arrived]) -> int
 
 def _by_shard(event: Mapping[str, Any]) -> Mapping[str, list[Arrived]]:
     found: dict[str, list[Arrived]] = {}
-    for record in KinesisStreamEvent(dict(event)).records:
+    for record in event["Records"]:
         arrived = _arrived(record)
         found.setdefault(arrived.mark.shard, []).append(arrived)
     return found
 
 
-def _arrived(record: KinesisStreamRecord) -> Arrived:
-    shard = record.event_id.partition(":")[0]
-    content = record.kinesis
-    mark = Mark(shard, int(content.sequence_number))
-    at = round(content.approximate_arrival_timestamp * 1000)
-    return Arrived(mark, content.partition_key, at, content.data_as_bytes())
+def _arrived(record: Mapping[str, Any]) -> Arrived:
+    shard = record["eventID"].partition(":")[0]
+    content = record["kinesis"]
+    mark = Mark(shard, int(content["sequenceNumber"]))
+    at = round(content["approximateArrivalTimestamp"] * 1000)
+    return Arrived(mark, content["partitionKey"], at, b64decode(content["data"]))
 
 
 def _tell(outcome: Outcome) -> None:

@@ -30,8 +30,8 @@ def events_of(frame: Frame, start: int = 0) -> list[StoredEvent]:
         return []
     try:
         records = frames.decode(frame.content)
-    except frames.BadFrame:
-        log.exception("The frame at offset %s cannot be read", frame.first)
+    except Exception:  # bytes that are not ours can fail anywhere, and must not stop the shard
+        log.warning("The frame at offset %s cannot be read", frame.first, exc_info=True)
         return []
     moment = moment_of(frame.stored_at)
     places = enumerate(records[: frame.events], frame.first)

@@ -24,7 +24,8 @@ from nakadi.eventlogs.kinesis.stream import Patience, Stream
 from nakadi.eventlogs.kinesis.tails import GIVE_UP_AFTER, Ancestry, Cursor
 from nakadi.eventlogs.kinesis.tally import Arrived
 from nakadi.eventlogs.kinesis.trails import Counter, Frame
-from nakadi.model.log_index import Head, Location, Segment, Topic
+from nakadi.model.events import StoredEvent
+from nakadi.model.log_index import Head, Location, Mark, Segment, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveStore, LogIndex
 
@@ -37,11 +38,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Outcome:
-    """What indexing did: events counted, their bytes, and the records that are not events of ours."""
+    """What indexing did: events counted, bytes of theirs as they came, and what had to be set aside."""
 
     events: int = 0
     bytes: int = 0
-    poison: list[Arrived] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Indexer:
     def index(self, shard: str, records: Sequence[Arrived]) -> Outcome:
         """Index a batch of a shard, and what is missing in front of it."""
         outcome = Outcome()
-        counted = self._index.progress(self._stream.name).get(shard)
+        counted = self.progress(shard)
         new = [record for record in records if counted is None or record.mark.sequence > counted]
         if new:
             for page in self._missing(shard, counted, new[0]):
@@ -76,10 +77,14 @@ class Indexer:
             self._index_page(shard, new, outcome)
         return outcome
 
+    def progress(self, shard: str) -> int | None:
+        """The last record of the shard up to which all are indexed."""
+        return self._index.progress(self._stream.name).get(shard)
+
     def catch_up(self, shard: str) -> Outcome:
         """Index everything that is there now."""
         outcome = Outcome()
-        for page in self._pages(shard, self._index.progress(self._stream.name).get(shard)):
+        for page in self._pages(shard, self.progress(shard)):
             self._index_page(shard, page, outcome)
         return outcome
 
@@ -124,7 +129,7 @@ class Indexer:
         for record in records:
             place = place_of(record.key)
             if place is None or envelopes.opened(record.data) is None:
-                self._set_aside(record, outcome)
+                self._set_aside(record.mark, record.data, outcome)
             else:
                 waiting.setdefault(place, []).append(record)
         topics = {topic: self._index.topic(topic) for topic in {topic for topic, _ in waiting}}
@@ -142,7 +147,7 @@ class Indexer:
         heads = self._index.heads(list(batches))
         countings = {place: self._counted(heads[place], batch) for place, batch in batches.items()}
         countings = {place: each for place, each in countings.items() if each.counter.state != each.head.counted}
-        locations = self._archived(shard, countings)
+        locations = self._archived(shard, countings, outcome)
         left: dict[Place, list[Arrived]] = {}
         for place, counting in countings.items():
             head = Head(counting.counter.state)
@@ -161,7 +166,7 @@ class Indexer:
         found = [counter.met(record) for record in records if rank(record.mark) > done]
         return Counting(head, counter, found)
 
-    def _archived(self, shard: str, countings: Mapping[Place, Counting]) -> Mapping[Place, Location]:
+    def _archived(self, shard: str, countings: Mapping[Place, Counting], outcome: Outcome) -> Mapping[Place, Location]:
         """One object with a member for each partition. Its name tells its content: nothing is ever overwritten."""
         if self._archive is None:
             return {}
@@ -169,8 +174,7 @@ class Indexer:
         ranges: dict[Place, tuple[int, int]] = {}
         for place, counting in countings.items():
             if counting.with_events:
-                events = (event for frame in counting.with_events for event in events_of(frame))
-                member = members.member(*place, events)
+                member = members.member(*place, self._events(counting, outcome))
                 ranges[place] = (len(content), len(member))
                 content += member
         if not ranges:
@@ -181,12 +185,20 @@ class Indexer:
         self._archive.put(key, bytes(content))
         return {place: Location(key, start, length) for place, (start, length) in ranges.items()}
 
-    def _set_aside(self, record: Arrived, outcome: Outcome) -> None:
-        outcome.poison.append(record)
-        log.error("Record %s of %s is not one of ours and is set aside", record.mark.sequence, record.mark.shard)
+    def _events(self, counting: Counting, outcome: Outcome) -> Iterator[StoredEvent]:
+        """The events of a partition. A damaged frame has spent its numbers, and its bytes are kept for people."""
+        for frame in counting.with_events:
+            found = events_of(frame)
+            if not found and counting.counter.state.mark:
+                self._set_aside(counting.counter.state.mark, frame.content, outcome)
+            yield from found
+
+    def _set_aside(self, mark: Mark, content: bytes, outcome: Outcome) -> None:
+        key = f"set-aside/{self._stream.name}/{mark.shard}/{mark.sequence}-{hashlib.sha256(content).hexdigest()[:16]}"
+        outcome.set_aside.append(key)
+        log.error("What cannot be read is set aside as %s", key)
         if self._archive is not None:
-            key = f"set-aside/{self._stream.name}/{record.mark.shard}/{record.mark.sequence}"
-            self._archive.put(key, record.data)
+            self._archive.put(key, content)
 
 
 def _takes(topics: Mapping[str, Topic | None], place: Place) -> bool:

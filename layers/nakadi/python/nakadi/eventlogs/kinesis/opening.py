@@ -7,11 +7,13 @@ from dataclasses import fields
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import boto3
 from botocore.config import Config
+from botocore.session import Session
 
+from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.log import DEFAULTS, KinesisLog, Options
 from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.ports import ArchiveStore, Clock, LogIndex
 
 CONNECT_TIMEOUT = 2
@@ -22,6 +24,12 @@ def open_at(url: str, clock: Clock, index: LogIndex, archive: ArchiveStore | Non
     """`kinesis://stream?region=…&endpoint=…`, and any of `Options` by its name."""
     name, asked = parsed(url)
     return KinesisLog(open_stream(url), index, archive, clock, options_in(name, asked))
+
+
+def open_indexer(url: str, index: LogIndex, archive: ArchiveStore | None) -> Indexer:
+    """The indexer of the stream that a log's URL names."""
+    stream = open_stream(url)
+    return Indexer(stream, Ancestry(stream), index, archive)
 
 
 def open_stream(url: str) -> Stream:
@@ -38,7 +46,7 @@ def client(asked: Mapping[str, str]) -> Any:
         retries={"mode": "standard", "total_max_attempts": 1},
         max_pool_connections=50,
     )
-    return boto3.client("kinesis", config=config, region_name=asked.get("region"), endpoint_url=asked.get("endpoint"))
+    return Session().create_client("kinesis", config=config, region_name=asked.get("region"), endpoint_url=asked.get("endpoint"))
 
 
 def parsed(url: str) -> tuple[str, Mapping[str, str]]:
