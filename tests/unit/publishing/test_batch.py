@@ -1,11 +1,12 @@
 import json
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from nakadi.model.outcomes import Malformed
 from nakadi.publishing.batch import read
+from nakadi.schemas import strict_json
 
 PREFIX = "Error occurred when parsing event(s). "
 
@@ -105,8 +106,18 @@ def test_integers_beyond_64_bits(number, around):
 
 def test_long_digits_that_are_no_integer():
     """Digits in strings and behind a decimal point may be as many as they like. (P31)"""
-    event = '{"a":"18446744073709551616","b":",18446744073709551616,","c":0.18446744073709551616}'
+    event = (
+        '{"a":"18446744073709551616","b":",18446744073709551616,","c":[0.18446744073709551616,1844674407370955161.0e9]}'
+    )
     assert texts(f"[{event}]") == [event]
+
+
+@pytest.mark.parametrize("text", [":", "\\u003a", "\\u003A:", "\\\\u003a", "\\\\\\u003a", "\\u003a\\u003a\\\\", '\\":'])
+def test_colons_in_strings_however_spelled(text):
+    """Colons in strings and names, escaped or not, are not taken for those of members. (P30, P105)"""
+    event = f'{{"a{text}":"{text}","b":"{text}"}}'
+    assert texts(f"[{event}]") == [event]
+    assert refusal(f'[{{"b":"{text}","a":1,"a":2}}]') == 'Duplicate key "a"'
 
 
 def test_a_float_that_overflows():
@@ -215,6 +226,12 @@ def test_the_rest_of_the_batch_is_untouched_by_odd_members():
     assert refusal('[{"a":{}}, "metadata", {"metadata":{}}]') == "Illegal character at position 11"
 
 
+def test_what_is_far_too_large_is_not_explained_at_length():
+    """An event larger than any may be is refused without a search for the wrong symbol at its end. (P22)"""
+    event = '{"a":[' + f'"{"x" * 997}",' * 1_100 + "]}"
+    assert refusal(f"[{event}]") == "Unexpected end of data at pos 1000000"
+
+
 JSON_VALUES = some.recursive(
     some.none()
     | some.booleans()
@@ -269,3 +286,52 @@ def test_every_body_is_read_or_refused(body):
         except Malformed:
             continue
         assert all(json.loads(batch.text(index)) == event for index, event in enumerate(batch.events))
+
+
+def object_text(members):
+    return "{" + " ,".join(f"{key}:{value}" for key, value in members) + "}"
+
+
+STRINGS = some.lists(
+    some.sampled_from(
+        ["a", "é", ":", "\\u003a", "\\u003A", "\\\\", '\\"', "\\u0061", "{", "}", ",", "9" * 20, "\\ud83d\\ude00"]
+    ),
+    max_size=3,
+).map(lambda parts: f'"{"".join(parts)}"')
+NUMBERS = some.sampled_from(
+    [
+        "0",
+        "-0",
+        "1.50",
+        "1E5",
+        "9223372036854775807",
+        "9223372036854775808",
+        "-9223372036854775808",
+        "-9223372036854775809",
+        "18446744073709551616",
+        "0.99999999999999999999",
+        "1e400",
+        "12345678901234567890.5",
+        ,
+    ]
+)
+TEXTS_OF_VALUES = some.recursive(
+    STRINGS | NUMBERS | some.sampled_from(["true", "null"]),
+    lambda within: (
+        some.lists(within, max_size=3).map(lambda items: f"[{','.join(items)}]")
+        | some.lists(some.tuples(STRINGS, within), max_size=3).map(object_text)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300)
+@given(some.lists(some.lists(some.tuples(STRINGS, TEXTS_OF_VALUES), max_size=4).map(object_text), max_size=3))
+def test_the_fast_way_is_as_strict_as_the_slow_one(events):
+    """A batch is taken if and only if a strict parser takes each of its events. (P30, P31, P32)"""
+    try:
+        expected = [strict_json.parse(event) for event in events]
+    except strict_json.StrictJsonError:
+        assert refusal(f"[{','.join(events)}]")
+    else:
+        assert read(f"[{','.join(events)}]".encode()).events == expected
