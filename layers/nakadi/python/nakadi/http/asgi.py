@@ -12,9 +12,10 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
 from nakadi.http import compression
-from nakadi.http.application import Application, flow_of_this_request
+from nakadi.http.application import flow_of_this_request
 from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, headers_of
 from nakadi.http.problem import TooLarge, TooSlow
+from nakadi.model.outcomes import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,16 @@ class Limits:
     head_start_seconds: float = 0.1
 
 
+class Answering(Protocol):
+    """An application, or what stands in front of one."""
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a request as it came from the wire."""
+
+    def refusal(self, request: Request, outcome: Outcome) -> Answer:
+        """Answer a request that could not be read to its end."""
+
+
 class Connection(Protocol):
     """What a server may offer as `connection` in the state of a scope, for there are no words for it in ASGI."""
 
@@ -59,13 +70,13 @@ class Disconnected(Exception):
     """Raised when the client has gone before its request was complete."""
 
 
-def asgi_application(application: Application, *, threads: int, limits: Limits | None = None) -> Edge:
+def asgi_application(application: Answering, *, threads: int, limits: Limits | None = None) -> Edge:
     """The application for an ASGI server. `threads` is how many requests are worked on at once: many, for they wait."""
     return Edge(application, threads, limits or Limits())
 
 
 class Edge:
-    def __init__(self, application: Application, threads: int, limits: Limits) -> None:
+    def __init__(self, application: Answering, threads: int, limits: Limits) -> None:
         self._application = application
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-http")
         self._limits = limits

@@ -17,8 +17,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from nakadi.http.application import Application
-from nakadi.http.asgi import Edge, Limits, asgi_application
+from nakadi.http.asgi import Answering, Edge, Limits, asgi_application
 from nakadi.http.message import PROBLEM_JSON
 from nakadi.http.problem import problem_body
 
@@ -53,7 +52,7 @@ class Server:
 
     def __init__(
         self,
-        application: Application,
+        application: Answering,
         *,
         threads: int = 64,
         grace_seconds: float = 10.0,
