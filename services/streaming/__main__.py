@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 
 from nakadi.bootstrap import open_broker
 from nakadi.eventlogs import UnknownEngine as UnknownLog
@@ -21,6 +21,7 @@ from nakadi.local import logs
 from nakadi.model.outcomes import Unavailable
 from nakadi.registries import UnknownEngine as UnknownRegistry
 from nakadi.settings import BadSetting, Settings
+from services.streaming.doorway import Doorway, tell
 
 CANNOT_START = 1
 
@@ -50,6 +51,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep-alive-seconds", type=int, default=75, help="longer than the load balancer's idle timeout"
     )
+    parser.add_argument("--prefix", default="", help="what a gateway may put in front of paths, for example /api")
+    parser.add_argument("--name", default="streaming", help="what its metrics are told under")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     return parser.parse_args(arguments)
 
@@ -61,22 +64,27 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
         contextlib.closing(open_broker(settings)) as broker,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
+        doorway = Doorway(broker.application_of(*AREAS), options.prefix)
         server = Server(
-            broker.application_of(*AREAS),
+            doorway,
             threads=options.threads,
             grace_seconds=options.grace_seconds,
             keep_alive_seconds=options.keep_alive_seconds,
         )
         print(f"Streaming on port {listening.getsockname()[1]}", flush=True)
-        runner.run(_serve(server, listening))
+        runner.run(_serve(server, listening, tell(doorway, options.name)))
 
 
-async def _serve(server: Server, listening: socket.socket) -> None:
+async def _serve(server: Server, listening: socket.socket, telling: Coroutine[None, None, None]) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stopping.set)
-    await server.serve(listening, stopping)
+    told = asyncio.create_task(telling)
+    try:
+        await server.serve(listening, stopping)
+    finally:
+        told.cancel()
 
 
 if __name__ == "__main__":

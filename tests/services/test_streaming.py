@@ -211,3 +211,13 @@ def test_it_says_why_it_cannot_start(environment, named):
     assert process.returncode == 1
     assert said.startswith("The streaming service cannot start.")
     assert named in said
+
+
+@pytest.mark.usefixtures("broker")
+def test_the_name_of_a_stage_is_no_part_of_a_path(kept):
+    """A gateway may put its stage in front of a path: both ways lead to the stream."""
+    target = f"/event-types/{NAME}/events?stream_timeout=1&batch_flush_timeout=1"
+    with started(variables(kept), "--prefix=/api") as service:
+        answers = [httpx.get(f"{service.url}{prefix}{target}") for prefix in ("", "/api", "/ape")]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 404]

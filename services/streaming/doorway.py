@@ -1,0 +1,68 @@
+"""What lies between the server and the application here: a gateway's prefix, and a count of open streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import replace
+from typing import TextIO
+
+from nakadi.http.application import Application
+from nakadi.http.message import Answer, Outlet, Request, Streaming
+from nakadi.model.outcomes import Outcome
+
+NAMESPACE = "Nakadi"
+EVERY_SECONDS = 60.0
+
+
+class Doorway:
+    """An application behind a gateway that may put the name of its stage in front of a path."""
+
+    def __init__(self, application: Application, prefix: str) -> None:
+        self._application = application
+        self._prefix = prefix
+        self.open_streams = 0
+
+    def answer(self, request: Request) -> Answer:
+        answer = self._application.answer(self._as_sent(request))
+        return self._counted(answer) if isinstance(answer, Streaming) else answer
+
+    def refusal(self, request: Request, outcome: Outcome) -> Answer:
+        return self._application.refusal(self._as_sent(request), outcome)
+
+    def _as_sent(self, request: Request) -> Request:
+        if not self._prefix or not request.target.startswith(f"{self._prefix}/"):
+            return request
+        return replace(
+            request, path=request.path.removeprefix(self._prefix), target=request.target.removeprefix(self._prefix)
+        )
+
+    def _counted(self, answer: Streaming) -> Streaming:
+        async def serve(outlet: Outlet) -> None:
+            self.open_streams += 1
+            try:
+                await answer.serve(outlet)
+            finally:
+                self.open_streams -= 1
+
+        return replace(answer, serve=serve)
+
+
+async def tell(doorway: Doorway, name: str, *, every_seconds: float = EVERY_SECONDS, to: TextIO = sys.stdout) -> None:
+    """Write how many streams are open, until cancelled, in the format that CloudWatch makes metrics of."""
+    while True:
+        to.write(json.dumps(measured(name, doorway.open_streams, time.time())) + "\n")
+        to.flush()
+        await asyncio.sleep(every_seconds)
+
+
+def measured(name: str, streams: int, now: float) -> dict[str, object]:
+    metric = {"Name": "OpenStreams", "Unit": "Count"}
+    directive = {"Namespace": NAMESPACE, "Dimensions": [["service"]], "Metrics": [metric]}
+    return {
+        "_aws": {"Timestamp": int(now * 1000), "CloudWatchMetrics": [directive]},
+        "service": name,
+        "OpenStreams": streams,
+    }
