@@ -1,0 +1,108 @@
+"""A broker without a socket, and sessions without streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from nakadi.bootstrap import open_broker
+from nakadi.model.coordination import Assignment, Session
+from nakadi.model.subscription import EventTypePartition
+from nakadi.settings import Settings
+from nakadi.subscriptions import assignments
+from tests.support.api import created
+from tests.support.clock import HandMovedClock
+from tests.support.http import client_of
+from tests.support.subscriptions import publish, reset, subscribed
+
+HOLDER = "this process"
+
+
+class House:
+    """A whole broker in memory. Its clock is moved by hand, and its sessions take part without sending anything."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = HandMovedClock()
+        self.broker = open_broker(Settings(cache_seconds=0, **settings), self.clock)
+        self.api = client_of(self.broker.application)
+        self.coordination = self.broker.coordination
+        self.subscribing = self.broker.subscribing
+        self.coordination.renew(HOLDER, self.clock.now() + timedelta(days=1))
+
+    def event_type(self, partitions: int = 1, events: int = 0) -> str:
+        statistic = {
+            "messages_per_minute": 1,
+            "message_size": 1,
+            "read_parallelism": partitions,
+            "write_parallelism": partitions,
+        }
+        name = created(self.api, default_statistic=statistic)["name"]
+        if events:
+            publish(self.api, name, events)
+        return name
+
+    def subscription(self, *event_types: str, **changes: Any) -> dict[str, Any]:
+        """A subscription that has its offsets."""
+        found = subscribed(self.api, *event_types, **{"read_from": "begin"} | changes)
+        assert reset(self.api, found).status_code == 204
+        return found
+
+    def assignment(self, subscription: dict[str, Any]) -> Assignment:
+        return self.coordination.assignment(subscription["id"])
+
+    def session(self, subscription: dict[str, Any], *requested: EventTypePartition, **changes: Any) -> str:
+        """Have a session join; its id."""
+        defaults: dict[str, Any] = {
+            "id": str(uuid4()),
+            "holder": HOLDER,
+            "started_at": self.clock.now(),
+            "commit_timeout": 60.0,
+            "requested": requested,
+        }
+        session = Session(**defaults | changes)
+        old = self.assignment(subscription)
+        new = assignments.joined(old, session, subscription["id"], self.clock.now())
+        self.coordination.write(subscription["id"], old, new, self.clock.now())
+        return session.id
+
+    def leave(self, subscription: dict[str, Any], session_id: str) -> None:
+        old = self.assignment(subscription)
+        self.coordination.write(subscription["id"], old, assignments.left(old, {session_id}), self.clock.now())
+
+    def hand_over(self, subscription: dict[str, Any], session_id: str) -> None:
+        old = self.assignment(subscription)
+        new = assignments.handed_over(old, session_id, {each.place for each in old.entries})
+        self.coordination.write(subscription["id"], old, new, self.clock.now())
+
+    def commit(self, subscription: dict[str, Any], session_id: str, *items: dict[str, Any]) -> httpx.Response:
+        headers = {"X-Nakadi-StreamId": session_id}
+        return self.api.post(f"/subscriptions/{subscription['id']}/cursors", json={"items": items}, headers=headers)
+
+    def stats(self, subscription: dict[str, Any], **query: Any) -> dict[str, dict[str, Any]]:
+        """Partition -> what is told of it, of the only event type."""
+        [found] = self.api.get(f"/subscriptions/{subscription['id']}/stats", params=query).json()["items"]
+        return {each.pop("partition"): each for each in found["partitions"]}
+
+    def close(self) -> None:
+        self.api.close()
+        self.broker.close()
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    opened = House()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def hasty() -> Iterator[House]:
+    """A broker that waits for nobody."""
+    opened = House(max_commit_timeout_seconds=-1)
+    yield opened
+    opened.close()

@@ -1,0 +1,169 @@
+"""Subscriptions in the registry: what holds when several write at once, and what is left when somebody stops."""
+
+from __future__ import annotations
+
+import pytest
+
+from nakadi.caching import Cache
+from nakadi.catalog.event_types import EventTypes
+from nakadi.model.outcomes import Conflict, NotFound, Unavailable
+from nakadi.model.subscription import Subscription
+from nakadi.ports import ChangedMeanwhile
+from nakadi.registries.memory import MemoryRegistry
+from nakadi.subscriptions.identity import new_id
+from nakadi.subscriptions.repository import BEGUN_FOR, KEYS, LEFTOVERS, LINES, Subscriptions
+from tests.support.builders import A_MOMENT, an_event_type
+from tests.support.clock import HandMovedClock
+
+
+class Registered:
+    """Subscriptions and event types in one registry."""
+
+    def __init__(self) -> None:
+        self.registry = MemoryRegistry()
+        self.clock = HandMovedClock()
+        self.event_types = EventTypes(self.registry, Cache(self.clock, 0))
+        self.subscriptions = Subscriptions(self.registry, Cache(self.clock, 60), self.clock)
+
+    def names(self, count: int) -> list[str]:
+        names = [f"type-{number:03}" for number in range(count)]
+        for name in names:
+            self.event_types.add(an_event_type(name=name))
+        return names
+
+    def add(self, *names: str, group: str = "default") -> Subscription:
+        subscription = Subscription(
+            id=new_id(A_MOMENT),
+            owning_application="shop",
+            event_types=tuple(names),
+            consumer_group=group,
+            created_at=A_MOMENT,
+            updated_at=A_MOMENT,
+        )
+        return self.subscriptions.add(subscription, [self.event_types.get(name) for name in names])
+
+    def removable(self, name: str) -> bool:
+        """Whether an event type can be removed by whoever looks now."""
+        event_type = self.event_types.get(name)
+        mark = self.subscriptions.mark(event_type)
+        if self.subscriptions.of_event_type(name) or self.subscriptions.is_being_subscribed(name):
+            return False
+        self.event_types.remove(event_type, mark)
+        return True
+
+
+@pytest.fixture
+def registered():
+    return Registered()
+
+
+@pytest.mark.parametrize("count", [1, 32, 33, 99, 250])
+def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
+    """However many event types: the subscription is found by each of them, and removed without a trace. (S25, S72)"""
+    names = registered.names(count)
+    subscription = registered.add(*names)
+    assert registered.subscriptions.get(subscription.id) == subscription
+    assert all(registered.subscriptions.of_event_type(name) == [subscription] for name in names)
+    registered.subscriptions.remove(subscription)
+    assert registered.subscriptions.find(subscription.id) is None
+    assert all(registered.subscriptions.of_event_type(name) == [] for name in names)
+    assert not registered.registry.list(LINES)
+    assert not registered.registry.list(KEYS)
+    assert [each.key for each in registered.registry.list(LEFTOVERS)] == [subscription.id]
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_key_is_taken_once(registered, count):
+    """The second subscription with a key is refused, and leaves nothing behind. (S11, S34)"""
+    names = registered.names(count)
+    first = registered.add(*names)
+    with pytest.raises(Conflict, match="Subscription with the same key properties already exists"):
+        registered.add(*names)
+    assert all(registered.subscriptions.of_event_type(name) == [first] for name in names)
+    assert len(registered.registry.list(LINES)) == count
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_event_types_have_to_be_as_they_were(registered, count):
+    """If an event type goes while a subscription to it begins, the subscription does not come into being. (S24)"""
+    names = registered.names(count)
+    there = [registered.event_types.get(name) for name in names]
+    assert registered.removable(names[0])
+    registered.event_types.get = {each.name: each for each in there}.__getitem__
+    with pytest.raises(ChangedMeanwhile):
+        registered.add(*names)
+    assert not registered.registry.list(LINES)
+    assert not registered.registry.list(KEYS)
+
+
+def test_whoever_removes_an_event_type_notices_new_subscriptions(registered):
+    """A subscription that begins after somebody has looked stops the removal of its event type. (S24)"""
+    [name] = registered.names(1)
+    event_type = registered.event_types.get(name)
+    registered.add(name, group="before")
+    mark = registered.subscriptions.mark(event_type)
+    registered.add(name)
+    with pytest.raises(ChangedMeanwhile):
+        registered.event_types.remove(event_type, mark)
+    assert registered.event_types.find(name) == event_type
+
+
+def test_what_has_only_begun_protects_event_types_for_a_while(registered):
+    """A line without its subscription stands against removal as long as the subscription may still come. (S24)"""
+    names = registered.names(40)
+    write, calls = registered.registry.write, []
+
+    def write_once(*changes):
+        calls.append(changes)
+        if len(calls) > 1:
+            raise Unavailable("cut short")
+        write(*changes)
+
+    registered.registry.write = write_once
+    with pytest.raises(Unavailable):
+        registered.add(*names)
+    registered.registry.write = write
+    assert not registered.removable(names[-1])
+    registered.clock.move(BEGUN_FOR.total_seconds())
+    assert registered.removable(names[-1])
+
+
+def test_own_writes_are_seen_at_once(registered):
+    """What is remembered is forgotten when it is changed or removed here. (S62)"""
+    subscription = registered.add(*registered.names(1))
+    assert registered.subscriptions.cached(subscription.id) == subscription
+    changed = registered.subscriptions.replace(subscription, subscription)
+    assert registered.subscriptions.cached(subscription.id).revision == changed.revision == 2
+    with pytest.raises(ChangedMeanwhile):
+        registered.subscriptions.remove(subscription)
+    registered.subscriptions.remove(changed)
+    with pytest.raises(NotFound):
+        registered.subscriptions.cached(subscription.id)
+
+
+def test_what_is_left_is_cleared_away_later(house):
+    """If the coordination does not answer when a subscription is deleted, what it holds is cleared by the next who
+    does so. (S72, S292)"""
+    subscription = house.subscription()
+    forget, house.coordination.forget = house.coordination.forget, _unavailable
+    assert house.api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
+    house.coordination.forget = forget
+    assert house.coordination.offsets(subscription["id"])
+    house.subscribing.leftovers.clear_all()
+    assert not house.coordination.offsets(subscription["id"])
+    assert not house.broker.registry.list(LEFTOVERS)
+
+
+def test_running_sessions_of_a_deleted_subscription_end(house):
+    """What the sessions share goes with the subscription: they find themselves gone, and are told so. (S74)"""
+    subscription = house.subscription()
+    house.session(subscription)
+    told = []
+    house.coordination.watch(subscription["id"], told.append)
+    house.api.delete(f"/subscriptions/{subscription['id']}")
+    assert told
+    assert house.assignment(subscription).sessions == ()
+
+
+def _unavailable(*_):
+    raise Unavailable("not now")
