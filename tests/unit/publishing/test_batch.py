@@ -312,7 +312,6 @@ NUMBERS = some.sampled_from(
         "0.99999999999999999999",
         "1e400",
         "12345678901234567890.5",
-        ,
     ]
 )
 TEXTS_OF_VALUES = some.recursive(
