@@ -7,8 +7,8 @@ from typing import Any
 from nakadi.authentication import tokens
 from nakadi.clock import SystemClock
 from nakadi.doorways.authorizer import Unauthorized, decision
-from nakadi.doorways.function import Function, Handle
-from nakadi.doorways.telling import Counts
+from nakadi.doorways.function import Function
+from nakadi.doorways.telling import Counts, Handle
 from nakadi.settings import Settings
 
 

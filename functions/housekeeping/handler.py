@@ -5,8 +5,8 @@ import os
 import nakadi.catalog.housekeeping
 import nakadi.registries.dynamodb  # noqa: F401  # loaded while the function starts
 from nakadi.bootstrap import open_broker
-from nakadi.doorways.function import Function, Handle
-from nakadi.doorways.telling import Counts
+from nakadi.doorways.function import Function
+from nakadi.doorways.telling import Counts, Handle
 from nakadi.settings import Settings
 
 

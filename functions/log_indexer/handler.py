@@ -6,8 +6,8 @@ from typing import Any
 
 import nakadi.registries.log_index_dynamodb  # noqa: F401  # loaded while the function starts
 from nakadi.doorways import log_indexer
-from nakadi.doorways.function import Function, Handle
-from nakadi.doorways.telling import Counts
+from nakadi.doorways.function import Function
+from nakadi.doorways.telling import Counts, Handle
 from nakadi.settings import Settings
 
 

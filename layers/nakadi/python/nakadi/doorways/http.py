@@ -10,8 +10,8 @@ from typing import Any
 # The engines, loaded while the function starts and processor time is plentiful, and not by its first invocation.
 import nakadi.registries.dynamodb  # noqa: F401
 from nakadi.bootstrap import open_broker
-from nakadi.doorways.function import Function, Handle
-from nakadi.doorways.telling import Counts
+from nakadi.doorways.function import Function
+from nakadi.doorways.telling import Counts, Handle
 from nakadi.http.apigateway import handle
 from nakadi.settings import Settings
 

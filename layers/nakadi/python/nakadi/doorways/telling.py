@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aws_lambda_powertools import Logger, Tracer
@@ -14,6 +16,15 @@ from nakadi.redaction import without_secrets
 
 NAMESPACE = "Nakadi"
 
+Handle = Callable[[Mapping[str, Any], Any], Any]
+
+# Only Lambda has somebody to send traces to. Loading what makes them takes as long as everything else together, so it
+# is loaded while a function starts, or not at all.
+TRACING = "LAMBDA_TASK_ROOT" in os.environ and os.environ.get("POWERTOOLS_TRACE_DISABLED", "").lower() != "true"
+if TRACING:
+    import aws_xray_sdk.core
+    import aws_xray_sdk.ext.botocore  # noqa: F401
+
 
 def logger() -> Logger:
     """The logger of the package, above the loggers of its modules."""
@@ -24,8 +35,13 @@ def logger() -> Logger:
     return made
 
 
-def tracer(function: str) -> Tracer:
-    return Tracer(service=function, patch_modules=("botocore",))
+def traced(function: str, handle: Handle) -> Handle:
+    if not TRACING:
+        return handle
+    tracer = Tracer(service=function, patch_modules=("botocore",))
+    # What is answered stays out of the traces: nobody knows what is in it.
+    traced: Handle = tracer.capture_lambda_handler(handle, capture_response=False)
+    return traced
 
 
 class Lines(LambdaPowertoolsFormatter):
