@@ -13,6 +13,7 @@ from nakadi.consuming.policy import Policy
 from nakadi.consuming.session import Session
 from nakadi.model.coordination import Assignment, Entry, Offset
 from nakadi.model.cursor import Position
+from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.chunks import Run
 from tests.support.builders import A_MOMENT
@@ -24,6 +25,10 @@ ME = "me"
 
 def at(offset: int, timeline: int = 1) -> Position:
     return Position(timeline, offset)
+
+
+def has_value(record: Record) -> bool:
+    return record.value is not None
 
 
 def distance(_place: EventTypePartition, first: Position, last: Position) -> int:
@@ -55,7 +60,7 @@ class Table:
         self.calls: list[Action] = []
         around = Surroundings(
             measure=distance,
-            deliverable=deliverable or (lambda record: record.value is not None),
+            deliverable=lambda _, record: (deliverable or has_value)(record),
             leased_until=lambda: self.leased_until,
             closely=lambda: self.closely,
         )

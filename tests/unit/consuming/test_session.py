@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.consuming.actions import AutoCommit, Close, HandOver, Open
 from nakadi.consuming.facts import End
-from nakadi.consuming.outbox import LONGEST_SILENCE
+from nakadi.consuming.parameters import LONGEST_SILENCE
 from nakadi.model.coordination import Offset
 from nakadi.model.events import Record
 from tests.support.builders import A_MOMENT

@@ -384,3 +384,26 @@ def test_streams_are_told_to_end():
 
     for client in asyncio.run(run()):
         assert (client.body, client.complete) == (b"bye\n", True)
+
+
+def test_a_stream_for_a_client_that_has_gone_is_given_up():
+    """What a stream holds already is given back when its client has left before it began."""
+
+    class Connection:
+        half_closed = True
+
+        def close(self):
+            """Never called: there is nothing more to send."""
+
+        def abort(self):
+            client.leave()
+
+    given_up = []
+    client = Client()
+    stream = Streaming(nothing, given_up=lambda: given_up.append(True))
+    answered(lambda _: stream, a_scope(state={"connection": Connection()}), client)
+    assert given_up == [True]
+
+
+async def nothing(_outlet):
+    raise AssertionError("this is not to be served")

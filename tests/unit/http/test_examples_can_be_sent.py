@@ -66,7 +66,11 @@ WITH_A_SUBSCRIPTION = (
     "get_subscription_stats",
     "delete_subscription",
 )
-NEED_A_STREAM = {"commit_subscription_cursors"}
+NEED_A_STREAM = {
+    "commit_subscription_cursors",
+    "stream_subscription_events",
+    "stream_subscription_events_with_parameters",
+}
 
 
 @pytest.fixture

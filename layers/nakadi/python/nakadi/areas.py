@@ -71,6 +71,12 @@ def _subscriptions(broker: Broker) -> list[Route]:
     return broker.subscribing.doors.routes()
 
 
+def _subscription_streams(broker: Broker) -> list[Route]:
+    from nakadi.http.routes import subscription_streams
+
+    return subscription_streams.routes(broker.subscription_streams)
+
+
 def _registry(_: Broker) -> list[Route]:
     from nakadi.http.routes import registry
 
@@ -118,6 +124,7 @@ AREAS: Mapping[str, Callable[[Broker], list[Route]]] = {
     "streams": _streams,
     "cursors": _cursors,
     "subscriptions": _subscriptions,
+    "subscription_streams": _subscription_streams,
     "registry": _registry,
     "settings": _settings,
     "storages": _storages,

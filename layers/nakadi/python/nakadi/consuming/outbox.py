@@ -14,9 +14,6 @@ from nakadi.model.subscription import EventTypePartition
 
 MOST_BUFFERED = 50_000_000
 
-# Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
-LONGEST_SILENCE = 25.0
-
 
 class Outbox:
     """`readings` belong to the session. `last_commit` is when time began to run for the client's next commit."""
@@ -56,7 +53,7 @@ class Outbox:
 
     def deadline(self) -> float:
         flushes = [self._flush_at(each) for each in self._readings.values() if each.sendable]
-        return min(self._last_line_at + LONGEST_SILENCE, *flushes) if flushes else inf
+        return min(self._last_line_at + self._limits.silence_seconds, *flushes) if flushes else inf
 
     # Sending
 
@@ -90,7 +87,7 @@ class Outbox:
     def sign_of_life(self, now: float) -> Iterator[Action]:
         """A keep-alive beyond what was agreed, after a long silence; it is not counted, and no timer knows of it."""
         some = next((each for each in self._readings.values() if each.sendable), None)
-        if some is not None and now >= self._last_line_at + LONGEST_SILENCE:
+        if some is not None and now >= self._last_line_at + self._limits.silence_seconds:
             self._last_line_at = now
             yield SendKeepAlive(some.place, some.sent, self._first_info(some))
 

@@ -10,6 +10,9 @@ from nakadi.streaming.parameters import DEFAULT_FLUSH_SECONDS, DEFAULT_SECONDS, 
 
 DEFAULT_WINDOW = 10
 
+# Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
+LONGEST_SILENCE = 25.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -41,6 +44,7 @@ class Limits:
     stream_seconds: float = LONGEST_SECONDS
     keep_alive_limit: int = 0
     commit_seconds: float = 60
+    silence_seconds: float = LONGEST_SILENCE
 
 
 def limits_of(

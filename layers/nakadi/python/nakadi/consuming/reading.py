@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import groupby
 
 from nakadi.model.cursor import Position
@@ -12,7 +13,7 @@ from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.chunks import Run
 
-Deliverable = Callable[[Record], bool]
+Deliverable = Callable[[EventTypePartition, Record], bool]
 Measure = Callable[[EventTypePartition, Position, Position], int]
 """How many events lie behind the first position, up to and including the second."""
 
@@ -104,7 +105,7 @@ class Reading:
 
     def take_in(self, run: Run, deliverable: Deliverable, *, closely: bool) -> None:
         """Events were read: keep those that are for the client, and remember those that are not."""
-        for wanted, stretch in stretches(run, deliverable, closely=closely):
+        for wanted, stretch in stretches(run, partial(deliverable, self.place), closely=closely):
             if wanted:
                 self.runs.append(stretch)
                 self.count += len(stretch)
@@ -201,7 +202,7 @@ class Reading:
         self.outstanding = measure(self.place, self.committed, self.sent)
 
 
-def stretches(run: Run, deliverable: Deliverable, *, closely: bool) -> Iterator[tuple[bool, Run]]:
+def stretches(run: Run, deliverable: Callable[[Record], bool], *, closely: bool) -> Iterator[tuple[bool, Run]]:
     """A run cut into what a client gets to see and what it does not; `closely` looks at every event whatever it is."""
     if run.chunk.plain and not closely:
         if len(run):

@@ -168,6 +168,7 @@ class Edge:
         if connection is not None and connection.half_closed:
             # It may be gone altogether, and nothing would tell: closing looks the same as closing one half.
             connection.abort()
+            await asyncio.get_running_loop().run_in_executor(self._threads, answer.given_up)
             return
         packer = (
             compression.StreamPacker() if compression.wants_gzip(request.headers.get("accept-encoding", "")) else None

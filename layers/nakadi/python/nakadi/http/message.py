@@ -98,7 +98,7 @@ class Outlet(Protocol):
         """Return when the process is about to end: the stream should come to its own end within seconds."""
 
 
-class ClientGone(Exception):
+class ClientGone(ConnectionError):
     """Raised by a write to a client that is no longer there."""
 
 
@@ -106,13 +106,15 @@ class ClientGone(Exception):
 class Streaming:
     """A response whose body is made while it is sent: headers go out at once, then `serve` writes until it returns.
 
-    Whoever makes one holds nothing yet: `serve` is never called for a `HEAD`, or for a client that has already gone.
+    `serve` is never called for a `HEAD`, nor for a client that has already gone; for the latter `given_up` is, in a
+    thread. Whoever makes one holds nothing that `given_up` does not give back.
     When `serve` returns, what it held is given back, for the client sees the end right after.
     """
 
     serve: Callable[[Outlet], Awaitable[None]]
     headers: Mapping[str, str] = field(default_factory=dict)
     status: int = 200
+    given_up: Callable[[], None] = lambda: None
 
 
 Answer = Response | Streaming

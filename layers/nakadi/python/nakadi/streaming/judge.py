@@ -47,6 +47,8 @@ class Judge:
         self._permissions = permissions
         self._features = features
         self._owners_matter = True
+        # Whether events that say of themselves that they belong elsewhere are not shown.
+        self.misplaced_are_skipped = False
 
     def admit(self, name: str, subject: Subject) -> EventType:
         """The event type that a subject wants to read, if it may."""
@@ -79,6 +81,7 @@ class Judge:
     def look_at_features(self) -> None:
         """Remember what is asked for every event, where there is no time to look."""
         self._owners_matter = self._features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ)
+        self.misplaced_are_skipped = self._features.is_on(Feature.SKIP_MISPLACED_EVENTS)
 
     def may_read(self, record: Record, subject: Subject) -> bool:
         """Whether a subject gets to see an event. Tombstones, and what is for one subscription, nobody does."""

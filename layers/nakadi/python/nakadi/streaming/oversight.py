@@ -8,20 +8,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from nakadi.model.authorization import Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
-from nakadi.streaming.driver import Driver, Fact
 from nakadi.streaming.judge import Blocked, Changed, Judge, Refused, Verdict
-from nakadi.streaming.session import Session
 
 log = logging.getLogger(__name__)
 
 SECONDS = 1.0
+
+Fact = Callable[[float], Sequence[Any]]
+
+
+class Session(Protocol):
+    def blocked(self) -> Sequence[Any]:
+        """An administrator has blocked the client or what it reads."""
+
+    def refused(self, error: Exception, /) -> Sequence[Any]:
+        """The client may not go on, or cannot."""
+
+
+class Driver(Protocol):
+    """A stream of any kind."""
+
+    @property
+    def session(self) -> Session:
+        """What decides about it."""
+
+    def tell(self, fact: Fact) -> None:
+        """Let the session know; `fact` is called with the time."""
+
+    def update(self, event_type: EventType) -> None:
+        """The event type has changed."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,43 @@
+"""The parts that streams of subscriptions consist of, wired."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nakadi.consuming.admission import Admission
+from nakadi.consuming.dead_letters import DeadLetters
+from nakadi.consuming.streams import Bounds, SubscriptionStreams
+from nakadi.streaming.judge import Judge
+
+if TYPE_CHECKING:
+    from nakadi.bootstrap import Broker
+
+
+def subscription_streams(broker: Broker) -> SubscriptionStreams:
+    settings = broker.settings
+    return SubscriptionStreams(
+        admission=Admission(
+            subscriptions=broker.subscribing.subscriptions,
+            event_types=broker.event_types,
+            permissions=broker.permissions,
+            initialisation=broker.subscribing.initialisation,
+        ),
+        coordination=broker.coordination,
+        cursors=broker.cursors,
+        logs=broker.logs,
+        judge=Judge(broker.event_types, broker.permissions, broker.features),
+        letters=DeadLetters(
+            event_types=broker.event_types,
+            creation=broker.creation,
+            publisher=broker.publisher,
+            clock=broker.clock,
+            name=settings.dead_letter_queue,
+            owner=settings.dead_letter_owning_application,
+        ),
+        clock=broker.clock,
+        bounds=Bounds(
+            most_commit_seconds=settings.max_commit_timeout_seconds,
+            longest_seconds=settings.longest_stream_seconds or None,
+            silence_seconds=settings.longest_silence_seconds or None,
+        ),
+    )

@@ -1,0 +1,257 @@
+"""The driver: one task per stream that carries facts to its session, lines to the client, and calls to the clerk.
+
+It is the only one who writes, and writes one thing after the other. Calls are carried out in threads, one after the
+other as well, while lines go on being sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from math import inf
+
+from nakadi.consuming.actions import Action, Call, Close, Open, SendBatch, SendKeepAlive
+from nakadi.consuming.clerk import Clerk, Fact
+from nakadi.consuming.facts import Shared
+from nakadi.consuming.lines import Lines
+from nakadi.consuming.session import Session
+from nakadi.consuming.survey import Beginning
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Outcome, Unavailable
+from nakadi.model.subscription import EventTypePartition
+from nakadi.ports import Clock
+from nakadi.streaming.driver import Outlet
+from nakadi.streaming.places import Place
+
+log = logging.getLogger(__name__)
+
+# Small batches that are due together travel together.
+WRITE_BYTES = 64 * 1024
+
+# A call is tried again after these pauses while a store does not answer.
+SHORTEST_PAUSE = 0.1
+LONGEST_PAUSE = 2.0
+
+# An alarm this far off is set anew when it rings.
+LONGEST_ALARM = 3600.0
+
+NewPlace = Callable[[EventTypePartition, Beginning], Place]
+
+
+class Driver:
+    """`find_out` is called when a topic is gone: whoever knows should `update`, or `tell` what became of it."""
+
+    def __init__(
+        self,
+        session: Session,
+        clerk: Clerk,
+        lines: Lines,
+        outlet: Outlet,
+        *,
+        clock: Clock,
+        threads: Executor,
+        new_place: NewPlace,
+        find_out: Callable[[], None],
+    ) -> None:
+        self.session = session
+        self._clerk = clerk
+        self._lines = lines
+        self._outlet = outlet
+        self._clock = clock
+        self._threads = threads
+        self._new_place = new_place
+        self._find_out = find_out
+        self._places: dict[EventTypePartition, Place] = {}
+        self._facts: list[Fact] = []
+        self._updates: list[EventType] = []
+        self._calls: deque[Call] = deque()
+        self._calling: asyncio.Task[None] | None = None
+        self._bell = asyncio.Event()
+        self._alarm: tuple[float, asyncio.TimerHandle] | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._somebody_listens = True
+
+    # From outside, on the loop
+
+    def tell(self, fact: Fact) -> None:
+        """Let the session know; `fact` is called with the time, and answers with what the session wants done."""
+        self._facts.append(fact)
+        self.wake()
+
+    def look(self, shared: Shared) -> None:
+        """The subscription is like this now."""
+        self.tell(lambda now: self.session.looked(shared, now))
+
+    def update(self, event_type: EventType) -> None:
+        """An event type has changed: there may be a new timeline to go on in."""
+        self._updates.append(event_type)
+        self.wake()
+
+    def wake(self) -> None:
+        self._bell.set()
+
+    # Carrying
+
+    async def run(self) -> None:
+        """Serve until the session ends. Everything held is given back in any case."""
+        watchers = [
+            asyncio.ensure_future(self._watch(self._outlet.gone(), self._gone)),
+            asyncio.ensure_future(self._watch(self._outlet.draining(), lambda _: self.session.drain())),
+        ]
+        try:
+            await self._serve()
+        finally:
+            for watcher in [*watchers, *([self._calling] if self._calling else [])]:
+                watcher.cancel()
+            if self._alarm is not None:
+                self._alarm[1].cancel()
+            for place in self._places.values():
+                place.leave()
+
+    async def _watch(self, condition: Awaitable[None], fact: Fact) -> None:
+        await condition
+        self.tell(fact)
+
+    def _gone(self, now: float) -> Sequence[Action]:
+        self._somebody_listens = False
+        return self.session.gone(now)
+
+    async def _serve(self) -> None:
+        self._put(self._lines.opening(self.session.id))
+        while True:
+            self._bell.clear()
+            moved = await self._round()
+            await self._flush()
+            if self.session.end:
+                return
+            if moved:
+                await asyncio.sleep(0)  # others have clients too
+            else:
+                self._set_alarm()
+                await self._bell.wait()
+
+    async def _round(self) -> bool:
+        """Hand in what has happened and what is at hand; whether there may be more of it."""
+        facts, self._facts = self._facts, []
+        for fact in facts:
+            await self._carry_out(fact(self._clock.monotonic()))
+        moved = False
+        try:
+            self._take_notice()
+            for each, place in tuple(self._places.items()):
+                moved = await self._take(each, place) or moved
+        except Outcome as outcome:
+            log.info("The stream %s cannot go on: %s", self.session.id, outcome)
+            await self._carry_out(self.session.refused(outcome))
+        await self._carry_out(self.session.tick(self._clock.monotonic()))
+        return moved
+
+    def _take_notice(self) -> None:
+        updates, self._updates = self._updates, []
+        for event_type in updates:
+            for each, place in self._places.items():
+                if each.event_type == event_type.name:
+                    place.update(event_type)
+
+    async def _take(self, each: EventTypePartition, place: Place) -> bool:
+        if not self.session.wants(each) or self._places.get(each) is not place:
+            return False
+        if place.at_border:
+            await place.move(self.wake)
+        run = place.take()
+        if run is None:
+            if place.lost:
+                self._find_out()
+            return False
+        await self._carry_out(self.session.arrived(each, run, self._clock.monotonic()))
+        return True
+
+    async def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case SendBatch() | SendKeepAlive():
+                    self._put(self._lines.line(action))
+                    if self._out_bytes >= WRITE_BYTES:
+                        await self._flush()
+                case Close(place):
+                    self._stop_reading(place)
+                case _:
+                    if isinstance(action, Open):
+                        self._stop_reading(action.place)
+                    self._calls.append(action)
+                    if self._calling is None:
+                        self._calling = asyncio.create_task(self._work())
+
+    def _stop_reading(self, place: EventTypePartition) -> None:
+        if place in self._places:
+            self._places.pop(place).leave()
+
+    # Calls
+
+    async def _work(self) -> None:
+        while self._calls:
+            call = self._calls.popleft()
+            try:
+                self.tell(await self._performed(call))
+            except Exception as error:  # whatever it is, the stream must not go on as if it had worked
+                log.warning("The stream %s ends, for a call failed: %s", self.session.id, call, exc_info=error)
+                self.tell(lambda _, error=error: self.session.refused(error))  # type: ignore[misc]  # bound early
+        self._calling = None
+
+    async def _performed(self, call: Call) -> Fact:
+        pause = SHORTEST_PAUSE
+        while True:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._threads, self._perform, call)
+            except Unavailable as error:
+                log.warning("The stream %s tries again in %s s: %s", self.session.id, pause, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _perform(self, call: Call) -> Fact:
+        if not isinstance(call, Open):
+            return self._clerk.perform(call)
+        beginning = self._clerk.begin(call)
+        return lambda now: self._opened(call, beginning, now)
+
+    def _opened(self, opening: Open, beginning: Beginning, now: float) -> Sequence[Action]:
+        if not self.session.expects(opening):
+            return []
+        self._places[opening.place] = self._new_place(opening.place, beginning)
+        return self.session.opened(opening, beginning.start, beginning.lost, now)
+
+    # Writing
+
+    def _put(self, line: bytes) -> None:
+        if line:
+            self._out.append(line)
+            self._out_bytes += len(line)
+
+    async def _flush(self) -> None:
+        out, self._out, self._out_bytes = self._out, [], 0
+        if not out or not self._somebody_listens:
+            return
+        try:
+            await self._outlet.write(out[0] if len(out) == 1 else b"".join(out))
+        except ConnectionError:
+            self.tell(self._gone)
+
+    def _set_alarm(self) -> None:
+        """Be woken at the session's next deadline. An alarm that is too early costs less than setting a new one."""
+        deadline = self.session.deadline()
+        if self._alarm is not None:
+            if self._alarm[0] <= deadline:
+                return
+            self._alarm[1].cancel()
+            self._alarm = None
+        if deadline < inf:
+            delay = min(deadline - self._clock.monotonic(), LONGEST_ALARM)
+            self._alarm = (deadline, asyncio.get_running_loop().call_later(delay, self._ring))
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.wake()

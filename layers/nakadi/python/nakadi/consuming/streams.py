@@ -1,0 +1,264 @@
+"""Streams of subscriptions: the door to a subscription's events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import inf
+from uuid import uuid4
+
+from nakadi.consuming.admission import Admission
+from nakadi.consuming.clerk import Clerk
+from nakadi.consuming.dead_letters import DeadLetters, Undertaker
+from nakadi.consuming.driver import Driver
+from nakadi.consuming.facts import End, Surroundings
+from nakadi.consuming.filters import deliverable
+from nakadi.consuming.host import TURN_SECONDS, Host, Lease, tend
+from nakadi.consuming.lines import Lines
+from nakadi.consuming.members import Members
+from nakadi.consuming.news import News
+from nakadi.consuming.parameters import Asked, Limits, limits_of
+from nakadi.consuming.policy import policy_of
+from nakadi.consuming.session import Session
+from nakadi.consuming.survey import Beginning, Survey, distance
+from nakadi.cursors.service import Cursors
+from nakadi.model import coordination as shared
+from nakadi.model.authorization import Subject
+from nakadi.model.cursor import Position
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Fault, Outcome, TryLater, Unavailable
+from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.ports import Clock, Coordination, EventLogs
+from nakadi.streaming.driver import Outlet
+from nakadi.streaming.feeds import Feeds
+from nakadi.streaming.judge import Judge
+from nakadi.streaming.oversight import Oversight
+from nakadi.streaming.parameters import PickSeconds
+from nakadi.streaming.places import Place
+
+log = logging.getLogger(__name__)
+
+THREADS = 8
+
+CANNOT_GO_ON = "Failed to continue streaming"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A stream that has joined its subscription, and is to be served or given up."""
+
+    id: str
+    subscription: Subscription
+    event_types: Sequence[EventType]
+    subject: Subject
+    limits: Limits
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """`longest_seconds` is the most that a stream may last here, and `silence_seconds` the most that it may be silent;
+    None leaves it to the API's own limits."""
+
+    most_commit_seconds: int = 60
+    longest_seconds: int | None = None
+    silence_seconds: float | None = None
+    pick_seconds: PickSeconds = random.randint
+
+
+class SubscriptionStreams:
+    def __init__(
+        self,
+        *,
+        admission: Admission,
+        coordination: Coordination,
+        cursors: Cursors,
+        logs: EventLogs,
+        judge: Judge,
+        letters: DeadLetters,
+        clock: Clock,
+        bounds: Bounds,
+    ) -> None:
+        self._admission = admission
+        self._coordination = coordination
+        self._cursors = cursors
+        self._judge = judge
+        self._oversight = Oversight(judge)
+        self._letters = letters
+        self._clock = clock
+        self._bounds = bounds
+        self._survey = Survey(admission.event_types, cursors, clock)
+        self._host = Host(coordination, clock)
+        self._feeds = Feeds(logs)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-consuming")
+        self._news = News(self._threads)
+        self._drivers: dict[Driver, Lease] = {}
+        self._keeper: asyncio.Task[None] | None = None
+        admission.event_types.changed(lambda _: self._oversight.hurry())
+
+    # Opening
+
+    def check(self, subscription_id: str, asked: Asked, subject: Subject) -> None:
+        """Whether a stream could be opened, in the order in which clients can see it. Raises outcomes."""
+        limits = self._limits(asked)
+        self._admission.admit(subscription_id, asked.partitions, subject)
+        self._members(subscription_id).check(self._session(str(uuid4()), "", limits, asked))
+
+    def open(self, subscription_id: str, asked: Asked, subject: Subject) -> Opening:
+        """Have a stream join its subscription, if it may. Raises outcomes."""
+        limits = self._limits(asked)
+        subscription, event_types = self._admission.admit(subscription_id, asked.partitions, subject)
+        stream_id = str(uuid4())
+        try:
+            lease = self._host.lease()
+            self._join(subscription_id, self._session(stream_id, lease.holder, limits, asked))
+            self._check_beginnings(subscription_id, stream_id)
+        except Unavailable as error:
+            self._host.left_behind(subscription_id, stream_id)
+            raise TryLater(CANNOT_GO_ON) from error
+        except Outcome:
+            self._give_back(subscription_id, stream_id)
+            raise
+        return Opening(
+            id=stream_id,
+            subscription=subscription,
+            event_types=event_types,
+            subject=subject,
+            limits=limits,
+            lease=lease,
+        )
+
+    def give_up(self, opening: Opening) -> None:
+        """A stream will not be served after all."""
+        self._give_back(opening.subscription.id, opening.id)
+
+    def _join(self, subscription_id: str, session: shared.Session) -> None:
+        members = self._members(subscription_id)
+        self._host.bury(members, members.assignment())
+        members.join(session)
+
+    def _check_beginnings(self, subscription_id: str, stream_id: str) -> None:
+        """Raise `Unusable` now if a partition cannot be read: later there is no way to say so."""
+        offsets = self._coordination.offsets(subscription_id)
+        for place, offset in offsets.items():
+            if offset.owner == stream_id:
+                self._survey.beginning(place, offset.position)
+
+    def _give_back(self, subscription_id: str, stream_id: str) -> None:
+        try:
+            self._members(subscription_id).remove({stream_id})
+        except (Unavailable, Outcome):
+            self._host.left_behind(subscription_id, stream_id)
+
+    # Serving
+
+    async def serve(self, opening: Opening, lines: Lines, outlet: Outlet) -> None:
+        """Stream until the end, and leave before the client can see it."""
+        driver = self._driver(opening, lines, outlet)
+        self._drivers[driver] = opening.lease
+        self._begin_keeping()
+        with ExitStack() as around:
+            around.callback(self._drivers.pop, driver)
+            for event_type in opening.event_types:
+                around.enter_context(self._oversight.over(driver, opening.subject, event_type))
+            around.callback(self._news.follow(self._members(opening.subscription.id), driver.look))
+            try:
+                await driver.run()
+            finally:
+                leaving = asyncio.get_running_loop().run_in_executor(self._threads, self._leave, opening, driver)
+                # Whoever cancels us does not want the partitions to stay with us.
+                await asyncio.shield(leaving)
+
+    def close(self) -> None:
+        """To be called when no stream is open any more."""
+        self._feeds.close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._host.close()
+
+    def _driver(self, opening: Opening, lines: Lines, outlet: Outlet) -> Driver:
+        event_types = {each.name: each for each in opening.event_types}
+        members = self._members(opening.subscription.id)
+        judge = self._judge
+
+        def measure(place: EventTypePartition, first: Position, last: Position) -> int:
+            return distance(event_types[place.event_type], place, first, last)
+
+        def new_place(place: EventTypePartition, beginning: Beginning) -> Place:
+            event_types[place.event_type] = beginning.event_type
+            return Place(self._feeds, self._cursors, beginning.event_type, place.partition, beginning.start)
+
+        around = Surroundings(
+            measure=measure,
+            deliverable=deliverable(judge, opening.subscription.id, opening.subject),
+            leased_until=lambda: opening.lease.good_until,
+            closely=lambda: judge.misplaced_are_skipped,
+        )
+        policy = policy_of(opening.subscription.annotations)
+        session = Session(opening.id, opening.limits, self._clock.monotonic(), around, policy)
+        return Driver(
+            session,
+            Clerk(members, session, self._survey, Undertaker(self._letters, opening.subscription)),
+            lines,
+            outlet,
+            clock=self._clock,
+            threads=self._threads,
+            new_place=new_place,
+            find_out=self._oversight.hurry,
+        )
+
+    def _leave(self, opening: Opening, driver: Driver) -> None:
+        session = driver.session
+        log.info("The stream %s of %s ends: %s", opening.id, opening.subscription.id, session.end)
+        if session.end is End.REMOVED:
+            return
+        try:
+            self._members(opening.subscription.id).leave(opening.id, session.farewell())
+        except (Unavailable, Outcome):
+            log.warning("The stream %s will leave later", opening.id, exc_info=True)
+            self._host.left_behind(opening.subscription.id, opening.id)
+
+    # Keeping the lease
+
+    def _begin_keeping(self) -> None:
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._drivers or self._host.has_leftovers:
+            try:
+                await loop.run_in_executor(self._threads, self._tend)
+            except (Fault, Outcome) as error:
+                log.warning("The lease and what belongs to it wait for the next turn: %s", error)
+            now = self._clock.monotonic()
+            for driver, lease in tuple(self._drivers.items()):
+                if not lease.is_good(now):
+                    driver.wake()
+            await asyncio.sleep(TURN_SECONDS)
+
+    def _tend(self) -> None:
+        tend(self._host, self._news.assignments().items(), self._members)
+
+    # Parts
+
+    def _limits(self, asked: Asked) -> Limits:
+        bounds = self._bounds
+        limits = limits_of(asked, bounds.most_commit_seconds, bounds.pick_seconds, bounds.longest_seconds)
+        return replace(limits, silence_seconds=min(limits.silence_seconds, bounds.silence_seconds or inf))
+
+    def _members(self, subscription_id: str) -> Members:
+        return Members(self._coordination, subscription_id, self._clock)
+
+    def _session(self, stream_id: str, holder: str, limits: Limits, asked: Asked) -> shared.Session:
+        return shared.Session(
+            id=stream_id,
+            holder=holder,
+            started_at=self._clock.now(),
+            commit_timeout=limits.commit_seconds,
+            requested=asked.partitions,
+        )

@@ -1,0 +1,101 @@
+"""Streams of subscriptions: the events of a subscription, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nakadi.consuming.lines import JsonLines, Lines, ServerSentEvents
+from nakadi.consuming.parameters import Asked
+from nakadi.consuming.streams import Opening, SubscriptionStreams
+from nakadi.http.bodies import Members, object_body
+from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response
+from nakadi.http.routes.streams import wants_server_sent_events
+from nakadi.http.routing import Route
+from nakadi.model.outcomes import Violation, Violations
+from nakadi.model.subscription import EventTypePartition
+
+STREAM_ID = "X-Nakadi-StreamId"
+
+
+def routes(streams: SubscriptionStreams) -> list[Route]:
+    doors = _Doors(streams)
+    template = "/subscriptions/{subscription_id}/events"
+    return [
+        # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
+        Route(
+            method="GET",
+            template=template,
+            handler=doors.stream,
+            operation="stream_subscription_events",
+            produces=None,
+        ),
+        Route(
+            method="POST",
+            template=template,
+            handler=doors.stream_with_body,
+            operation="stream_subscription_events_with_parameters",
+            produces=None,
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Doors:
+    streams: SubscriptionStreams
+
+    def stream(self, request: Request) -> Streaming | Response:
+        return self._streaming(request, _asked(request.integer))
+
+    def stream_with_body(self, request: Request) -> Streaming | Response:
+        body = object_body(request)
+        return self._streaming(request, _asked(body.integer, _partitions(body)))
+
+    def _streaming(self, request: Request, asked: Asked) -> Streaming | Response:
+        subscription_id = request.path_parameters["subscription_id"]
+        form: Callable[[], Lines] = ServerSentEvents if wants_server_sent_events(request) else JsonLines
+        if request.method == "HEAD":
+            self.streams.check(subscription_id, asked, request.subject)
+            return empty_response(headers=_headers(form().content_type))
+        opening = self.streams.open(subscription_id, asked, request.subject)
+
+        async def serve(outlet: Outlet) -> None:
+            await self.streams.serve(opening, form(), outlet)
+
+        headers = {STREAM_ID: opening.id, **_headers(form().content_type)}
+        return Streaming(serve, headers, given_up=lambda: self._give_up(opening))
+
+    def _give_up(self, opening: Opening) -> None:
+        self.streams.give_up(opening)
+
+
+def _asked(number: Callable[[str], int | None], partitions: tuple[EventTypePartition, ...] = ()) -> Asked:
+    return Asked(
+        batch_limit=number("batch_limit"),
+        max_uncommitted_events=number("max_uncommitted_events"),
+        stream_limit=number("stream_limit"),
+        batch_flush_timeout=number("batch_flush_timeout"),
+        batch_timespan=number("batch_timespan"),
+        stream_timeout=number("stream_timeout"),
+        stream_keep_alive_limit=number("stream_keep_alive_limit"),
+        commit_timeout=number("commit_timeout"),
+        partitions=partitions,
+    )
+
+
+def _partitions(body: Members) -> tuple[EventTypePartition, ...]:
+    listed = [(each.text("event_type"), each.text("partition")) for each in body.objects("partitions") or ()]
+    missing = tuple(
+        Violation(f"partitions[{index}].{name}", "must not be null")
+        for index, pair in enumerate(listed)
+        for name, value in zip(("event_type", "partition"), pair, strict=True)
+        if value is None
+    )
+    if missing:
+        raise Violations(missing)
+    return tuple(EventTypePartition(event_type or "", partition or "") for event_type, partition in listed)
+
+
+def _headers(content_type: str) -> dict[str, str]:
+    # Proxies that gather an answer before passing it on would hold a stream for ever.
+    return {"content-type": content_type, "cache-control": "no-cache", "x-accel-buffering": "no"}
