@@ -9,12 +9,13 @@ NODE   := .cache/node
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:.
 
-.PHONY: help run test check format bench lock clean
+.PHONY: help run test simulate check format bench lock clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
 	@echo 'make check                         formatting, lint, types, import rule'
+	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
 	@echo 'make format                        put the formatting right'
 	@echo 'make bench                         measure everything, and draw it (a quarter of an hour)'
 	@echo 'make lock                          compile requirements/*.in anew'
@@ -30,6 +31,9 @@ check: $(VENV)/.test
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+simulate: $(VENV)/.test
+	@WORKERS=$(or $(WORKERS),$(shell nproc)) $(BIN)/python -m tests.simulation $(or $(SEEDS),1000) $(FIRST)
 
 format: $(VENV)/.test
 	@$(BIN)/ruff format .

@@ -1,0 +1,49 @@
+"""Run many worlds: `python -m tests.simulation SEEDS [FIRST]`. The first seed whose world breaks is printed, and can be
+run again alone: `python -m tests.simulation 1 SEED`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.simulation.history import Broken
+from tests.simulation.world import run
+
+CHUNK = 200
+
+
+def failures(first: int, count: int) -> list[str]:
+    logging.disable(logging.CRITICAL)
+    found = []
+    for seed in range(first, first + count):
+        try:
+            run(seed)
+        except Broken as broken:
+            found.append(str(broken))
+    return found
+
+
+def main(count: int, first: int) -> int:
+    began, done, broken = time.monotonic(), 0, []
+    workers = int(os.environ.get("WORKERS", "1"))
+    with ProcessPoolExecutor(workers) as pool:
+        starts = range(first, first + count, CHUNK)
+        sizes = [min(CHUNK, first + count - start) for start in starts]
+        for size, found in zip(sizes, pool.map(failures, starts, sizes), strict=True):
+            done += size
+            broken += found
+            if found and len(broken) == len(found):
+                print(found[0], flush=True)
+            if done % 5000 < size:
+                print(f"{done} worlds, {len(broken)} broken, {done / (time.monotonic() - began):.0f}/s", flush=True)
+    print(f"{done} worlds in {time.monotonic() - began:.0f} s, {len(broken)} broken")
+    for each in broken[1:20]:
+        print(each.splitlines()[0])
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0))

@@ -1,0 +1,31 @@
+"""Time that moves when the simulation moves it, and clocks that show it a little wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Time:
+    seconds: float = 0.0
+
+    def move(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SkewedClock:
+    """A machine's clock: its time of day is off by `skew` seconds, its steady clock began whenever it liked."""
+
+    time: Time
+    skew: float = 0.0
+    booted: float = 1000.0
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.time.seconds + self.skew)
+
+    def monotonic(self) -> float:
+        return self.time.seconds + self.booted

@@ -1,0 +1,143 @@
+"""What happened in a world, and the promises that every step of it is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from nakadi.model.coordination import Assignment, Offset
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+
+Place = EventTypePartition
+
+
+class Broken(AssertionError):
+    """Raised when a promise was broken; the message says which, and how."""
+
+
+def promise(name: str, holds: bool, how: str) -> None:
+    if not holds:
+        raise Broken(f"{name}: {how}")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    offset: int
+    ours: bool
+
+
+MOST_SKEW = timedelta(seconds=2)
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """The truth, as nobody in the world can see it: what is stored, and who was sent what.
+
+    `able` says whether a session's process could send something for it, had it a turn right now.
+    """
+
+    able: Callable[[str], bool]
+    now: Callable[[], datetime]
+    events: dict[Place, list[Event]] = field(default_factory=dict)
+    oldest: dict[Place, int] = field(default_factory=dict)
+    offsets: dict[Place, Offset] = field(default_factory=dict)
+    assignment: Assignment = field(default_factory=Assignment)
+    delivered: dict[Place, set[int]] = field(default_factory=dict)
+    # Events that consumers decided not to get: by committing further than they were sent, by setting offsets forward,
+    # by failing at them so often, or by coming after they had expired.
+    excused: dict[Place, set[int]] = field(default_factory=dict)
+    sent: dict[tuple[str, Place], int] = field(default_factory=dict)
+    begun: dict[tuple[str, Place], int] = field(default_factory=dict)
+
+    # Sending
+
+    def was_sent(self, session: str, place: Place, offsets: list[int]) -> None:
+        owner = self.offsets[place].owner
+        promise("I1", owner == session, f"{session} sends {place.partition}:{offsets}, which belongs to {owner}")
+        key = (session, place)
+        promise("I4", offsets[0] > self.begun[key], f"{session} sends {offsets[0]}, committed was {self.begun[key]}")
+        last = self.sent.get(key, self.begun[key])
+        promise("order", offsets == sorted(set(offsets)) and offsets[0] > last, f"{offsets} come behind {last}")
+        reached = max(last, self.offsets[place].position.offset)
+        left_out = [
+            each
+            for each in range(reached + 1, offsets[-1])
+            if each not in offsets and self._is_due(place, each) and each not in self.excused[place]
+        ]
+        promise("order", not left_out, f"{session} is not sent {left_out} before {offsets[-1]} of {place.partition}")
+        foreign = [each for each in offsets if not self.events[place][each].ours]
+        promise("filter", not foreign, f"{session} is sent {foreign}, which are not for it")
+        self.sent[key] = offsets[-1]
+        self.delivered[place].update(offsets)
+
+    def _is_due(self, place: Place, offset: int) -> bool:
+        return self.events[place][offset].ours and offset >= self.oldest[place]
+
+    # Writing
+
+    def was_written(self, actor: str, new: Assignment, offsets: Mapping[Place, Offset], *, handing_over: bool) -> None:
+        """An assignment was stored by a process, perhaps as a hand-over of the session that is called `actor`."""
+        old = self.assignment
+        self._check_owners(actor, old, new, handing_over=handing_over)
+        self._check_admission(old, new)
+        for place, offset in offsets.items():
+            before = self.offsets.get(place)
+            if before is not None and before.position != offset.position:
+                promise("I3", not old.sessions and old.reset is not None, f"{place} is set while there are sessions")
+                self.excuse(place, before.position, offset.position)
+            if offset.owner is not None and (before is None or before.owner != offset.owner):
+                self.begun[offset.owner, place] = offset.position.offset
+                self.sent.pop((offset.owner, place), None)
+        self.assignment, self.offsets = new, dict(offsets)
+
+    def _check_owners(self, actor: str, old: Assignment, new: Assignment, *, handing_over: bool) -> None:
+        places = [entry.place for entry in new.entries]
+        promise("I1", len(places) == len(set(places)), "a partition has two entries")
+        for each in {each.id for each in old.sessions} - {each.id for each in new.sessions}:
+            promise("I7", each == actor or not self.able(each), f"{each} is removed while it could send")
+        staying = {each.id for each in new.sessions}
+        for entry in new.entries:
+            before = old.entry(entry.place)
+            promise("I1", entry.owner is None or entry.owner in staying, f"{entry} belongs to nobody who takes part")
+            if before is None or before.owner is None or before.owner == entry.owner or before.owner not in staying:
+                continue
+            promise("I2", handing_over and actor == before.owner, f"{entry.place} is taken from {before.owner}")
+            sent = self.sent.get((before.owner, entry.place), -1)
+            committed = self.offsets[entry.place].position.offset
+            promise("I5", sent <= committed, f"{before.owner} lets go at {sent}, committed is {committed}")
+
+    def _check_admission(self, old: Assignment, new: Assignment) -> None:
+        added = [each for each in new.sessions if old.session(each.id) is None]
+        if not added:
+            return
+        over = old.reset is None or old.reset.until <= self.now() + MOST_SKEW
+        promise("I3", over, "a session begins while offsets are being set")
+        claims = [place for each in new.sessions for place in each.requested]
+        promise("I6", len(claims) == len(set(claims)), "a partition is claimed twice")
+        sharing = [each for each in new.sessions if not each.requested]
+        if any(not each.requested for each in added):
+            room = len(new.entries) - len(claims)
+            promise("I6", len(sharing) <= room, f"{len(sharing)} sessions share {room} partitions")
+
+    def was_committed(self, place: Place, offset: Offset) -> None:
+        """An offset has moved by a commit."""
+        before = self.offsets[place]
+        promise("I3", offset.position > before.position, f"{place} goes from {before.position} to {offset.position}")
+        lost = [
+            each
+            for each in range(before.position.offset + 1, min(offset.position.offset + 1, len(self.events[place])))
+            if self._is_due(place, each) and each not in self.delivered[place] and each not in self.excused[place]
+        ]
+        promise("at least once", not lost, f"{lost} of {place.partition} are committed and were never delivered")
+        self.offsets[place] = offset
+
+    def excuse(self, place: Place, first: Position, last: Position) -> None:
+        """Nobody wanted what lies behind the first position, up to the second."""
+        self.excused[place].update(range(first.offset + 1, last.offset + 1))
+
+    def left(self) -> dict[Place, int]:
+        """How many events are still there and not committed, where there are any."""
+        ends = {place: max(self.offsets[place].position.offset + 1, self.oldest[place]) for place in self.events}
+        return {place: len(events) - ends[place] for place, events in self.events.items() if len(events) > ends[place]}

@@ -1,0 +1,219 @@
+"""Processes that serve streams: hosts, and for each stream what the driver does, without sockets and threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from nakadi.consuming.actions import Action, Call, Close, Open, SendBatch, SendKeepAlive
+from nakadi.consuming.clerk import Clerk, Fact
+from nakadi.consuming.facts import Shared, Surroundings
+from nakadi.consuming.host import Host, Lease, tend
+from nakadi.consuming.members import Members
+from nakadi.consuming.news import look
+from nakadi.consuming.parameters import Limits
+from nakadi.consuming.policy import Policy
+from nakadi.consuming.session import Session
+from nakadi.consuming.survey import Beginning
+from nakadi.model import coordination
+from nakadi.model.coordination import Changed
+from nakadi.model.cursor import Position
+from nakadi.model.events import Record, Slice, StoredEvent
+from nakadi.model.outcomes import Conflict, Unavailable
+from nakadi.streaming.chunks import Chunk, Run
+from tests.simulation.clocks import START, SkewedClock
+from tests.simulation.history import History, Place
+from tests.simulation.wire import Wire
+
+SUBSCRIPTION = "the subscription"
+MOST_EVENTS_READ = 4
+
+
+class Stream:
+    """A stream as the driver carries it. `received` is what its client has got and can commit, and `client_is_there`
+    until it goes away."""
+
+    def __init__(self, process: Process, session_id: str, limits: Limits, lease: Lease) -> None:
+        self.process = process
+        self.limits = limits
+        self.lease = lease
+        around = Surroundings(
+            measure=lambda _, first, last: last.offset - first.offset,
+            deliverable=lambda _, record: record.directed_to is None,
+            leased_until=lambda: lease.good_until,
+        )
+        policy = process.policy
+        self.session = Session(session_id, limits, process.clock.monotonic(), around, policy)
+        self.clerk = Clerk(process.members, self.session, process, process)
+        self.facts: deque[Fact] = deque()
+        self.calls: deque[Call] = deque()
+        self.reads: dict[Place, int] = {}
+        self.received: dict[Place, list[int]] = {}
+        self.left = False
+
+    @property
+    def able(self) -> bool:
+        return self.session.end is None and self.process.alive and self.lease.is_good(self.process.clock.monotonic())
+
+    def turn(self) -> None:
+        """One round of the driver."""
+        now = self.process.clock.monotonic()
+        while self.facts:
+            self._carry_out(self.facts.popleft()(now))
+        for place in tuple(self.reads):
+            run = self._read(place)
+            if run is not None:
+                self._carry_out(self.session.arrived(place, run, now))
+        self._carry_out(self.session.tick(now))
+
+    def call(self) -> None:
+        """One call of the clerk; without an answer, it is tried again the next time."""
+        call, wire = self.calls[0], self.process.wire
+        try:
+            wire.actor, wire.letting_go = self.session.id, not isinstance(call, Open)
+            if isinstance(call, Open):
+                beginning = self.clerk.begin(call)
+                self.facts.append(lambda now: self._opened(call, beginning, now))
+            else:
+                self.facts.append(self.clerk.perform(call))
+        except Unavailable:
+            return
+        finally:
+            wire.actor, wire.letting_go = "", False
+        self.calls.popleft()
+
+    def leave(self) -> None:
+        """What the door does after the driver."""
+        wire = self.process.wire
+        self.left = True
+        try:
+            wire.actor = self.session.id
+            self.process.members.leave(self.session.id, self.session.farewell())
+        except Unavailable:
+            self.process.host.left_behind(SUBSCRIPTION, self.session.id)
+        finally:
+            wire.actor = ""
+
+    def _opened(self, opening: Open, beginning: Beginning, now: float) -> Sequence[Action]:
+        if not self.session.expects(opening):
+            return []
+        self.reads[opening.place] = beginning.start.offset + 1
+        return self.session.opened(opening, beginning.start, beginning.lost, now)
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case SendBatch(place, _, runs):
+                    offsets = [run.chunk.offset(index) for run in runs for index in range(run.first, run.last)]
+                    self.process.history.was_sent(self.session.id, place, offsets)
+                    self.received.setdefault(place, []).extend(offsets)
+                case SendKeepAlive():
+                    pass
+                case Close(place):
+                    self.reads.pop(place, None)
+                case _:
+                    if isinstance(action, Open):
+                        self.reads.pop(action.place, None)
+                    self.calls.append(action)
+
+    def _read(self, place: Place) -> Run | None:
+        history = self.process.history
+        start, events = self.reads[place], history.events[place]
+        if start >= len(events) or not self.session.wants(place):
+            return None
+        found = events[start : start + self.process.random.randint(1, MOST_EVENTS_READ)]
+        self.reads[place] = start + len(found)
+        stored = tuple(
+            StoredEvent(each.offset, Record(b"1", directed_to=None if each.ours else "others"), START) for each in found
+        )
+        return Chunk(1, start, Slice(stored, self.reads[place])).behind(start)
+
+
+@dataclass
+class Process:
+    name: str
+    clock: SkewedClock
+    wire: Wire
+    history: History
+    random: Random
+    policy: Policy | None
+    streams: list[Stream] = field(default_factory=list)
+    alive: bool = True
+    paused_until: float = 0.0
+    shared: Shared | None = None
+
+    def __post_init__(self) -> None:
+        names = iter(range(10_000))
+        self.members = Members(self.wire, SUBSCRIPTION, self.clock, pause=lambda _: None)  # type: ignore[arg-type]
+        self.host = Host(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
+        self.news: set[Changed] = set()
+        self.unwatch = self.wire.watch(SUBSCRIPTION, self.news.add)
+
+    @property
+    def awake(self) -> bool:
+        return self.alive and self.clock.time.seconds >= self.paused_until
+
+    @property
+    def has_duties(self) -> bool:
+        return bool(self.streams) or self.host.has_leftovers
+
+    def open(self, session_id: str, limits: Limits, requested: Sequence[Place]) -> bool:
+        """What the door does before the driver; whether a stream began."""
+        try:
+            lease = self.host.lease()
+            session = coordination.Session(
+                id=session_id,
+                holder=lease.holder,
+                started_at=self.clock.now(),
+                commit_timeout=limits.commit_seconds,
+                requested=tuple(requested),
+            )
+            self.host.bury(self.members, self.members.assignment())
+            self.members.join(session)
+        except Unavailable:
+            self.host.left_behind(SUBSCRIPTION, session_id)
+            return False
+        except Conflict:
+            return False
+        stream = Stream(self, session_id, limits, lease)
+        self.streams.append(stream)
+        self.news.add(Changed.ASSIGNMENT)
+        return True
+
+    def look(self) -> None:
+        """Read the news once for all streams that were there before."""
+        streams = tuple(self.streams)
+        news = set(self.news)
+        self.news.clear()
+        known = self.shared if news == {Changed.OFFSETS} else None
+        try:
+            shared = look(self.members, known)
+        except Unavailable:
+            self.news |= news
+            return
+        self.shared = shared
+        for stream in streams:
+            stream.facts.append(lambda now, session=stream.session: session.looked(shared, now))
+
+    def tend(self) -> None:
+        circles = [(self.members, self.shared.assignment)] if self.shared else []
+        try:
+            tend(self.host, circles, lambda _: self.members)
+        except Unavailable:
+            return
+
+    def beginning(self, place: Place, stored: Position) -> Beginning:
+        start = max(stored, Position(1, self.history.oldest[place] - 1))
+        event_type: Any = None
+        return Beginning(event_type, start, start.offset - stored.offset)
+
+    def bury(self, drop: Any) -> None:
+        """A consumer failed at an event so often that it need not get it."""
+        self.history.excused[drop.place].add(drop.event.end.offset)
+
+    def crash(self) -> None:
+        self.alive = False
+        self.unwatch()

@@ -1,0 +1,39 @@
+"""Some hundred worlds, each from its seed; `make simulate SEEDS=100000` runs many."""
+
+import pytest
+
+from nakadi.consuming.session import Session
+from tests.simulation.history import Broken
+from tests.simulation.world import World, run
+
+SEEDS_IN_A_TEST = 50
+
+
+@pytest.mark.parametrize("first", range(0, 300, SEEDS_IN_A_TEST))
+def test_worlds_keep_their_promises(first):
+    """Whatever sessions, crashes, pauses, resets and lost answers there are: one owner, nothing lost, nothing out of
+    order, nothing committed sent again, and everything comes to its end. (S168, S239, S245, S312, S313, S314, S315,
+    S316, S317, S318, S319, S206, S249)"""
+    run_many(SEEDS_IN_A_TEST, first)
+
+
+def test_a_world_can_be_lived_through_again():
+    """A seed tells everything: the same seed is the same world."""
+    trails = []
+    for _ in range(2):
+        world = World(4711)
+        world.run()
+        trails.append(world.trail)
+    assert trails[0] == trails[1]
+
+
+def test_broken_promises_are_found(monkeypatch):
+    """A session that goes on without a lease is found out, and its seed is told with what happened before. (S318)"""
+    monkeypatch.setattr(Session, "_is_over", lambda self, _: self.end is not None)
+    with pytest.raises(Broken, match=r"seed \d+: I[17]: "):
+        run_many(500)
+
+
+def run_many(count, first=0):
+    for seed in range(first, first + count):
+        run(seed)

@@ -1,0 +1,114 @@
+"""The way of a process to the store: calls get lost, answers get lost, calls arrive twice, and others are faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from random import Random
+from typing import Any, TypeVar
+
+from nakadi.coordination.memory import MemoryCoordination
+from nakadi.model.coordination import Assignment, Changed, Offset, Verdict
+from nakadi.model.cursor import Position
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.subscription import EventTypePartition
+from tests.simulation.history import History
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class Faults:
+    """How likely things are to go wrong with a call; `others_move` is how likely others do something meanwhile."""
+
+    call_lost: float = 0.03
+    answer_lost: float = 0.03
+    sent_twice: float = 0.03
+    others_move: float = 0.15
+
+    def end(self) -> None:
+        self.call_lost = self.answer_lost = self.sent_twice = 0.0
+
+
+class Wire:
+    """A `Coordination`. `meanwhile` lets the rest of the world make a move; `actor` is the session that is calling, if
+    one is, and `letting_go` whether it hands over."""
+
+    def __init__(
+        self, store: MemoryCoordination, history: History, faults: Faults, random: Random, meanwhile: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._history = history
+        self._faults = faults
+        self._random = random
+        self._meanwhile = meanwhile
+        self.actor = ""
+        self.letting_go = False
+
+    def assignment(self, subscription: str) -> Assignment:
+        return self._called(lambda: self._store.assignment(subscription))
+
+    def write(
+        self,
+        subscription: str,
+        old: Assignment,
+        new: Assignment,
+        now: datetime,
+        positions: Mapping[EventTypePartition, Position] | None = None,
+    ) -> Assignment:
+        actor, letting_go = self.actor, self.letting_go
+
+        def written() -> Assignment:
+            stored = self._store.write(subscription, old, new, now, positions)
+            self._history.was_written(actor, stored, self._store.offsets(subscription), handing_over=letting_go)
+            return stored
+
+        return self._called(written)
+
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+        return self._called(lambda: self._store.offsets(subscription))
+
+    def commit(
+        self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
+    ) -> Mapping[EventTypePartition, Verdict]:
+        def committed() -> Mapping[EventTypePartition, Verdict]:
+            verdicts = self._store.commit(subscription, session, positions, now)
+            offsets = self._store.offsets(subscription)
+            for place, verdict in verdicts.items():
+                if verdict is Verdict.COMMITTED:
+                    self._history.was_committed(place, offsets[place])
+            return verdicts
+
+        return self._called(committed)
+
+    def renew(self, holder: str, until: datetime) -> None:
+        self._called(lambda: self._store.renew(holder, until))
+
+    def release(self, holder: str) -> None:
+        self._called(lambda: self._store.release(holder))
+
+    def leases(self) -> Mapping[str, datetime]:
+        return self._called(self._store.leases)
+
+    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
+        return self._store.watch(subscription, changed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _called(self, call: Callable[[], Answer]) -> Answer:
+        faults, context = self._faults, (self.actor, self.letting_go)
+        if self._random.random() < faults.others_move:
+            self._meanwhile()
+            self.actor, self.letting_go = context
+        fate = self._random.random()
+        if fate < faults.call_lost:
+            raise Unavailable("the call was lost")
+        answer = call()
+        if fate > 1 - faults.answer_lost:
+            raise Unavailable("the answer was lost")
+        if fate > 1 - faults.answer_lost - faults.sent_twice:
+            # What is sent twice is answered as the second one was.
+            return call()
+        return answer
