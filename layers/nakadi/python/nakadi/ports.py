@@ -96,7 +96,10 @@ class Registry(Protocol):
         """The document, or None."""
 
     def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
-        """Documents whose keys begin with `prefix` and are greater than `after`, by key (as code points)."""
+        """Documents whose keys begin with `prefix` and are greater than `after`, by key (as code points).
+
+        Each is as it was at some moment since the list began: of a write that is made meanwhile, some may be seen.
+        """
 
     def write(self, *changes: Change) -> None:
         """Make all changes, or none and raise `ChangedMeanwhile`."""

@@ -1,0 +1,41 @@
+"""The routes of a broker, whole and in parts."""
+
+import pytest
+
+from nakadi.areas import AREAS, CHANGING, routes_of
+from nakadi.audited import audit_of
+from nakadi.bootstrap import open_broker
+from nakadi.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def broker():
+    broker = open_broker(Settings())
+    yield broker
+    broker.close()
+
+
+def operations(broker, *areas):
+    return [route.operation for route in routes_of(broker, *areas)]
+
+
+def test_areas_make_up_the_whole(broker):
+    """Every operation belongs to exactly one area."""
+    whole = [route.operation for route in broker.application.router.routes]
+
+    assert sorted(operation for area in AREAS for operation in operations(broker, area)) == sorted(whole)
+    assert len(set(whole)) == len(whole)
+
+
+def test_what_is_audited_belongs_to_areas_that_change_something(broker):
+    """An area that is loaded without the audit log has no operation that it should be told of."""
+    changing = {operation for area in CHANGING for operation in operations(broker, area)}
+
+    assert set(audit_of(broker).audited) <= changing
+
+
+def test_an_application_of_some_areas_has_their_routes_alone(broker):
+    """A process may serve a part of the API."""
+    application = broker.application_of("publishing", "cursors")
+
+    assert [route.operation for route in application.router.routes] == operations(broker, "publishing", "cursors")
