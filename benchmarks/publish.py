@@ -32,7 +32,7 @@ from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, empty_response
 from nakadi.http.routing import Route
 from nakadi.http.security import nobody_is_asked
-from nakadi.http.server import Server, listen, new_event_loop
+from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Fate, Record, Stored
 from nakadi.publishing.outcome import Verdict
@@ -228,6 +228,8 @@ def serve_floor(listening: socket.socket, _folder: str) -> None:
 
 
 def serve(listening: socket.socket, application: Application) -> None:
+    settle_in()
+
     async def forever() -> None:
         await Server(application).serve(listening, asyncio.Event())
 

@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 
 from nakadi.bootstrap import open_broker
 from nakadi.eventlogs import UnknownEngine as UnknownLog
-from nakadi.http.server import Server, listen, new_event_loop
+from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.local import logs
 from nakadi.model.outcomes import Unavailable
 from nakadi.registries import UnknownEngine as UnknownRegistry
@@ -65,6 +65,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         doorway = Doorway(broker.application_of(*AREAS), options.prefix)
+        settle_in()
         server = Server(
             doorway,
             threads=options.threads,

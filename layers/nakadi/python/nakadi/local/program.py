@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nakadi.bootstrap import open_broker
 from nakadi.eventlogs import UnknownEngine as UnknownLog
-from nakadi.http.server import Server, listen, new_event_loop
+from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.local import logs
 from nakadi.local.housekeeper import Housekeeper
 from nakadi.local.serving import url_of
@@ -64,16 +64,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
     settings = _settings(options, environ)
-    # Requests are threads that each need the interpreter for a moment: they wait less if it changes hands more often.
-    sys.setswitchinterval(0.0005)
     with (
         _listening(options.host, options.port) as listening,
         contextlib.closing(open_broker(settings)) as broker,
         contextlib.closing(Housekeeper(broker.housekeeping.run)),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
+        application = broker.application
+        settle_in()
         print(_greeting(url_of(options.host, listening.getsockname()[1]), settings), flush=True)
-        runner.run(_serve(Server(broker.application), listening))
+        runner.run(_serve(Server(application), listening))
 
 
 async def _serve(server: Server, listening: socket.socket) -> None:
