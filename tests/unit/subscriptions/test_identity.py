@@ -3,6 +3,7 @@
 from datetime import timedelta
 from uuid import RFC_4122, UUID
 
+from nakadi.model.cursor import Position
 from nakadi.subscriptions.identity import key_of, new_id
 from tests.support.builders import A_MOMENT
 
@@ -27,3 +28,13 @@ def test_keys_are_of_sets():
     assert key_of("a", ["x", "y"], "g") == key_of("a", ["y", "x", "y"], "g")
     others = {key_of("a", ["x"], "g"), key_of("b", ["x"], "g"), key_of("a", ["x"], "h"), key_of("a", ["x,g"], "g")}
     assert len(others) == 4
+
+
+def test_positions_are_ordered_as_they_are_published():
+    """Positions compare as their published forms do, character by character. (S88, S89)"""
+    numbers = (-1, 0, 1, 9, 10, 99, 10**9, 10**18 - 1)
+    positions = [Position(timeline, number) for timeline in (1, 2, 10, 16, 255, 0xFFFF) for number in numbers]
+    assert positions == sorted(positions)
+    assert [str(each) for each in positions] == sorted(str(each) for each in positions)
+    assert str(Position(1, 4)) == "001-0001-000000000000000004"
+    assert str(Position(1, -1)) == "001-0001--1"

@@ -12,8 +12,10 @@ from nakadi.ports import ChangedMeanwhile
 from nakadi.registries.memory import MemoryRegistry
 from nakadi.subscriptions.identity import new_id
 from nakadi.subscriptions.repository import BEGUN_FOR, KEYS, LEFTOVERS, LINES, Subscriptions
+from tests.support.api import problem
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
+from tests.support.subscriptions import a_request, changed
 
 
 class Registered:
@@ -167,3 +169,31 @@ def test_running_sessions_of_a_deleted_subscription_end(house):
 
 def _unavailable(*_):
     raise Unavailable("not now")
+
+
+def test_a_registry_that_does_not_answer_is_told(house):
+    """While the registry is away, or nobody can say who is an administrator, every request is 503. (S37, S58, S82)"""
+    name = house.event_type()
+    subscription = house.subscription(name)
+    house.broker.registry.close()
+    url = f"/subscriptions/{subscription['id']}"
+    for answer in (
+        house.api.post("/subscriptions", json=a_request(name)),
+        house.api.get("/subscriptions"),
+        house.api.get(url),
+        house.api.put(url, json=changed(subscription)),
+        house.api.delete(url),
+        house.api.get(f"{url}/stats"),
+    ):
+        problem(answer, 503)
+
+
+def test_changes_of_the_definition_disturb_nobody(house):
+    """A change of a subscription is nothing to those who share it. (S71)"""
+    subscription = house.subscription()
+    house.session(subscription)
+    before, told = house.assignment(subscription), []
+    house.coordination.watch(subscription["id"], told.append)
+    answer = house.api.put(f"/subscriptions/{subscription['id']}", json=changed(subscription, labels={"a": "b"}))
+    assert answer.status_code == 204
+    assert (told, house.assignment(subscription)) == ([], before)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from nakadi.bootstrap import Broker
 from nakadi.http import views
-from nakadi.http.audit import Audit, Audited, always, by_body, by_path
+from nakadi.http.audit import Audit, Audited, always, by_body, by_location, by_path, by_path_if_listed
+from nakadi.http.subscriptions import subscription_view
 from nakadi.model.administration import Feature
 from nakadi.publishing.system import SystemEvents
 
@@ -30,6 +31,7 @@ class _Looks:
         event_type = Audited("event_type", by_path("name"), self._event_type)
         storage = Audited("storage", by_path("id"), self._storage)
         blacklist_entry = Audited("blacklist_entry", by_path("name"), self._blacklist_entry)
+        subscription = Audited("subscription", by_path("subscription_id"), self._subscription)
         return {
             "create_event_type": replace(event_type, id_of=by_body("name")),
             "update_event_type": event_type,
@@ -37,6 +39,10 @@ class _Looks:
             "add_schema": event_type,
             "set_partition_count": event_type,
             "create_timeline": Audited("timeline", by_path("name"), self._timelines),
+            "create_subscription": replace(subscription, id_of=always(""), made=by_location),
+            "update_subscription": subscription,
+            "delete_subscription": subscription,
+            "reset_subscription_cursors": Audited("cursors", by_path_if_listed("subscription_id"), self._cursors),
             "create_storage": replace(storage, id_of=by_body("id")),
             "delete_storage": storage,
             "set_default_storage": storage,
@@ -57,6 +63,17 @@ class _Looks:
     def _timelines(self, name: str) -> list[views.View] | None:
         event_type = self.broker.event_types.find(name)
         return None if event_type is None else [views.timeline_view(each, name) for each in event_type.timelines]
+
+    def _subscription(self, subscription_id: str) -> views.View | None:
+        subscription = self.broker.subscribing.subscriptions.find(subscription_id)
+        return None if subscription is None else subscription_view(subscription)
+
+    def _cursors(self, subscription_id: str) -> list[views.View]:
+        offsets = self.broker.coordination.offsets(subscription_id) if subscription_id else {}
+        return [
+            {"event_type": place.event_type, "partition": place.partition, "offset": str(offsets[place].position)}
+            for place in sorted(offsets)
+        ]
 
     def _feature(self, name: str) -> bool:
         features = self.broker.features

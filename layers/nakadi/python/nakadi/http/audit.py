@@ -17,18 +17,22 @@ from nakadi.administration.features import Features
 from nakadi.http.message import Answer, Request
 from nakadi.http.routing import Handler, Route
 from nakadi.model.administration import Feature
-from nakadi.publishing.system import AUDIT_LOG, EVENT_TYPE_LOG, SystemEvents
+from nakadi.publishing.system import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG, SystemEvents
 
 Look = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What an operation changes: the kind of resource, how a request names it, and how to look at it."""
+    """What an operation changes: the kind of resource, how a request names it, and how to look at it.
+
+    `made` is the name in an answer that tells of a new resource, if names are given by the broker.
+    """
 
     resource_type: str
     id_of: Callable[[Request], str]
     look: Look
+    made: Callable[[Answer], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Audit:
             before = audited.look(name)
             answer = handler(request)
             if answer.status < 300:
+                name = audited.made(answer) if audited.made else name
                 self._tell(audited.resource_type, name, before, audited.look(name), request)
             return answer
 
@@ -64,8 +69,14 @@ class Audit:
         if self.features.is_on(Feature.AUDIT_LOG_COLLECTION):
             event = audit_event(resource_type, name, before, after, request.subject.name)
             self.events.publish(AUDIT_LOG, event, request.flow_id)
-        if resource_type == "event_type" and self.features.is_on(Feature.KPI_COLLECTION):
-            self.events.publish(EVENT_TYPE_LOG, event_type_event(name, before, after), request.flow_id)
+        if self.features.is_on(Feature.KPI_COLLECTION):
+            self._count(resource_type, name, before, after, request.flow_id)
+
+    def _count(self, resource_type: str, name: str, before: Any, after: Any, flow_id: str) -> None:
+        if resource_type == "event_type":
+            self.events.publish(EVENT_TYPE_LOG, event_type_event(name, before, after), flow_id)
+        elif resource_type == "subscription" and None in (before, after):
+            self.events.publish(SUBSCRIPTION_LOG, subscription_event(name, before), flow_id)
 
 
 def audit_event(resource_type: str, name: str, before: Any, after: Any, user: str) -> dict[str, Any]:
@@ -94,6 +105,11 @@ def event_type_event(name: str, before: Any, after: Any) -> dict[str, Any]:
     }
 
 
+def subscription_event(name: str, before: Any) -> dict[str, Any]:
+    """Subscriptions come and go; changes are not counted."""
+    return {"subscription_id": name, "status": "created" if before is None else "deleted"}
+
+
 def by_path(name: str) -> Callable[[Request], str]:
     """A resource that is named in the path."""
     return lambda request: request.path_parameters[name]
@@ -109,6 +125,23 @@ def by_body(name: str) -> Callable[[Request], str]:
             return ""
 
     return named
+
+
+def by_path_if_listed(name: str) -> Callable[[Request], str]:
+    """A resource that is named in the path, if the body lists anything to do."""
+
+    def named(request: Request) -> str:
+        try:
+            return request.path_parameters[name] if orjson.loads(request.body)["items"] else ""
+        except (ValueError, TypeError, KeyError):
+            return ""
+
+    return named
+
+
+def by_location(answer: Answer) -> str:
+    """The name of what was created, at the end of the path to it."""
+    return answer.headers["location"].rpartition("/")[2] if answer.status == 201 else ""
 
 
 def always(name: str) -> Callable[[Request], str]:

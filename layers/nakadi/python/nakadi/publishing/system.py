@@ -1,4 +1,4 @@
-"""Events that the broker itself publishes: its audit log, and what becomes of event types.
+"""Events that the broker itself publishes: its audit log, and what becomes of event types and subscriptions.
 
 They go the way of all events, into event types of the broker's own, which are made when they are first needed. A
 failure to publish one is logged, and never fails the request that it tells of.
@@ -31,6 +31,7 @@ BROKER = Subject(name="nakadi", trusted=True)
 
 AUDIT_LOG = "nakadi.audit.log"
 EVENT_TYPE_LOG = "nakadi.event.type.log"
+SUBSCRIPTION_LOG = "nakadi.subscription.log"
 
 AUDIT_SCHEMA = {
     "type": "object",
@@ -59,9 +60,16 @@ EVENT_TYPE_LOG_SCHEMA = {
     "required": ["event_type", "status"],
 }
 
+SUBSCRIPTION_LOG_SCHEMA = {
+    "type": "object",
+    "properties": {"subscription_id": {"type": "string"}, "status": {"type": "string"}},
+    "required": ["subscription_id", "status"],
+}
+
 DRAFTS: Mapping[str, Callable[[], EventTypeDraft]] = {
     AUDIT_LOG: lambda: _draft(AUDIT_LOG, Category.DATA, AUDIT_SCHEMA),
     EVENT_TYPE_LOG: lambda: _draft(EVENT_TYPE_LOG, Category.BUSINESS, EVENT_TYPE_LOG_SCHEMA),
+    SUBSCRIPTION_LOG: lambda: _draft(SUBSCRIPTION_LOG, Category.BUSINESS, SUBSCRIPTION_LOG_SCHEMA),
 }
 
 

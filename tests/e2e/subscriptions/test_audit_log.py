@@ -1,0 +1,82 @@
+"""What the broker tells about subscriptions in event types of its own."""
+
+import json
+
+from tests.support.api import created
+from tests.support.subscriptions import a_cursor, a_request, changed, published, reset, subscribed
+
+
+def told(api, name):
+    """The events of one of the broker's own event types, oldest first; none before there was the first."""
+    cursors = [{"partition": "0", "offset": "BEGIN"}]
+    answer = api.post(f"/event-types/{name}/cursors-lag", json=cursors)
+    if answer.status_code == 404 or not answer.json()[0]["unconsumed_events"]:
+        return []
+    parameters = {"batch_limit": 1, "stream_limit": answer.json()[0]["unconsumed_events"]}
+    headers = {"X-Nakadi-Cursors": json.dumps(cursors)}
+    answer = api.get(f"/event-types/{name}/events", params=parameters, headers=headers)
+    return [event for line in answer.text.splitlines() for event in json.loads(line).get("events", [])]
+
+
+def audited(api, subscription):
+    events = [each for each in told(api, "nakadi.audit.log") if each["data"]["resource_id"] == subscription["id"]]
+    return [(each["data_type"], each["data_op"], each["data"]) for each in events]
+
+
+def test_changes_of_subscriptions_are_audited(api, switched_on):
+    """Creation, change and deletion are told with what was and what is. (S310, R251)"""
+    switched_on("audit_log_collection")
+    subscription = subscribed(api)
+    url = f"/subscriptions/{subscription['id']}"
+    api.put(url, json=changed(subscription, labels={"a": "b"}))
+    api.delete(url)
+    creation, change, deletion = audited(api, subscription)
+    assert creation[:2] == ("subscription", "C")
+    assert creation[2]["new_object"] == subscription
+    assert change[:2] == ("subscription", "U")
+    assert (change[2]["previous_object"]["labels"], change[2]["new_object"]["labels"]) == ({}, {"a": "b"})
+    assert deletion[:2] == ("subscription", "D")
+    assert "new_object" not in deletion[2]
+
+
+def test_resets_are_audited(api, switched_on):
+    """Cursors that are set are told with where they were and where they are. (S310, R251)"""
+    name = created(api)["name"]
+    api.post(f"/event-types/{name}/events", json=[{}, {}])
+    subscription = subscribed(api, name)
+    reset(api, subscription)
+    switched_on("audit_log_collection")
+    reset(api, subscription, a_cursor(name, "0", 0))
+    [(kind, operation, data)] = audited(api, subscription)
+    assert (kind, operation) == ("cursors", "U")
+    cursor = {"event_type": name, "partition": "0"}
+    assert data["previous_object"] == [cursor | {"offset": published(1)}]
+    assert data["new_object"] == [cursor | {"offset": published(0)}]
+
+
+def test_what_changes_nothing_is_not_told(api, switched_on):
+    """Asking for a subscription that is there, an empty reset and a refused request are not told. (S311)"""
+    name = created(api)["name"]
+    request = a_request(name)
+    subscription = api.post("/subscriptions", json=request).json()
+    for feature in ("audit_log_collection", "kpi_collection"):
+        switched_on(feature)
+    assert api.post("/subscriptions", json=request).status_code == 200
+    assert reset(api, subscription).status_code == 204
+    assert reset(api, subscription, a_cursor(name, "0", 7)).status_code == 422
+    assert audited(api, subscription) == []
+    assert counted(api, subscription) == []
+
+
+def counted(api, subscription):
+    events = told(api, "nakadi.subscription.log")
+    return [each["status"] for each in events if each["subscription_id"] == subscription["id"]]
+
+
+def test_subscriptions_that_come_and_go_are_counted(api, switched_on):
+    """With the collection of figures on, creation and deletion are told, changes are not. (S309)"""
+    switched_on("kpi_collection")
+    subscription = subscribed(api)
+    api.put(f"/subscriptions/{subscription['id']}", json=changed(subscription, labels={"a": "b"}))
+    api.delete(f"/subscriptions/{subscription['id']}")
+    assert counted(api, subscription) == ["created", "deleted"]
