@@ -133,5 +133,5 @@ AREAS: Mapping[str, Callable[[Broker], list[Route]]] = {
 }
 """Every area; it is called as its module in `nakadi.http.routes`."""
 
-CHANGING = frozenset({"event_types", "schemas", "timelines", "settings", "storages"})
+CHANGING = frozenset({"event_types", "schemas", "timelines", "subscriptions", "settings", "storages"})
 """The areas with operations that the audit log is told of."""
