@@ -69,7 +69,9 @@ NEEDS: Mapping[str, Needs] = {
         areas=("event_types", "schemas", "timelines", "registry"),
     ),
     "cursors": _needs(*STORES, *ASKED, areas=("cursors",)),
-    "subscriptions": _needs(*STORES, *ASKED, *SUBSCRIPTIONS, "max_subscription_partitions", areas=("subscriptions",)),
+    "subscriptions": _needs(
+        *STORES, *ASKED, *AUDIT, *SUBSCRIPTIONS, "max_subscription_partitions", areas=("subscriptions",)
+    ),
     "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "storages", "monitoring", "documentation")),
     "authorizer": _needs(*TOKENS),
     "log_indexer": _needs("event_log", "log_index", "archive"),
