@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-import boto3
+from botocore.session import Session
 
 from nakadi.archive.stores import open_archive
 from nakadi.eventlogs import Beside
+from nakadi.eventlogs.kinesis import opening
 from nakadi.registries.log_indexes import open_log_index
 from tests.support.aws import aws
 from tests.support.kinesis_local import kinesis_local
@@ -29,13 +32,29 @@ ON_LOCAL = f"kinesis://{{stream}}?region={REGION}&endpoint={{endpoint}}&{HURRIED
 _numbers = count()
 
 
+@cache
+def _session() -> Session:
+    return Session()
+
+
+def session(*_: object) -> Session:
+    """One for all, for it reads long descriptions of every service anew."""
+    return _session()
+
+
+@contextmanager
+def quick_clients() -> Iterator[None]:
+    with patch.object(opening, "Session", session), patch("botocore.session.Session", session):
+        yield
+
+
 @contextmanager
 def on_moto() -> Iterator[tuple[str, Beside]]:
     """A log's URL, with the index in DynamoDB and the archive in S3."""
-    with aws() as world:
+    with aws() as world, quick_clients():
         world.made_tables("contract")
-        stream = made_stream(boto3.client("kinesis", region_name=REGION))
-        s3 = boto3.client("s3", region_name=REGION)
+        stream = made_stream(session().create_client("kinesis", REGION))
+        s3 = session().create_client("s3", REGION)
         s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
         beside = Beside(
             index=lambda: open_log_index(f"dynamodb://contract?region={REGION}"),
@@ -47,8 +66,8 @@ def on_moto() -> Iterator[tuple[str, Beside]]:
 @contextmanager
 def on_local(folder: Path) -> Iterator[tuple[str, Beside]]:
     """A log's URL, with the index in memory and the archive in a folder."""
-    with kinesis_local() as endpoint:
-        client = boto3.client("kinesis", endpoint_url=endpoint)
+    with kinesis_local() as endpoint, quick_clients():
+        client = session().create_client("kinesis", REGION, endpoint_url=endpoint)
         stream = made_stream(client)
         index = open_log_index("memory:")
         archive = open_archive(f"file://{folder}/archive")

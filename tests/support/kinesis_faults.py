@@ -1,0 +1,98 @@
+"""Logs on a Kinesis that does not always do what it is asked."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nakadi.archive.stores import MemoryStore
+from nakadi.eventlogs.kinesis import opening
+from nakadi.eventlogs.kinesis.log import KinesisLog, Options
+from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.ports import ArchiveStore, LogIndex
+from nakadi.registries.log_index_memory import MemoryLogIndex
+from tests.support.aws import Aws, aws
+from tests.support.clock import HandMovedClock
+from tests.support.kinesis import REGION, made_stream, quick_clients
+
+HURRIED = Options(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
+
+
+class Client:
+    """A client whose PutRecords may refuse some records of a call, as only the real service does."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._refusals: deque[dict[int, str]] = deque()
+        self.put: list[list[dict[str, Any]]] = []
+
+    def refuses(self, *refusals: dict[int, str]) -> None:
+        """In the next calls, the records at these places are refused with these error codes."""
+        self._refusals.extend(refusals)
+
+    def put_records(self, **asked: Any) -> dict[str, Any]:
+        self.put.append(asked["Records"])
+        refused = self._refusals.popleft() if self._refusals else {}
+        taken = [record for at, record in enumerate(asked["Records"]) if at not in refused]
+        answers = iter(self._client.put_records(**{**asked, "Records": taken})["Records"]) if taken else iter(())
+        records = [
+            {"ErrorCode": refused[at], "ErrorMessage": "no"} if at in refused else next(answers)
+            for at in range(len(asked["Records"]))
+        ]
+        return {"FailedRecordCount": len(refused), "Records": records}
+
+    def close(self) -> None:
+        """Several logs share it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+class World:
+    """A stream on moto, with an index and an archive that outlive the logs; each log stands for a process."""
+
+    def __init__(self, faults: Aws) -> None:
+        self.faults = faults
+        self.client = Client(opening.client({"region": REGION}))
+        self.name = made_stream(self.client, shards=1)
+        self.index = MemoryLogIndex()
+        self.archive = MemoryStore()
+        self.clock = HandMovedClock()
+        self._logs: list[KinesisLog] = []
+
+    def a_log(
+        self,
+        options: Options = HURRIED,
+        *,
+        index: LogIndex | None = None,
+        archive: ArchiveStore | None = None,
+        archived: bool = True,
+    ) -> KinesisLog:
+        kept = (archive or self.archive) if archived else None
+        log = KinesisLog(self.a_stream(), index or self.index, kept, self.clock, options)
+        self._logs.append(log)
+        return log
+
+    def a_stream(self) -> Stream:
+        return Stream(self.client, self.name, reads_per_second=10_000)
+
+    def counting(self, operation: str) -> Callable[[], int]:
+        """How often the operation was called since now."""
+        before = self.faults.calls[operation]
+        return lambda: self.faults.calls[operation] - before
+
+    def close(self) -> None:
+        for log in self._logs:
+            log.close()
+
+
+@contextmanager
+def a_world() -> Iterator[World]:
+    with aws() as faults, quick_clients():
+        world = World(faults)
+        try:
+            yield world
+        finally:
+            world.close()
