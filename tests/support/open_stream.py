@@ -14,19 +14,29 @@ PATIENCE = 10.0
 class OpenStream:
     """Sends a request and reads its answer bit by bit. A wait that takes longer than a test has patience for raises."""
 
-    def __init__(self, url: str, target: str, headers: dict[str, str] | None = None, *, receive_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        url: str,
+        target: str,
+        headers: dict[str, str] | None = None,
+        *,
+        receive_bytes: int = 0,
+        body: bytes | None = None,
+    ) -> None:
         host, port = urlsplit(url).hostname, urlsplit(url).port
         self._socket = socket.socket()
         if receive_bytes:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self._socket.settimeout(PATIENCE)
         self._socket.connect((host, port))
+        content = [] if body is None else [f"Content-Length: {len(body)}", "Content-Type: application/json"]
         lines = [
-            f"GET {target} HTTP/1.1",
+            f"{'GET' if body is None else 'POST'} {target} HTTP/1.1",
             f"Host: {host}",
             *(f"{name}: {text}" for name, text in (headers or {}).items()),
+            *content,
         ]
-        self._socket.sendall("\r\n".join([*lines, "", ""]).encode())
+        self._socket.sendall("\r\n".join([*lines, "", ""]).encode() + (body or b""))
         self._raw = b""
         self._body = b""
         self.ended = False

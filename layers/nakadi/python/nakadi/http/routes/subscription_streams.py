@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import uuid4
 
 from nakadi.consuming.lines import JsonLines, Lines, ServerSentEvents
 from nakadi.consuming.parameters import Asked
@@ -56,14 +57,13 @@ class _Doors:
         form: Callable[[], Lines] = ServerSentEvents if wants_server_sent_events(request) else JsonLines
         if request.method == "HEAD":
             self.streams.check(subscription_id, asked, request.subject)
-            return empty_response(headers=_headers(form().content_type))
+            return empty_response(headers=_headers(form, str(uuid4())))
         opening = self.streams.open(subscription_id, asked, request.subject)
 
         async def serve(outlet: Outlet) -> None:
             await self.streams.serve(opening, form(), outlet)
 
-        headers = {STREAM_ID: opening.id, **_headers(form().content_type)}
-        return Streaming(serve, headers, given_up=lambda: self._give_up(opening))
+        return Streaming(serve, _headers(form, opening.id), given_up=lambda: self._give_up(opening))
 
     def _give_up(self, opening: Opening) -> None:
         self.streams.give_up(opening)
@@ -96,6 +96,11 @@ def _partitions(body: Members) -> tuple[EventTypePartition, ...]:
     return tuple(EventTypePartition(event_type or "", partition or "") for event_type, partition in listed)
 
 
-def _headers(content_type: str) -> dict[str, str]:
+def _headers(form: Callable[[], Lines], stream_id: str) -> dict[str, str]:
     # Proxies that gather an answer before passing it on would hold a stream for ever.
-    return {"content-type": content_type, "cache-control": "no-cache", "x-accel-buffering": "no"}
+    return {
+        STREAM_ID: stream_id,
+        "content-type": form().content_type,
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+    }

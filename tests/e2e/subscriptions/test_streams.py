@@ -1,0 +1,588 @@
+"""GET and POST /subscriptions/{id}/events: how streams begin, what they send, and how they end."""
+
+import json
+import threading
+import time
+from contextlib import ExitStack
+from uuid import UUID
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+from tests.e2e.conftest import engine_settings
+from tests.support.api import a_definition, created, lists, problem, violations
+from tests.support.consumer import Consumer, owners, soon
+from tests.support.http import described
+from tests.support.subscriptions import a_cursor, cursors, publish, published, reset, subscribed
+
+STARTED = {"debug": "Stream started"}
+
+
+@pytest.fixture
+def consumer(api):
+    """`consumer(subscription, batch_limit=2)` opens a stream."""
+    with ExitStack() as streams:
+        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
+
+
+def event_type_with(api, partitions):
+    statistic = dict.fromkeys(("messages_per_minute", "message_size"), 1)
+    return created(
+        api, default_statistic=statistic | {"read_parallelism": partitions, "write_parallelism": partitions}
+    )["name"]
+
+
+def from_the_beginning(api, partitions=1, events=0):
+    """A subscription to a new event type with so many partitions and events."""
+    name = event_type_with(api, partitions)
+    if events:
+        publish(api, name, events)
+    return subscribed(api, name, read_from="begin")
+
+
+def events_url(subscription):
+    return f"/subscriptions/{subscription['id']}/events"
+
+
+# Beginning
+
+
+def test_headers_come_at_once(api, consumer):
+    """Head and stream id arrive before there is anything to read. (S162, S226, traps 3, 7)"""
+    begun = time.monotonic()
+    opened = consumer(from_the_beginning(api))
+    assert time.monotonic() - begun < 1
+    assert opened.status == 200
+    assert opened.headers["content-type"] == "application/x-json-stream"
+    assert str(UUID(opened.id)) == opened.id
+
+
+def test_a_batch(api, consumer):
+    """A batch is one line: cursor with four fields, events, and perhaps info, in this order. (S177, S178, S180, S88,
+    S185)"""
+    subscription = from_the_beginning(api, events=3)
+    [name] = subscription["event_types"]
+    opened = consumer(subscription, batch_limit=2, batch_flush_timeout=1)
+    line = opened.line()
+    first = json.loads(line)
+    assert list(first) == ["cursor", "events", "info"]
+    token = first["cursor"].pop("cursor_token")
+    assert first == {
+        "cursor": {"partition": "0", "offset": published(1), "event_type": name},
+        "events": [{"n": 0}, {"n": 1}],
+        "info": STARTED,
+    }
+    assert line.endswith(b"\n")
+    second = json.loads(opened.line())
+    assert list(second) == ["cursor", "events"]
+    assert UUID(second["cursor"]["cursor_token"]) != UUID(token)
+
+
+def test_a_keep_alive(api, consumer):
+    """A keep-alive has a whole cursor and no events; the first says that the stream started. (S179, S181, S92, trap
+    4)"""
+    subscription = from_the_beginning(api)
+    opened = consumer(subscription, batch_flush_timeout=1)
+    first, second = opened.lines(2)
+    assert (list(first), list(second)) == (["cursor", "info"], ["cursor"])
+    assert {**second["cursor"], "cursor_token": ""} == {
+        "partition": "0",
+        "offset": published(-1),
+        "event_type": subscription["event_types"][0],
+        "cursor_token": "",
+    }
+
+
+def test_the_next_stream_goes_on(api, consumer):
+    """What was committed does not come again, and what was not does. (S206, S92, S125, S245)"""
+    subscription = from_the_beginning(api, events=4)
+    first = consumer(subscription, max_uncommitted_events=4, stream_limit=2)
+    batches = [first.batch() for _ in range(2)]
+    assert first.commit(batches[1]).status_code == 204
+    assert first.debug_at_the_end() == ["Stream limit in events reached: 2"]
+    second = consumer(subscription, batch_limit=2, stream_timeout=1)
+    assert second.batch()["events"] == [{"n": 2}, {"n": 3}]
+    second.close()
+
+
+def test_an_ended_stream_has_left_before_its_client_sees_the_end(api, consumer):
+    """When a client sees the end of its stream, there is room for the next, and the id is worth nothing. (S227, trap
+    12)"""
+    subscription = from_the_beginning(api, events=1)
+    for _ in range(3):
+        opened = consumer(subscription, stream_limit=1, batch_flush_timeout=1)
+        assert opened.status == 200
+        batch = opened.batch()
+        opened.commit(batch)
+        opened.rest()
+        assert "not found" in problem(opened.commit(batch), 422)
+        publish(api, subscription["event_types"][0])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "detail"),
+    [
+        ({"batch_limit": 0}, "batch_limit can't be lower than 1"),
+        ({"batch_limit": 0, "commit_timeout": 61}, "batch_limit can't be lower than 1"),
+        ({"commit_timeout": 61}, "commit_timeout can not be more than 60"),
+        ({"commit_timeout": -1}, "commit_timeout can not be less than 0"),
+        ({"max_uncommitted_events": -1}, "max_uncommitted_events can't be lower than 0"),
+        ({"stream_limit": -1}, "stream_limit can't be lower than 0"),
+        ({"stream_keep_alive_limit": -1}, "stream_keep_alive_limit can't be lower than 0"),
+    ],
+)
+def test_parameters_that_make_no_sense(api, parameters, detail):
+    """Parameters are checked before everything else, in the query and in the body alike; limits below zero are refused,
+    which is better than a stream that never sends. (S148, S156, S147, S153)"""
+    subscription = {"id": "nobody"}
+    assert problem(api.get(events_url(subscription), params=parameters), 422) == detail
+    assert problem(api.post(events_url(subscription), json=parameters), 422) == detail
+
+
+def test_parameters_that_cannot_be_read(api):
+    """A number that is none, and a body that is no JSON object, are bad requests. (S154)"""
+    url = events_url({"id": "nobody"})
+    problem(api.get(url, params={"batch_limit": "many"}), 400)
+    problem(api.post(url, json={"batch_limit": "many"}), 400)
+    problem(api.post(url, content="{", headers={"content-type": "application/json"}), 400)
+
+
+def test_zeros_mean_the_default(api, consumer):
+    """A body that names everything, with zeros for what it does not care about, opens a stream. (S154, S152, S147, trap
+    8)"""
+    subscription = from_the_beginning(api, events=1)
+    zeros = dict.fromkeys(("stream_limit", "batch_timespan", "stream_timeout", "batch_flush_timeout"), 0)
+    opened = consumer(subscription, **zeros, partitions=[], max_uncommitted_events=0, commit_timeout=0, batch_limit=1)
+    assert opened.batch()["events"] == [{"n": 0}]
+
+
+def test_limits_need_not_fit_each_other(api, consumer):
+    """A stream limit below the batch limit, and a stream timeout below the flush timeout, are fine. (S151, S150)"""
+    subscription = from_the_beginning(api, events=1)
+    opened = consumer(
+        subscription, batch_limit=5, stream_limit=1, batch_flush_timeout=600, stream_timeout=5000, commit_timeout=60
+    )
+    assert opened.batch()["events"] == [{"n": 0}]
+
+
+def test_an_unknown_subscription(api):
+    """There is no stream of a subscription that does not exist. (S60, S159)"""
+    answer = api.get(events_url({"id": "nobody"}))
+    assert problem(answer, 404) == 'Subscription with id "nobody" does not exist'
+    assert "x-nakadi-streamid" not in answer.headers
+
+
+def test_partitions_that_cannot_be_had(api):
+    """Partitions that are named twice, or are not the subscription's, are refused. (S156, S157, S158)"""
+    subscription = from_the_beginning(api)
+    [name] = subscription["event_types"]
+    own = {"event_type": name, "partition": "0"}
+    answer = api.post(events_url(subscription), json={"partitions": [own, own]})
+    assert problem(answer, 422) == "Duplicated partition specified"
+    answer = api.post(events_url(subscription), json={"partitions": [own, {"event_type": "other", "partition": "7"}]})
+    assert problem(answer, 422) == (
+        "Wrong partitions specified - some partitions don't belong to subscription: "
+        "EventTypePartition{eventType='other', partition='7'}"
+    )
+    answer = api.post(events_url(subscription), json={"partitions": [{"event_type": name}]})
+    assert violations(answer) == {'Field "partitions[0].partition" must not be null'}
+
+
+def test_a_cursor_beyond_the_end(api, consumer):
+    """A committed cursor beyond the last event cannot be streamed from. (S102, S127, S159)"""
+    subscription = from_the_beginning(api)
+    opened = consumer(subscription)
+    assert opened.commit(a_cursor(subscription["event_types"][0], offset=25)).status_code == 204
+    opened.rest()
+    answer = api.get(events_url(subscription))
+    assert "is unavailable as retention time of data elapsed" in problem(answer, 412)
+    assert reset(api, subscription, a_cursor(subscription["event_types"][0])).status_code == 204
+    assert consumer(subscription).status == 200
+
+
+def test_a_head_request_takes_no_slot(api, consumer):
+    """Asking for the head of a stream begins none. (S166)"""
+    subscription = from_the_beginning(api)
+    assert api.head(events_url(subscription)).status_code == 200
+    assert consumer(subscription).status == 200
+    assert api.head(events_url(subscription)).status_code == 409
+
+
+# Who may
+
+
+def test_who_may_stream(ann, bob):
+    """Streaming takes the right to read the subscription and every one of its event types. (S78, S81, S159, S304)"""
+    name = created(ann, a_definition(authorization=lists(readers="ann bob")))["name"]
+    other = created(ann, a_definition(authorization=lists(readers="ann")))["name"]
+    readers = [{"data_type": "user", "value": "ann"}, {"data_type": "user", "value": "bob"}]
+    closed = subscribed(ann, name, authorization={"admins": readers[:1], "readers": readers[:1]})
+    half = subscribed(ann, name, other, authorization={"admins": readers[:1], "readers": readers})
+    assert problem(bob.get(events_url(closed)), 403).startswith("Access on VIEW subscription:")
+    assert problem(bob.get(events_url(half)), 403) == f"Access on READ event-type:{other} denied"
+
+
+def test_losing_permission_ends_a_stream(guarded, ann, bob):
+    """Who may no longer read an event type loses the stream at once, without a word. (S84, S222)"""
+    definition = a_definition(authorization=lists(readers="ann bob"))
+    name = created(ann, definition)["name"]
+    subscription = subscribed(ann, name)
+    headers = guarded.issuer.bearer("bob")
+    with Consumer(bob, subscription, headers, batch_flush_timeout=30) as opened:
+        assert ann.put(f"/event-types/{name}", json=definition | {"authorization": lists()}).status_code == 200
+        assert opened.rest() == b""
+
+
+def test_who_is_blocked(api, consumer):
+    """A block refuses new streams before anything else is looked at, and closes those there are. (S308, S216, S156,
+    S306)"""
+    one, two = created(api)["name"], created(api)["name"]
+    subscription = subscribed(api, one, two)
+    last = max(one, two)
+    opened = consumer(subscription, batch_flush_timeout=30)
+    blocked = f"/settings/blacklist/CONSUMER_ET/{last}"
+    assert api.put(blocked).status_code == 204
+    try:
+        assert opened.debug_at_the_end() == ["Consumption is blocked"]
+        assert problem(api.get(events_url(subscription)), 403) == "Application or event type is blocked"
+    finally:
+        api.delete(blocked)
+
+
+# Going on
+
+
+def test_the_window(api, consumer):
+    """No more than the window is sent until something is committed, and then at once. (S199, S195, S129)"""
+    opened = consumer(from_the_beginning(api, events=12), max_uncommitted_events=5, batch_flush_timeout=1)
+    first = [opened.batch() for _ in range(5)]
+    assert [each["events"][0]["n"] for each in first] == [0, 1, 2, 3, 4]
+    assert opened.keep_alive()["cursor"]["offset"] == published(4)
+    assert opened.commit(first[-1]).status_code == 204
+    begun = time.monotonic()
+    assert [opened.batch()["events"][0]["n"] for _ in range(5)] == [5, 6, 7, 8, 9]
+    assert time.monotonic() - begun < 0.5
+
+
+def test_several_event_types(api, consumer):
+    """One stream has the batches of all event types, each with its own. (S302, S303)"""
+    one, two = created(api)["name"], created(api)["name"]
+    subscription = subscribed(api, one, two, read_from="begin")
+    publish(api, one)
+    publish(api, two)
+    opened = consumer(subscription)
+    batches = [opened.batch(), opened.batch()]
+    assert {each["cursor"]["event_type"] for each in batches} == {one, two}
+    assert opened.commit(*batches).status_code == 204
+
+
+def test_events_for_others_are_passed_over(api, consumer):
+    """Events for another subscription are not delivered, and commit themselves. (S228, S229, S231, S232, S233, S275)"""
+    name = created(api)["name"]
+    ours, theirs = subscribed(api, name, read_from="begin"), subscribed(api, name, read_from="begin")
+    for number, tag in enumerate((theirs, ours, theirs)):
+        headers = {"X-CONSUMER-TAG": f"consumer_subscription_id={tag['id']}"}
+        assert api.post(f"/event-types/{name}/events", json=[{"n": number}], headers=headers).status_code == 200
+    opened = consumer(ours)
+    assert opened.consumed(1) == [{"n": 1}]
+    soon(lambda: cursors(api, ours)[name, "0"] == published(2), 8)
+
+
+def test_misplaced_events_are_passed_over(api, consumer, switched_on):
+    """With the feature on, events that say they belong to another event type are not delivered. (S228, S307)"""
+    switched_on("skip_misplaced_events")
+    name = created(api)["name"]
+    subscription = subscribed(api, name, read_from="begin")
+    events = [{"metadata": {"event_type": "another"}}, {"metadata": {"event_type": name}}, {"n": 1}]
+    assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
+    assert consumer(subscription).consumed(2) == events[1:]
+
+
+def test_a_new_timeline_is_invisible(api, consumer):
+    """A switch of timelines shows in the offsets alone; what is committed at the end of the old one is carried over.
+    (S299, S91)"""
+    subscription = from_the_beginning(api, events=1)
+    [name] = subscription["event_types"]
+    opened = consumer(subscription, batch_flush_timeout=1)
+    opened.consumed(1)
+    assert api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201
+    publish(api, name)
+    batch = opened.batch()
+    assert batch["cursor"]["offset"] == published(0, timeline=2)
+    assert opened.commit(batch).status_code == 204
+
+
+# Sharing
+
+
+def test_slots(api, consumer):
+    """There are as many streams as partitions. (S166, S159, S169)"""
+    subscription = from_the_beginning(api, partitions=2)
+    streams = [consumer(subscription) for _ in range(2)]
+    assert problem(api.get(events_url(subscription)), 409) == (
+        f"No free slots for streaming available for subscription {subscription['id']}. Total slots: 2"
+    )
+    streams[0].close()
+    soon(lambda: api.head(events_url(subscription)).status_code == 200, 2)
+
+
+def test_slots_under_contention(api, consumer):
+    """Of many that want the last slots at the same time, no more get in than there are. (S168, S317)"""
+    subscription = from_the_beginning(api, partitions=3)
+    opened, lock = [], threading.Lock()
+
+    def opens():
+        stream = consumer(subscription)
+        with lock:
+            opened.append(stream.status)
+
+    threads = [threading.Thread(target=opens) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert opened.count(200) == 3
+    assert opened.count(409) == 5
+
+
+def test_a_second_stream_gets_its_share(api, consumer):
+    """Two streams have half of the partitions each, and when one leaves the other has all; nothing that was committed
+    comes again. (S235, S236, S245, S170, S242, S244)"""
+    subscription = from_the_beginning(api, partitions=8, events=40)
+    one = consumer(subscription, max_uncommitted_events=100)
+    got = one.consumed(40)
+    two = consumer(subscription, max_uncommitted_events=100)
+    soon(lambda: sorted(map(list(owners(api, subscription).values()).count, (one.id, two.id))) == [4, 4])
+    publish(api, subscription["event_types"][0], 40)
+    results = []
+    reading = threading.Thread(target=lambda: results.extend(_all_there_is(two)))
+    reading.start()
+    results.extend(_all_there_is(one))
+    reading.join()
+    assert sorted(each["n"] for each in got) == sorted(each["n"] for each in results) == list(range(40))
+    two.close()
+    soon(lambda: set(owners(api, subscription).values()) == {one.id})
+
+
+def _all_there_is(stream):
+    """Every event up to a silence, committed."""
+    stream._socket.settimeout(1.5)
+    events = []
+    try:
+        while batch := stream.batch():
+            events += batch["events"]
+            stream.commit(batch)
+    except TimeoutError:
+        pass
+    return events
+
+
+def test_a_partition_changes_hands_when_it_is_committed(api, consumer):
+    """A partition with events under way stays with its stream until they are committed, by that stream. (S241, S242,
+    S118, S246, S240)"""
+    subscription = from_the_beginning(api, partitions=1, events=1)
+    [name] = subscription["event_types"]
+    one = consumer(subscription)
+    batch = one.batch()
+    two = consumer(subscription, partitions=[(name, "0")], batch_flush_timeout=1)
+    soon(lambda: owners(api, subscription) == {(name, "0"): f"{one.id}>"})
+    assert "cannot be committed with stream id" in problem(two.commit(batch), 422)
+    assert one.commit(batch).status_code == 204
+    soon(lambda: owners(api, subscription) == {(name, "0"): two.id})
+    publish(api, name)
+    assert two.batch()["cursor"]["offset"] == published(1)
+
+
+def test_direct_partitions(api, consumer):
+    """Partitions that are asked for by name go to who asked, and to nobody else meanwhile; the rest is shared. (S167,
+    S170, S171, S172, S284)"""
+    subscription = from_the_beginning(api, partitions=4)
+    [name] = subscription["event_types"]
+    shared = consumer(subscription)
+    direct = consumer(subscription, partitions=[(name, "1"), (name, "2")])
+    wanted = {(name, "0"): shared.id, (name, "1"): direct.id, (name, "2"): direct.id, (name, "3"): shared.id}
+    soon(lambda: owners(api, subscription) == wanted)
+    answer = api.post(
+        events_url(subscription), json={"partitions": [{"event_type": name, "partition": number} for number in "12"]}
+    )
+    assert problem(answer, 409) == (
+        "The following partitions are already requested by other stream(s) of this subscription: "
+        f"EventTypePartition{{eventType='{name}', partition='1'}},EventTypePartition{{eventType='{name}', "
+        "partition='2'}"
+    )
+    direct.close()
+    soon(lambda: set(owners(api, subscription).values()) == {shared.id})
+
+
+def test_unclaimed_partitions_stay_unassigned(api, consumer):
+    """If only direct streams exist, what nobody asked for is nobody's. (S173)"""
+    subscription = from_the_beginning(api, partitions=2)
+    [name] = subscription["event_types"]
+    direct = consumer(subscription, partitions=[(name, "1")])
+    assert owners(api, subscription) == {(name, "0"): "", (name, "1"): direct.id}
+
+
+# Ending
+
+
+def test_the_commit_timeout(api, consumer):
+    """Who does not commit is told so and loses the stream; another one gets the same events. (S203, S206, S182, trap
+    20)"""
+    subscription = from_the_beginning(api, events=1)
+    opened = consumer(subscription, commit_timeout=1)
+    assert opened.batch()["events"] == [{"n": 0}]
+    assert opened.debug_at_the_end() == ["Commit timeout reached"]
+    assert consumer(subscription).batch()["events"] == [{"n": 0}]
+
+
+def test_the_stream_timeout(api, consumer):
+    """At its timeout a stream flushes what it may, tells so, and waits for the commits. (S211, S210, S128)"""
+    subscription = from_the_beginning(api, events=3)
+    opened = consumer(subscription, batch_limit=2, stream_timeout=1, batch_flush_timeout=600, commit_timeout=20)
+    batches = opened.lines(3)
+    assert [each.get("events") for each in batches] == [[{"n": 0}, {"n": 1}], [{"n": 2}], None]
+    assert batches[2]["info"] == {"debug": "Stream timeout reached"}
+    assert opened.commit(batches[0]).status_code == 204
+    assert opened.commit(batches[1]).status_code == 204
+    assert opened.rest() == b""
+
+
+def test_a_client_that_leaves_with_everything_committed(api, consumer):
+    """A connection that is dropped gives its slot back at once, if nothing was under way. (S220, S221, trap 19)"""
+    subscription = from_the_beginning(api)
+    opened = consumer(subscription, batch_flush_timeout=30)
+    opened.close()
+    soon(lambda: api.head(events_url(subscription)).status_code == 200, 1)
+
+
+def test_a_client_that_leaves_can_still_commit(api, consumer):
+    """What was sent to a client that has gone can be committed until the commit timeout, then its slot is free. (S128,
+    S169, S220)"""
+    subscription = from_the_beginning(api, events=1)
+    opened = consumer(subscription, commit_timeout=20)
+    batch = opened.batch()
+    opened.close()
+    assert api.head(events_url(subscription)).status_code == 409
+    assert opened.commit(batch).status_code == 204
+    soon(lambda: api.head(events_url(subscription)).status_code == 200, 2)
+
+
+def test_a_reset_ends_streams(api, consumer):
+    """A reset tells streams to end, and those that come after begin where it says. (S137, S143, S138, S215)"""
+    subscription = from_the_beginning(api, events=5)
+    [name] = subscription["event_types"]
+    opened = consumer(subscription)
+    opened.consumed(5)
+    begun = time.monotonic()
+    assert reset(api, subscription, a_cursor(name, offset=2)).status_code == 204
+    assert time.monotonic() - begun < 2
+    assert "Resetting subscription cursors" in opened.debug_at_the_end()
+    assert consumer(subscription).batch()["events"] == [{"n": 3}]
+
+
+def test_no_stream_begins_during_a_reset(api, consumer):
+    """While a reset waits for commits, no other stream and no other reset may begin. (S141, S140, S137)"""
+    subscription = from_the_beginning(api, partitions=2, events=2)
+    [name] = subscription["event_types"]
+    opened = consumer(subscription, commit_timeout=30)
+    batches = [opened.batch(), opened.batch()]
+    resetting = threading.Thread(target=lambda: reset(api, subscription, a_cursor(name)))
+    resetting.start()
+    assert opened.keep_alive()["info"] == {"debug": "Resetting subscription cursors"}
+    answer = api.get(events_url(subscription))
+    assert problem(answer, 409) == "Resetting subscription cursors request is still in progress"
+    assert "already in progress" in problem(reset(api, subscription, a_cursor(name)), 409)
+    assert opened.commit(*batches).status_code == 204
+    resetting.join()
+    assert cursors(api, subscription)[name, "0"] == published(-1)
+
+
+def test_more_partitions_end_streams(api, consumer, switched_on):
+    """When an event type gets more partitions, streams end as with a reset, and the next have them all. (S293, S295,
+    S215)"""
+    switched_on("repartitioning")
+    subscription = from_the_beginning(api)
+    [name] = subscription["event_types"]
+    opened = consumer(subscription)
+    assert api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2}).status_code == 204
+    assert opened.debug_at_the_end() == ["Resetting subscription cursors"]
+    again = consumer(subscription)
+    assert owners(api, subscription) == {(name, "0"): again.id, (name, "1"): again.id}
+
+
+def test_deleting_a_subscription_ends_its_streams(api, consumer):
+    """The streams of a deleted subscription end without another line. (S74, trap 20)"""
+    subscription = from_the_beginning(api)
+    opened = consumer(subscription, batch_flush_timeout=30)
+    assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
+    assert opened.rest() == b""
+
+
+def test_a_server_that_stops(tmp_path):
+    """When a server stops, its streams end properly and have left, so that others go on at once. (S224)"""
+    with Broker(**engine_settings("sqlite", tmp_path)) as broker, described_client(broker) as api:
+        subscription = from_the_beginning(api, events=1)
+        opened = Consumer(api, subscription, batch_flush_timeout=30)
+        assert opened.batch()["events"] == [{"n": 0}]
+        stopping = threading.Thread(target=broker.close)
+        stopping.start()
+        assert opened.rest() == b""
+        stopping.join()
+        opened.close()
+    with Broker(**engine_settings("sqlite", tmp_path)) as broker, described_client(broker) as api:
+        assert set(owners(api, subscription).values()) == {""}
+        with Consumer(api, subscription) as again:
+            assert again.batch()["events"] == [{"n": 0}]
+
+
+def test_two_servers_share_a_subscription(tmp_path):
+    """Streams of two servers share the partitions, commits go through either, and when one server stops the other has
+    all. (S235, S245, S312)"""
+    settings = engine_settings("sqlite", tmp_path)
+    with Broker(**settings) as here, Broker(**settings) as there, described_client(here) as api:
+        subscription = from_the_beginning(api, partitions=4, events=20)
+        with described_client(there) as other, Consumer(api, subscription, max_uncommitted_events=50) as one:
+            one.consumed(20)
+            with Consumer(other, subscription, commit_timeout=2) as two:
+                soon(lambda: sorted(map(list(owners(api, subscription).values()).count, (one.id, two.id))) == [2, 2])
+                publish(api, subscription["event_types"][0], 20)
+                batch = two.batch()
+                two.api = api
+                assert two.commit(batch).status_code == 204
+            soon(lambda: set(owners(other, subscription).values()) == {one.id}, 8)
+
+
+def described_client(broker):
+    return described(httpx.Client(base_url=broker.url, timeout=30))
+
+
+# Other forms
+
+
+def test_gzip(api, consumer):
+    """With gzip every line comes when it is sent. (S164, trap 21)"""
+    opened = consumer(from_the_beginning(api, events=1), {"Accept-Encoding": "gzip"})
+    assert opened.headers["content-encoding"] == "gzip"
+    assert opened.batch()["events"] == [{"n": 0}]
+
+
+@pytest.mark.parametrize("accept", ["text/html, */*", "application/json", "application/x-json-stream, text/plain"])
+def test_any_other_accept_is_overlooked(api, consumer, accept):
+    """Whatever a client says that it accepts, it gets lines of JSON. (S155, trap 24)"""
+    opened = consumer(from_the_beginning(api), {"Accept": accept})
+    assert (opened.status, opened.headers["content-type"]) == (200, "application/x-json-stream")
+
+
+def test_server_sent_events(api, consumer):
+    """An event source gets the stream's id as its first event, and each batch as the data of one."""
+    subscription = from_the_beginning(api, events=1)
+    opened = consumer(subscription, {"Accept": "text/event-stream"}, batch_flush_timeout=1)
+    assert opened.headers["content-type"] == "text/event-stream"
+    assert opened.until(b"\n\n").decode() == f'retry: 3000\nevent: stream\ndata: {{"stream_id":"{opened.id}"}}\n\n'
+    event = opened.until(b"\n\n")
+    assert event.startswith(b"data: {")
+    batch = json.loads(event.removeprefix(b"data: "))
+    assert batch["events"] == [{"n": 0}]
+    assert opened.commit(batch).status_code == 204
+    assert opened.until(b"\n\n") == b": still here\n\n"
