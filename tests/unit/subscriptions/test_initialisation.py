@@ -76,6 +76,32 @@ class TestInitialisation:
         house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         assert cursors(house.api, subscription) == {(name, "0"): published(1), (name, "1"): published(-1)}
 
+    def test_of_what_is_there_asks_for_nothing(self, house):
+        """A subscription that has its offsets keeps them, also if its event type is gone. (S100, S160)"""
+        name = house.event_type(events=1)
+        subscription = house.subscription(name)
+        house.broker.event_types.remove(house.broker.event_types.get(name))
+        assert reset(house.api, subscription).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
+
+    def test_comes_before_new_partitions_can_have_events(self, house):
+        """What is published to new partitions before a subscription has learnt of them is consumed, also by one that
+        reads from the end and was never streamed. (S293, S294, R212)"""
+        name = house.event_type()
+        subscription = subscribed(house.api, name)
+        event_types = house.broker.event_types
+        replace = event_types.replace
+
+        def replace_and_publish(*arguments):
+            stored = replace(*arguments)
+            for _ in range(20):
+                publish(house.api, name)
+            return stored
+
+        event_types.replace = replace_and_publish
+        house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        assert cursors(house.api, subscription) == {(name, "0"): published(-1), (name, "1"): published(-1)}
+
     def test_of_the_end_is_in_the_newest_timeline(self, house):
         """`end` is the end of the newest timeline, also if nothing was written to it; `begin` the oldest event of the
         oldest. (S96, S97)"""

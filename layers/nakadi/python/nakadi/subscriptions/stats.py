@@ -121,6 +121,7 @@ class Stats:
         if offset is None:
             return found
         unconsumed = self._unconsumed(event_type, partition, offset.position, newest)
+        # The offset has changed when the owner has, and when somebody last committed.
         owner, now = shared.owner(place), self.clock.now()
         suspicious = unconsumed > 0 and owner is not None and is_overdue(owner, offset.since, now)
         look = suspicious or (with_lag and unconsumed > 0)
@@ -176,8 +177,8 @@ def reading(place: EventTypePartition, shared: _Shared) -> PartitionStats:
 
 
 def is_overdue(owner: Session, since: datetime, now: datetime) -> bool:
-    """Whether a stream has had more time than it may take for a commit, since then and since its beginning."""
-    return now - max(since, owner.started_at) > timedelta(seconds=owner.commit_timeout)
+    """Whether a stream has had more time since then than it may take for a commit."""
+    return now - since > timedelta(seconds=owner.commit_timeout)
 
 
 def lag_seconds(unconsumed: int, since: datetime | None, now: datetime) -> int | None:
