@@ -57,7 +57,7 @@ class MemoryStore:
             for key in keys:
                 self._objects.pop(key, None)
 
-    def keys(self) -> Sequence[str]:
+    def kept(self) -> Sequence[str]:
         return sorted(self._objects)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -9,11 +10,12 @@ from collections.abc import Sequence
 from nakadi.archive import members
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location
-from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveStore
+from nakadi.ports import ArchiveGone, ArchiveStore
 
 MOST_BYTES = 16_000_000
 """Compressed, as they are in the store."""
+
+log = logging.getLogger(__name__)
 
 
 class Library:
@@ -25,7 +27,7 @@ class Library:
         self._bytes = 0
 
     def events(self, location: Location) -> Sequence[StoredEvent]:
-        """The events of a member. Raises `ArchiveGone`."""
+        """The events of a member. Raises `ArchiveGone`, also for one that cannot be read."""
         with self._lock:
             known = self._members.get(location)
         if known is None:
@@ -37,7 +39,8 @@ class Library:
         try:
             return members.events_in(self._store.get(location))
         except members.BadArchive as error:
-            raise Unavailable(f"The archive object {location.key} is damaged: {error}") from error
+            log.exception("The archive object %s is damaged", location.key)
+            raise ArchiveGone(location.key) from error
 
     def _remember(self, location: Location, events: Sequence[StoredEvent]) -> None:
         with self._lock:

@@ -46,7 +46,9 @@ def client(asked: Mapping[str, str]) -> Any:
         retries={"mode": "standard", "total_max_attempts": 1},
         max_pool_connections=50,
     )
-    return Session().create_client("kinesis", config=config, region_name=asked.get("region"), endpoint_url=asked.get("endpoint"))
+    return Session().create_client(
+        "kinesis", config=config, region_name=asked.get("region"), endpoint_url=asked.get("endpoint")
+    )
 
 
 def parsed(url: str) -> tuple[str, Mapping[str, str]]:

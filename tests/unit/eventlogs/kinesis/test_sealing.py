@@ -1,0 +1,154 @@
+"""Sealing: publishers rely on what they know for the length of a lease, and the log has the last word."""
+
+import threading
+import time
+
+import pytest
+
+from nakadi.eventlogs.kinesis import envelopes
+from nakadi.eventlogs.kinesis.log import Options
+from nakadi.model.events import Record, Refused, Stored
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import SealedTopic, UnknownTopic
+from tests.support.kinesis_faults import World
+
+
+def with_lease(seconds: float) -> Options:
+    return Options(lease=seconds, shared_for=0.0, poll=0.02, give_up_after=1.0)
+
+
+@pytest.fixture
+def topic(world: World):
+    world.index.create_topic("t", 2)
+    return "t"
+
+
+class Asked:
+    """An index that counts how often it is asked about topics."""
+
+    def __init__(self, index) -> None:
+        self._index = index
+        self.times = 0
+
+    def topic(self, topic):
+        self.times += 1
+        return self._index.topic(topic)
+
+    def __getattr__(self, name):
+        return getattr(self._index, name)
+
+
+def test_a_publisher_does_not_ask_about_every_append(world: World, topic):
+    """While a lease holds, appends ask the index nothing."""
+    index = Asked(world.index)
+    log = world.a_log(with_lease(60), index=index)
+    for _ in range(20):
+        log.append(topic, {0: [Record(b"1")]})
+    assert index.times == 1
+
+
+def test_other_processes_learn_of_a_seal_in_time(world: World, topic):
+    """Once sealing returned in one process, no other takes anything in."""
+    sealing, publishing = world.a_log(with_lease(0.2)), world.a_log(with_lease(0.2))
+    publishing.append(topic, {0: [Record(b"1")]})
+    sealing.seal_topic(topic)
+    with pytest.raises(SealedTopic):
+        publishing.append(topic, {0: [Record(b"2")]})
+    assert sealing.bounds(topic, [0])[0].next == 1
+
+
+class Slow:
+    """A clock of one's own for a call: something happens while records are on their way."""
+
+    def __init__(self, client, meanwhile) -> None:
+        self._client = client
+        self._meanwhile = meanwhile
+
+    def put_records(self, **asked):
+        self._meanwhile()
+        return self._client.put_records(**asked)
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+
+def publishing_while(world: World, meanwhile):
+    """A log whose appends are overtaken by something, every time."""
+    log = world.a_log(with_lease(0.05))
+    log._stream._client = Slow(world.client, meanwhile)
+    return log
+
+
+def test_what_comes_behind_the_seal_is_not_acknowledged(world: World, topic):
+    """An append that was begun before a seal and stored behind it is not there, and its publisher learns so."""
+    other = world.a_log(with_lease(0.05))
+    log = publishing_while(world, lambda: other.seal_topic(topic))
+    with pytest.raises(SealedTopic):
+        log.append(topic, {0: [Record(b"late")], 1: [Record(b"late")]})
+    assert {number: each.next for number, each in other.bounds(topic, [0, 1]).items()} == {0: 0, 1: 0}
+
+
+def test_what_comes_before_the_seal_is_acknowledged(world: World, topic):
+    """An append that took longer than its lease, and is in front of the seal, is there, and its publisher learns so."""
+
+    def note_and_wait() -> None:
+        world.index.seal_topic(topic)
+        time.sleep(0.1)
+
+    log = publishing_while(world, note_and_wait)
+    assert log.append(topic, {0: [Record(b"1")]}) == {0: Stored()}
+    assert world.a_log().bounds(topic, [0])[0].next == 1
+
+
+def test_of_an_append_around_a_seal_each_partition_has_its_fate(world: World, topic):
+    """When the seal of one partition came first and that of the other did not, the first is refused."""
+
+    def seal_one() -> None:
+        world.index.seal_topic(topic)
+        data = envelopes.seal(0)
+        log._writer._stream._client._client.put_records(
+            StreamName=world.name, Records=[{"Data": data, "PartitionKey": f"{topic}/1", "ExplicitHashKey": "0"}]
+        )
+        time.sleep(0.1)
+
+    log = publishing_while(world, seal_one)
+    fates = log.append(topic, {0: [Record(b"1")], 1: [Record(b"2")]})
+    assert fates == {0: Stored(), 1: Refused("timed out")}
+
+
+def test_what_is_lost_with_its_topic_is_told(world: World, topic):
+    """An append during which its topic was deleted finds no topic."""
+    log = publishing_while(world, lambda: (world.index.delete_topic(topic), time.sleep(0.1)))
+    with pytest.raises(UnknownTopic):
+        log.append(topic, {0: [Record(b"1")]})
+
+
+def test_a_frozen_process_does_not_trust_its_old_lease(world: World, topic, monkeypatch):
+    """A process whose machine stood still for a while asks again, even if its steady clock stood still as well."""
+    index = Asked(world.index)
+    log = world.a_log(with_lease(60), index=index)
+    log.append(topic, {0: [Record(b"1")]})
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    log.append(topic, {0: [Record(b"2")]})
+    assert index.times > 1
+
+
+def test_sealing_waits_for_publishers_who_rely_on_their_lease(world: World, topic):
+    """Between saying so and writing the seal, sealing waits as long as a lease."""
+    log = world.a_log(with_lease(0.3))
+    begun = time.monotonic()
+    log.seal_topic(topic)
+    assert time.monotonic() - begun >= 0.3
+
+
+def test_closing_ends_everything(world: World, topic):
+    """A closed log answers nothing any more, and leaves no thread behind."""
+    log = world.a_log()
+    end = log.watch(lambda *_: None)
+    log.bounds(topic, [0])
+    log.close()
+    end()
+    with pytest.raises(Unavailable):
+        log.bounds(topic, [0])
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("kinesis-")] == []
