@@ -1,0 +1,72 @@
+"""Unprocessable events, from the first failure to the dead letter."""
+
+import json
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.api import a_business_definition, created
+from tests.support.consumer import Consumer
+from tests.support.open_stream import OpenStream
+from tests.support.subscriptions import subscribed
+
+COUNT = "nakadi.zalando.org/subscription-max-event-send-count"
+POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
+
+
+@pytest.fixture
+def consumer(api):
+    with ExitStack() as streams:
+        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
+
+
+def with_policy(api, policy, count=2):
+    """A subscription with this policy to a new event type with so many events."""
+    name = created(api, a_business_definition())["name"]
+    events = [{"metadata": {"eid": _eid(n), "occurred_at": "2026-11-21T12:00:00Z"}, "n": n} for n in range(5)]
+    assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
+    return subscribed(api, name, read_from="begin", annotations={COUNT: str(count), POLICY: policy})
+
+
+def _eid(number):
+    return f"70779f46-950d-4e48-9fca-{number:012d}"
+
+
+def failed_attempt(consumer, subscription):
+    """Read until the stream ends, and commit nothing; the numbers in the first batch."""
+    with consumer(subscription, batch_limit=3, commit_timeout=1, max_uncommitted_events=3) as opened:
+        batch = opened.batch()
+        assert opened.debug_at_the_end() == ["Commit timeout reached"]
+    return [each["n"] for each in batch["events"]]
+
+
+@pytest.mark.parametrize("policy", ["SKIP_EVENT", "DEAD_LETTER_QUEUE"])
+def test_a_poisonous_event_goes(api, consumer, policy):
+    """Sent twice in a batch and twice alone without a commit, an event is dropped, others arrive, and with the queue a
+    letter tells of it. (S254, S257, S258, S259, S260, S261, S265, S266, S268, S270, S271)"""
+    subscription = with_policy(api, policy)
+    failed = [failed_attempt(consumer, subscription) for _ in range(4)]
+    assert failed == [[0, 1, 2], [0, 1, 2], [0], [0]]
+    last = consumer(subscription, batch_limit=3, batch_flush_timeout=1, max_uncommitted_events=10)
+    batches = [_committed(last) for _ in range(3)]
+    assert batches == [[1], [2], [3, 4]]
+    assert (policy == "DEAD_LETTER_QUEUE") == bool(letters(api, subscription))
+
+
+def _committed(stream):
+    batch = stream.batch()
+    assert stream.commit(batch).status_code == 204
+    return [each["n"] for each in batch["events"]]
+
+
+def letters(api, subscription):
+    """What the store tells of a subscription."""
+    headers = {"X-nakadi-cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])}
+    target = "/event-types/nakadi.dead.letter.queue/events?batch_limit=100&batch_flush_timeout=1&stream_timeout=1"
+    with OpenStream(str(api.base_url), target, headers) as stream:
+        if stream.status != 200:
+            return []
+        events = [event for line in stream.rest().splitlines() for event in json.loads(line).get("events", [])]
+    mine = [each for each in events if each["subscription_id"] == subscription["id"]]
+    assert all(each["event"]["n"] == 0 and each["event"]["metadata"]["eid"] == _eid(0) for each in mine)
+    return mine
