@@ -26,6 +26,18 @@ def failures(first: int, count: int) -> list[str]:
     return found
 
 
+def first_failure(count: int) -> int:
+    """Stop at the first seed that breaks."""
+    logging.disable(logging.CRITICAL)
+    for seed in range(count):
+        try:
+            run(seed)
+        except Broken as broken:
+            print(broken)
+            return 1
+    return 0
+
+
 def main(count: int, first: int) -> int:
     began, done, broken = time.monotonic(), 0, []
     workers = int(os.environ.get("WORKERS", "1"))
@@ -46,4 +58,6 @@ def main(count: int, first: int) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--first-only":
+        sys.exit(first_failure(int(sys.argv[2])))
     sys.exit(main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0))

@@ -52,6 +52,8 @@ SCOPES = {
     ("POST", "/subscriptions/{subscription_id}/cursors"): READ,
     ("PATCH", "/subscriptions/{subscription_id}/cursors"): UID,
     ("GET", "/subscriptions/{subscription_id}/stats"): READ,
+    ("GET", "/subscriptions/{subscription_id}/events"): READ,
+    ("POST", "/subscriptions/{subscription_id}/events"): READ,
     ("GET", "/registry/partition-strategies"): UID,
     ("GET", "/registry/enrichment-strategies"): UID,
     ("GET", "/registry/validation-strategies"): UID,

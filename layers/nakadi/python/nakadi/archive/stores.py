@@ -60,6 +60,9 @@ class MemoryStore:
     def kept(self) -> Sequence[str]:
         return sorted(self._objects)
 
+    def content(self, key: str) -> bytes:
+        return self._objects[key]
+
     def close(self) -> None:
         pass
 

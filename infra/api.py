@@ -1,0 +1,263 @@
+"""The API: one REST API made of our own description, its operations answered by functions and by the streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from aws_cdk import Aws, CfnOutput, Fn, RemovalPolicy, Size
+from aws_cdk import aws_apigateway as apigateway
+from aws_cdk import aws_certificatemanager as acm
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from functions.needs import NEEDS
+from infra.streaming import Streaming
+from nakadi.areas import routes_of
+from nakadi.bootstrap import open_broker
+from nakadi.http.openapi import gateway_document
+from nakadi.http.security import PUBLIC
+from nakadi.settings import Settings
+from services.streaming.__main__ import STREAMED
+
+# Part of the URL only where there is no domain.
+STAGE = "api"
+STREAMS = "streaming"
+
+# What nobody describes is answered too: unknown paths by a Problem, HEAD, and a method that a path does not have.
+ANY = "x-amazon-apigateway-any-method"
+EVERYTHING_ELSE = {"/": "admin", "/{proxy+}": "admin"}
+
+# The most that the gateway lets a streamed response take.
+STREAM_MS = 900_000
+
+AUTHORIZER = "token"
+NOT_AUTHENTICATED = "Full authentication is required to access this resource"
+
+
+class Unserved(Exception):
+    """Raised for an operation that neither a function nor the streaming service answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """For all clients together. An authorizer's word is kept for some seconds, also when a token expires meanwhile."""
+
+    requests_per_second: int
+    requests_burst: int
+    authorizer_cache_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    name: str
+    certificate_arn: str
+
+
+class Api(Construct):
+    def __init__(
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        api_name: str,
+        functions: Mapping[str, lambda_.Function],
+        streaming: Streaming,
+        limits: Limits,
+        log_retention: logs.RetentionDays,
+        domain: Domain | None = None,
+    ) -> None:
+        super().__init__(scope, name)
+        self._functions = functions
+        self._streaming = streaming
+        self._cache_seconds = limits.authorizer_cache_seconds
+        self.access_log = logs.LogGroup(
+            self, "AccessLog", retention=log_retention, removal_policy=RemovalPolicy.DESTROY
+        )
+        self.api = apigateway.SpecRestApi(
+            self,
+            "Rest",
+            rest_api_name=api_name,
+            api_definition=apigateway.ApiDefinition.from_inline(self._definition(gateway_document())),
+            endpoint_types=[apigateway.EndpointType.REGIONAL],
+            disable_execute_api_endpoint=bool(domain),
+            # It also unpacks what clients send packed.
+            min_compression_size=Size.bytes(1024),
+            cloud_watch_role=True,
+            deploy_options=apigateway.StageOptions(
+                stage_name=STAGE,
+                throttling_rate_limit=limits.requests_per_second,
+                throttling_burst_limit=limits.requests_burst,
+                metrics_enabled=True,
+                tracing_enabled=True,
+                logging_level=apigateway.MethodLoggingLevel.ERROR,
+                access_log_destination=apigateway.LogGroupLogDestination(self.access_log),
+                access_log_format=apigateway.AccessLogFormat.custom(json.dumps(ACCESS_LOG)),
+            ),
+        )
+        self._let_it_invoke()
+        if domain:
+            self._at(domain)
+        else:
+            CfnOutput(self, "Url", value=self.api.url)
+
+    def _let_it_invoke(self) -> None:
+        for name, function in self._functions.items():
+            if not NEEDS[name].areas and name != "authorizer":
+                continue
+            function.add_permission(
+                "Api",
+                principal=iam.ServicePrincipal("apigateway.amazonaws.com"),
+                source_arn=f"arn:{Aws.PARTITION}:execute-api:{Aws.REGION}:{Aws.ACCOUNT_ID}:{self.api.rest_api_id}/*",
+            )
+
+    def _at(self, domain: Domain) -> None:
+        """At the root of its host name: clients drop prefixes."""
+        certificate = acm.Certificate.from_certificate_arn(self, "Certificate", domain.certificate_arn)
+        name = apigateway.DomainName(
+            self,
+            "Domain",
+            domain_name=domain.name,
+            certificate=certificate,
+            endpoint_type=apigateway.EndpointType.REGIONAL,
+            security_policy=apigateway.SecurityPolicy.TLS_1_2,
+            mapping=self.api,
+        )
+        CfnOutput(self, "Url", value=f"https://{domain.name}/")
+        CfnOutput(self, "DomainTarget", value=name.domain_name_alias_domain_name)
+
+    # The description, completed
+
+    def _definition(self, described: Mapping[str, Any]) -> dict[str, Any]:
+        answering = who_answers()
+        paths = {path: self._path(path, item, answering) for path, item in described["paths"].items()}
+        rest = {path: {ANY: self._operation(path, "any", {}, function)} for path, function in EVERYTHING_ELSE.items()}
+        return {
+            **described,
+            "paths": {**paths, **rest},
+            "components": {"securitySchemes": {AUTHORIZER: self._authorizer()}},
+            "x-amazon-apigateway-gateway-responses": GATEWAY_RESPONSES,
+        }
+
+    def _path(self, path: str, item: Mapping[str, Any], answering: Mapping[str, str]) -> dict[str, Any]:
+        operations = {
+            method: self._operation(path, method, operation, _answering(operation["operationId"], answering))
+            for method, operation in item.items()
+        }
+        functions = [answering[each["operationId"]] for each in item.values()]
+        rest = next((function for function in functions if function != STREAMS), EVERYTHING_ELSE["/"])
+        parameters = next(iter(item.values())).get("parameters", [])
+        return {**operations, ANY: self._operation(path, "any", {"parameters": parameters}, rest)}
+
+    def _operation(self, path: str, method: str, operation: Mapping[str, Any], answering: str) -> dict[str, Any]:
+        parameters = operation.get("parameters", _parameters(path))
+        integration = self._stream(path, method, parameters) if answering == STREAMS else self._proxy(answering)
+        return {
+            **operation,
+            "parameters": parameters,
+            "responses": {"200": {"description": "As the broker answers"}},
+            "security": [] if PUBLIC.fullmatch(path) else [{AUTHORIZER: []}],
+            "x-amazon-apigateway-integration": integration,
+        }
+
+    def _proxy(self, function: str) -> dict[str, Any]:
+        return {"type": "aws_proxy", "httpMethod": "POST", "uri": _invocation(self._functions[function])}
+
+    def _stream(self, path: str, method: str, parameters: list[Mapping[str, Any]]) -> dict[str, Any]:
+        names = [each["name"] for each in parameters]
+        return {
+            "type": "http_proxy",
+            "httpMethod": method.upper(),
+            "uri": f"http://{self._streaming.load_balancer.load_balancer_dns_name}{path}",
+            "connectionType": "VPC_LINK",
+            "connectionId": self._streaming.vpc_link.vpc_link_id,
+            "integrationTarget": self._streaming.listener.listener_arn,
+            "responseTransferMode": "STREAM",
+            "timeoutInMillis": STREAM_MS,
+            "requestParameters": {f"integration.request.path.{name}": f"method.request.path.{name}" for name in names},
+        }
+
+    def _authorizer(self) -> dict[str, Any]:
+        return {
+            "type": "apiKey",
+            "name": "Authorization",
+            "in": "header",
+            "x-amazon-apigateway-authtype": "custom",
+            "x-amazon-apigateway-authorizer": {
+                "type": "token",
+                "authorizerUri": _invocation(self._functions["authorizer"]),
+                "authorizerResultTtlInSeconds": self._cache_seconds,
+            },
+        }
+
+
+def who_answers() -> Mapping[str, str]:
+    """Which function, or the streaming service, answers each operation: asked of the routes that they serve."""
+    with closing(open_broker(Settings())) as broker:
+        areas = {**{name: needs.areas for name, needs in NEEDS.items()}, STREAMS: STREAMED}
+        return {route.operation: name for name, served in areas.items() for route in routes_of(broker, *served)}
+
+
+def _answering(operation: str, answering: Mapping[str, str]) -> str:
+    if operation not in answering:
+        raise Unserved(operation)
+    return answering[operation]
+
+
+def _parameters(path: str) -> list[Mapping[str, Any]]:
+    names = [part.strip("{}+") for part in path.split("/") if part.startswith("{")]
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _invocation(function: lambda_.Function) -> str:
+    return Fn.sub(
+        "arn:${AWS::Partition}:apigateway:${AWS::Region}:lambda:path/2015-03-31/functions/${Function}/invocations",
+        {"Function": function.function_arn},
+    )
+
+
+def _problem(status: str, title: str, detail: str) -> dict[str, Any]:
+    """An answer of the gateway's own, in the form of all others."""
+    body = f'{{"type":"http://httpstatus.es/{status}","title":"{title}","status":{status},"detail":{detail}}}'
+    return {
+        "statusCode": status,
+        "responseParameters": {"gatewayresponse.header.Content-Type": "'application/problem+json'"},
+        "responseTemplates": {"application/json": body},
+    }
+
+
+_SAID = "$context.error.messageString"
+
+GATEWAY_RESPONSES = {
+    "UNAUTHORIZED": _problem("401", "Unauthorized", f'"{NOT_AUTHENTICATED}"'),
+    "ACCESS_DENIED": _problem("403", "Forbidden", _SAID),
+    "AUTHORIZER_FAILURE": _problem("503", "Service Unavailable", '"Tokens cannot be checked at the moment"'),
+    "AUTHORIZER_CONFIGURATION_ERROR": _problem("503", "Service Unavailable", '"Tokens cannot be checked"'),
+    "REQUEST_TOO_LARGE": _problem("413", "Request Entity Too Large", _SAID),
+    "THROTTLED": _problem("429", "Too Many Requests", _SAID),
+    "INTEGRATION_FAILURE": _problem("503", "Service Unavailable", '"The broker did not answer"'),
+    "INTEGRATION_TIMEOUT": _problem("504", "Gateway Timeout", '"The broker did not answer in time"'),
+    "DEFAULT_5XX": _problem("500", "Internal Server Error", _SAID),
+}
+
+ACCESS_LOG = {
+    "time": "$context.requestTime",
+    "request": "$context.requestId",
+    "trace": "$context.xrayTraceId",
+    "subject": "$context.authorizer.subject",
+    "address": "$context.identity.sourceIp",
+    "agent": "$context.identity.userAgent",
+    "method": "$context.httpMethod",
+    "path": "$context.path",
+    "operation": "$context.resourcePath",
+    "status": "$context.status",
+    "bytes": "$context.responseLength",
+    "milliseconds": "$context.responseLatency",
+    "integration_milliseconds": "$context.integrationLatency",
+    "error": "$context.error.responseType",
+}

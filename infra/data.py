@@ -1,0 +1,113 @@
+"""What is kept: documents and the log index in DynamoDB, events in Kinesis, and their archive in S3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aws_cdk import Aws, Duration, RemovalPolicy
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from nakadi.registries.tables import TABLES, Table
+
+KINDS = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER, "B": dynamodb.AttributeType.BINARY}
+
+
+class Data(Construct):
+    """Nothing of it goes with its stack: what people stored is theirs to delete."""
+
+    def __init__(
+        self, scope: Construct, name: str, *, prefix: str, on_demand: bool, shards: int, stream_retention: Duration
+    ) -> None:
+        super().__init__(scope, name)
+        self.prefix = prefix
+        self.tables: Mapping[str, dynamodb.Table] = {each.suffix: self._table(each) for each in TABLES}
+        self.stream = self._stream(on_demand=on_demand, shards=shards, retention=stream_retention)
+        self.archive = self._archive()
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Where the engines find it."""
+        # Not every AWS service tells its processes their region in the way in which their clients look for it.
+        tables = f"dynamodb://{self.prefix}?region={Aws.REGION}"
+        return {
+            "registry": tables,
+            "log_index": tables,
+            "event_log": f"kinesis://{self.prefix}?region={Aws.REGION}",
+            "archive": f"s3://{self._archive_name}/?region={Aws.REGION}",
+        }
+
+    @property
+    def _archive_name(self) -> str:
+        return archive_name(self.prefix, Aws.ACCOUNT_ID, Aws.REGION)
+
+    @property
+    def archive_objects(self) -> str:
+        return f"arn:{Aws.PARTITION}:s3:::{self._archive_name}/*"
+
+    def _table(self, table: Table) -> dynamodb.Table:
+        return dynamodb.Table(
+            self,
+            table.suffix,
+            table_name=table.name(self.prefix),
+            partition_key=_attribute(table.partition_key),
+            sort_key=_attribute(table.sort_key) if table.sort_key else None,
+            time_to_live_attribute=table.expires,
+            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
+            encryption=dynamodb.TableEncryption.AWS_MANAGED,
+            point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
+                point_in_time_recovery_enabled=True
+            ),
+            deletion_protection=True,
+            removal_policy=RemovalPolicy.RETAIN,
+        )
+
+    def _stream(self, *, on_demand: bool, shards: int, retention: Duration) -> kinesis.Stream:
+        mode = kinesis.StreamMode.ON_DEMAND if on_demand else kinesis.StreamMode.PROVISIONED
+        return kinesis.Stream(
+            self,
+            "Stream",
+            stream_name=self.prefix,
+            stream_mode=mode,
+            shard_count=None if on_demand else shards,
+            retention_period=retention,
+            encryption=kinesis.StreamEncryption.MANAGED,
+            removal_policy=RemovalPolicy.RETAIN,
+        )
+
+    def _archive(self) -> s3.Bucket:
+        """Objects are never changed, and go when the events in them have gone: no rule here may let them go before."""
+        return s3.Bucket(
+            self,
+            "Archive",
+            bucket_name=self._archive_name,
+            encryption=s3.BucketEncryption.S3_MANAGED,
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+            enforce_ssl=True,
+            minimum_tls_version=1.2,
+            removal_policy=RemovalPolicy.RETAIN,
+            lifecycle_rules=[
+                s3.LifecycleRule(
+                    id="older-is-asked-for-less",
+                    abort_incomplete_multipart_upload_after=Duration.days(1),
+                    transitions=[
+                        s3.Transition(
+                            storage_class=s3.StorageClass.INTELLIGENT_TIERING, transition_after=Duration.days(30)
+                        )
+                    ],
+                )
+            ],
+        )
+
+
+def archive_name(prefix: str, account: str, region: str) -> str:
+    """Names of buckets are the whole world's."""
+    return f"{prefix}-archive-{account}-{region}"
+
+
+def _attribute(key: tuple[str, str]) -> dynamodb.Attribute:
+    name, kind = key
+    return dynamodb.Attribute(name=name, type=KINDS[kind])

@@ -1,0 +1,149 @@
+"""The Lambda functions: one for each folder of `functions/`, with two layers that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aws_cdk import Duration, RemovalPolicy, Stack, Tags
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from functions.needs import NEEDS
+from infra.data import Data
+from infra.permissions import PERMISSIONS
+
+ROOT = Path(__file__).parents[1]
+
+# As scripts/build-layers builds for.
+PYTHON = lambda_.Runtime.PYTHON_3_13
+ARCHITECTURE = lambda_.Architecture.ARM_64
+LEFT_OUT = ["**/__pycache__", "**/*.pyc"]
+
+# API Gateway waits 29 s.
+FOR_AN_ANSWER = Duration.seconds(29)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    memory: int
+    timeout: Duration
+
+
+class Functions(Construct):
+    def __init__(
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        data: Data,
+        environments: Mapping[str, Mapping[str, str]],
+        publish_memory: int,
+        memory: int,
+        log_retention: logs.RetentionDays,
+    ) -> None:
+        super().__init__(scope, name)
+        self._data = data
+        self._environments = environments
+        self._log_retention = log_retention
+        self._layers = self._layer_versions()
+        usual = Size(memory, FOR_AN_ANSWER)
+        special = {
+            "publish": Size(publish_memory, FOR_AN_ANSWER),
+            "authorizer": Size(memory, Duration.seconds(10)),
+            "log_indexer": Size(publish_memory, Duration.minutes(2)),
+            "housekeeping": Size(memory, Duration.minutes(10)),
+        }
+        self.all = {name: self._function(name, special.get(name, usual)) for name in NEEDS}
+        self.set_aside = self._index_the_log(self.all["log_indexer"])
+        self._keep_house(self.all["housekeeping"])
+
+    def _layer_versions(self) -> list[lambda_.LayerVersion]:
+        return [
+            lambda_.LayerVersion(
+                self,
+                f"Layer-{folder}",
+                code=lambda_.Code.from_asset(str(ROOT / "layers" / folder), exclude=[*LEFT_OUT, *more]),
+                compatible_runtimes=[PYTHON],
+                compatible_architectures=[ARCHITECTURE],
+            )
+            for folder, more in (("nakadi", []), ("dependencies", ["requirements.*"]))
+        ]
+
+    def _function(self, name: str, size: Size) -> lambda_.Function:
+        full_name = f"{self._data.prefix}-{name.replace('_', '-')}"
+        log_group = logs.LogGroup(
+            self,
+            f"Logs-{name}",
+            log_group_name=f"/aws/lambda/{full_name}",
+            retention=self._log_retention,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        role = iam.Role(self, f"Role-{name}", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
+        function = lambda_.Function(
+            self,
+            name,
+            function_name=full_name,
+            code=lambda_.Code.from_asset(str(ROOT / "functions" / name), exclude=LEFT_OUT),
+            handler="handler.handler",
+            runtime=PYTHON,
+            architecture=ARCHITECTURE,
+            layers=self._layers,
+            memory_size=size.memory,
+            timeout=size.timeout,
+            environment=dict(self._environments[name]),
+            role=role,
+            log_group=log_group,
+            tracing=lambda_.Tracing.ACTIVE,
+        )
+        log_group.grant_write(role)
+        for statement in PERMISSIONS[name].statements(self._data):
+            role.add_to_policy(statement)
+        Tags.of(function).add("function", name)
+        return function
+
+    def _index_the_log(self, indexer: lambda_.Function) -> sqs.Queue:
+        """What cannot be indexed after all attempts is told to a queue, as shard and sequence numbers."""
+        set_aside = sqs.Queue(
+            self,
+            "SetAside",
+            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            enforce_ssl=True,
+            retention_period=Duration.days(14),
+        )
+        set_aside.grant_send_messages(indexer)
+        mapping = lambda_.CfnEventSourceMapping(
+            self,
+            "Log",
+            event_source_arn=self._data.stream.stream_arn,
+            function_name=indexer.function_name,
+            starting_position="TRIM_HORIZON",
+            batch_size=500,
+            maximum_batching_window_in_seconds=1,
+            # Several at once for a shard would count its partitions side by side.
+            parallelization_factor=1,
+            bisect_batch_on_function_error=True,
+            maximum_retry_attempts=20,
+            function_response_types=["ReportBatchItemFailures"],
+            destination_config={"onFailure": {"destination": set_aside.queue_arn}},
+        )
+        # The mapping is refused while its function may not read the stream.
+        mapping.node.add_dependency(indexer.role)
+        return set_aside
+
+    def _keep_house(self, housekeeping: lambda_.Function) -> None:
+        # A round that is still running when the next one starts does no harm, and neither does one that was missed.
+        target = targets.LambdaFunction(housekeeping, retry_attempts=0, max_event_age=Duration.minutes(5))
+        events.Rule(
+            self,
+            "EveryFiveMinutes",
+            description=f"Housekeeping of {Stack.of(self).stack_name}",
+            schedule=events.Schedule.rate(Duration.minutes(5)),
+            targets=[target],
+        )

@@ -1,0 +1,210 @@
+"""What people look at, and what wakes them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aws_cdk import Duration
+from aws_cdk import aws_apigateway as apigateway
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sns_subscriptions as subscriptions
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from infra.data import Data
+from infra.streaming import Streaming
+
+MINUTE = Duration.minutes(1)
+
+
+class Observability(Construct):
+    def __init__(
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        data: Data,
+        api: apigateway.SpecRestApi,
+        functions: Mapping[str, lambda_.Function],
+        set_aside: sqs.Queue,
+        streaming: Streaming,
+        alarm_email: str = "",
+    ) -> None:
+        super().__init__(scope, name)
+        self._functions = functions
+        self._streaming = streaming
+        self._stream = data.stream
+        self._api = api
+        self._set_aside = set_aside
+        self._topic = sns.Topic(self, "Alarms", enforce_ssl=True)
+        if alarm_email:
+            self._topic.add_subscription(subscriptions.EmailSubscription(alarm_email))
+        self.alarms = list(self._alarms())
+        self._dashboard(data.prefix)
+
+    def _alarms(self) -> Iterable[cloudwatch.Alarm]:
+        indexer, authorizer = self._functions["log_indexer"], self._functions["authorizer"]
+        yield self._alarm(
+            "IndexerIsLate",
+            indexer.metric("IteratorAge", statistic="Maximum", period=MINUTE),
+            300_000,
+            "Events are counted and archived later than five minutes after they came",
+            periods=5,
+        )
+        yield self._alarm(
+            "IndexerFails",
+            indexer.metric_errors(period=MINUTE),
+            1,
+            "The log indexer fails again and again",
+            periods=10,
+        )
+        yield self._alarm(
+            "BatchesAreLost",
+            self._set_aside.metric_approximate_number_of_messages_visible(statistic="Maximum", period=MINUTE),
+            1,
+            "Batches of the log could not be indexed after all attempts",
+        )
+        yield self._alarm(
+            "RecordsAreSetAside",
+            _told("SetAside", "log_indexer"),
+            1,
+            "The log has records that cannot be read",
+        )
+        yield self._alarm(
+            "WritesAreThrottled",
+            self._stream.metric_write_provisioned_throughput_exceeded(statistic="Sum", period=MINUTE),
+            10,
+            "Publishing needs more shards",
+            periods=5,
+        )
+        yield self._alarm(
+            "ReadsAreThrottled",
+            self._stream.metric_read_provisioned_throughput_exceeded(statistic="Sum", period=MINUTE),
+            60,
+            "Shards are read too often",
+            periods=10,
+        )
+        yield self._alarm(
+            "FunctionsAreThrottled",
+            self._sum_of("Throttles"),
+            1,
+            "Functions reach the limit of the account",
+            periods=3,
+        )
+        yield self._alarm(
+            "ApiFails",
+            self._api.metric_server_error(statistic="Sum", period=MINUTE),
+            5,
+            "Requests are answered by 5xx",
+            periods=3,
+        )
+        yield self._alarm(
+            "AuthorizerFails",
+            _told("Faults", "authorizer"),
+            1,
+            "Tokens cannot be checked",
+            periods=3,
+        )
+        yield self._alarm(
+            "AuthorizerIsThrottled",
+            authorizer.metric_throttles(period=MINUTE),
+            1,
+            "Tokens cannot be checked: the function is throttled",
+        )
+        yield self._alarm(
+            "HousekeepingFails",
+            self._functions["housekeeping"].metric_errors(period=Duration.minutes(5)),
+            1,
+            "Retention and compaction do not happen",
+            periods=3,
+        )
+        yield self._alarm(
+            "NoStreamingTask",
+            cloudwatch.Metric(
+                namespace="AWS/ApplicationELB",
+                metric_name="HealthyHostCount",
+                dimensions_map={
+                    "LoadBalancer": self._streaming.load_balancer.load_balancer_full_name,
+                    "TargetGroup": self._streaming.target_group.target_group_full_name,
+                },
+                statistic="Minimum",
+                period=MINUTE,
+            ),
+            1,
+            "No task serves streams",
+            periods=3,
+            below=True,
+        )
+
+    def _alarm(
+        self,
+        name: str,
+        metric: cloudwatch.IMetric,
+        threshold: float,
+        description: str,
+        *,
+        periods: int = 1,
+        below: bool = False,
+    ) -> cloudwatch.Alarm:
+        comparison = cloudwatch.ComparisonOperator
+        alarm = cloudwatch.Alarm(
+            self,
+            name,
+            metric=metric,
+            threshold=threshold,
+            evaluation_periods=periods,
+            alarm_description=description,
+            comparison_operator=comparison.LESS_THAN_THRESHOLD
+            if below
+            else comparison.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
+            treat_missing_data=cloudwatch.TreatMissingData.BREACHING
+            if below
+            else cloudwatch.TreatMissingData.NOT_BREACHING,
+        )
+        action = actions.SnsAction(self._topic)
+        alarm.add_alarm_action(action)
+        alarm.add_ok_action(action)
+        return alarm
+
+    def _sum_of(self, metric: str) -> cloudwatch.MathExpression:
+        each = {
+            f"m{number}": function.metric(metric, statistic="Sum", period=MINUTE)
+            for number, function in enumerate(self._functions.values())
+        }
+        return cloudwatch.MathExpression(
+            expression=" + ".join(each), using_metrics=each, period=MINUTE, label=f"{metric} of all functions"
+        )
+
+    def _dashboard(self, name: str) -> None:
+        dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=name)
+        dashboard.add_widgets(cloudwatch.AlarmStatusWidget(title="Alarms", alarms=self.alarms, width=24))
+        dashboard.add_widgets(
+            _graph("Requests", self._api.metric_count(), self._api.metric_client_error()),
+            _graph("Latency", self._api.metric_latency(statistic="p50"), self._api.metric_latency(statistic="p99")),
+            _graph("Open streams of a task", self._streaming.open_streams),
+        )
+        dashboard.add_widgets(
+            _graph("Bytes in", self._stream.metric_incoming_bytes(statistic="Sum")),
+            _graph("Records in", self._stream.metric_incoming_records(statistic="Sum")),
+            _graph("How late the indexer is", self._functions["log_indexer"].metric("IteratorAge")),
+        )
+        each = self._functions.values()
+        dashboard.add_widgets(
+            _graph("Invocations", *(function.metric_invocations() for function in each)),
+            _graph("Duration, p99", *(function.metric_duration(statistic="p99") for function in each)),
+            _graph("Errors", *(function.metric_errors() for function in each)),
+        )
+
+
+def _told(metric: str, function: str) -> cloudwatch.Metric:
+    """What a function tells of itself."""
+    return cloudwatch.Metric(
+        namespace="Nakadi", metric_name=metric, dimensions_map={"service": function}, statistic="Sum", period=MINUTE
+    )
+
+
+def _graph(title: str, *metrics: cloudwatch.IMetric) -> cloudwatch.GraphWidget:
+    return cloudwatch.GraphWidget(title=title, left=list(metrics), width=8)

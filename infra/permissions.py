@@ -1,0 +1,60 @@
+"""Who may do what to the data: each function and the streaming service, action by action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from aws_cdk import aws_iam as iam
+
+from infra.data import Data
+
+LOOK_UP = ("dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query")
+CHANGE = (
+    *LOOK_UP,
+    "dynamodb:BatchWriteItem",
+    "dynamodb:ConditionCheckItem",
+    "dynamodb:DeleteItem",
+    "dynamodb:PutItem",
+    "dynamodb:UpdateItem",
+)
+READ = ("kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards")
+WRITE = (*READ, "kinesis:PutRecords")  # whoever writes looks whether a seal came in between
+FOLLOW = (*READ, "kinesis:DescribeStream", "kinesis:DescribeStreamSummary")  # what an event source mapping asks for
+
+FETCH = ("s3:GetObject",)
+KEEP = ("s3:PutObject",)
+REARRANGE = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class May:
+    """Actions on tables by their suffixes, on the stream, and on the objects of the archive."""
+
+    tables: Mapping[str, tuple[str, ...]]
+    stream: tuple[str, ...] = ()
+    archive: tuple[str, ...] = ()
+
+    def statements(self, data: Data) -> Iterator[iam.PolicyStatement]:
+        for suffix, actions in self.tables.items():
+            yield iam.PolicyStatement(actions=list(actions), resources=[data.tables[suffix].table_arn])
+        if self.stream:
+            yield iam.PolicyStatement(actions=list(self.stream), resources=[data.stream.stream_arn])
+        if self.archive:
+            yield iam.PolicyStatement(actions=list(self.archive), resources=[data.archive_objects])
+
+
+# Changes of event types, subscriptions, settings and timelines are published to the audit log, whose event types are
+# made when they are missing.
+PERMISSIONS: Mapping[str, May] = {
+    "publish": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=WRITE),
+    "event_types": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, archive=FETCH),
+    "cursors": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=READ, archive=FETCH),
+    "subscriptions": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, archive=FETCH),
+    "admin": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE),
+    "authorizer": May(tables={}),
+    "housekeeping": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, archive=REARRANGE),
+    "log_indexer": May(tables={"log-index": CHANGE}, stream=FOLLOW, archive=KEEP),
+    # Events that a subscription gives up on are published again, into an event type that is made when it is missing.
+    "streaming": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, archive=FETCH),
+}

@@ -1,0 +1,59 @@
+"""What functions and the streaming service are told: for each the settings that it reads, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from datetime import timedelta
+
+from functions.needs import ASKED, AUDIT, NEEDS, STORES, SUBSCRIPTIONS, TOKENS
+from infra.context import Context
+from nakadi.settings import Settings
+
+# Events that a subscription gives up on are published again, into an event type that is made when it is missing.
+DEAD_LETTERS = ("dead_letter_queue", "dead_letter_owning_application", *AUDIT)
+
+STREAMING = frozenset(
+    {*STORES, *ASKED, *TOKENS, *SUBSCRIPTIONS, *DEAD_LETTERS, "longest_stream_seconds", "longest_silence_seconds"}
+)
+
+# API Gateway ends a streamed response after 15 minutes, and one that is silent for 5; there must be time for an end.
+LONGEST_STREAM_SECONDS = 14 * 60
+LONGEST_SILENCE_SECONDS = 4 * 60
+
+
+def environment_of(function: str, context: Context, places: Mapping[str, str]) -> Mapping[str, str]:
+    return _variables(NEEDS[function].settings, {**_asked(context), **places, "auth": "gateway"})
+
+
+def streaming_environment(context: Context, places: Mapping[str, str]) -> Mapping[str, str]:
+    """The load balancer has no authorizer in front of it that could be trusted: tokens are checked by the service."""
+    bounds = {
+        "longest_stream_seconds": str(LONGEST_STREAM_SECONDS),
+        "longest_silence_seconds": str(LONGEST_SILENCE_SECONDS),
+    }
+    return _variables(STREAMING, {**_asked(context), **places, **bounds, "auth": "jwt"})
+
+
+def _asked(context: Context) -> Mapping[str, str]:
+    longest = timedelta(days=context.retention_max_days) // timedelta(milliseconds=1)
+    return {
+        "auth_issuer": context.auth_issuer,
+        "auth_jwks": context.jwks,
+        "auth_audience": context.auth_audience,
+        "default_admin": context.default_admin,
+        "retention_max_ms": str(longest),
+        "retention_default_ms": str(min(longest, Settings().retention_default_ms)),
+    }
+
+
+def _variables(settings: Collection[str], chosen: Mapping[str, str]) -> Mapping[str, str]:
+    values = {**{name: as_text(value) for name, value in asdict(Settings()).items()}, **chosen}
+    return {f"NAKADI_{name.upper()}": values[name] for name in sorted(settings)}
+
+
+def as_text(value: object) -> str:
+    """A default as it would be written into a variable."""
+    if isinstance(value, tuple):
+        return ",".join("=".join(each) if isinstance(each, tuple) else str(each) for each in value)
+    return str(value)

@@ -1,0 +1,136 @@
+"""What is kept, and that it is kept well."""
+
+import boto3
+import pytest
+from moto.core import DEFAULT_ACCOUNT_ID
+
+from nakadi.bootstrap import open_broker
+from nakadi.registries.tables import TABLES
+from nakadi.settings import Settings
+from tests.support.aws import REGION, aws
+from tests.support.http import client_of
+from tests.support.templates import PSEUDO
+
+EVENT_TYPE = {
+    "name": "kept.thing",
+    "owning_application": "me",
+    "category": "undefined",
+    "schema": {"type": "json_schema", "schema": "{}"},
+}
+
+
+def tables(template):
+    return {each["TableName"]: each for each in template.all("AWS::DynamoDB::Table").values()}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)
+def test_a_table_is_as_its_engine_uses_it(data, table):
+    """Name, keys and billing are those that the engines' own definition says."""
+    made = tables(data)[table.name("nakadi-test")]
+
+    assert {name: made[name] for name in table.request("nakadi-test")} == table.request("nakadi-test")
+    expires = made.get("TimeToLiveSpecification")
+    assert expires == ({"AttributeName": table.expires, "Enabled": True} if table.expires else None)
+
+
+def test_there_are_no_other_tables(data):
+    """What no engine uses is not made."""
+    assert set(tables(data)) == {table.name("nakadi-test") for table in TABLES}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)
+def test_a_table_can_be_brought_back(data, table):
+    """Tables are encrypted, can be put back to any second of the last weeks, and are not deleted by mistake."""
+    made = tables(data)[table.name("nakadi-test")]
+
+    assert made["SSESpecification"] == {"SSEEnabled": True}
+    assert made["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert made["DeletionProtectionEnabled"] is True
+
+
+def test_nothing_goes_with_its_stack(data):
+    """Tables, stream and archive stay when the stack is deleted, and when a change would replace them."""
+    kept = [
+        each
+        for each in data.resources.values()
+        if each["Type"] in {"AWS::DynamoDB::Table", "AWS::Kinesis::Stream", "AWS::S3::Bucket"}
+    ]
+
+    assert len(kept) == len(TABLES) + 2
+    assert {(each["DeletionPolicy"], each["UpdateReplacePolicy"]) for each in kept} == {("Retain", "Retain")}
+
+
+def test_the_stream_is_encrypted(data):
+    """Events rest encrypted, for a day in the stream."""
+    stream = data.one("AWS::Kinesis::Stream")
+
+    assert stream["Name"] == "nakadi-test"
+    assert stream["ShardCount"] == 1
+    assert stream["RetentionPeriodHours"] == 24
+    assert stream["StreamEncryption"] == {"EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}
+
+
+def test_the_archive_is_private(data):
+    """Nobody reads the archive from outside, and nobody without TLS."""
+    bucket = data.one("AWS::S3::Bucket")
+    [rule] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    denied = [
+        each["Condition"]
+        for each in data.one("AWS::S3::BucketPolicy")["PolicyDocument"]["Statement"]
+        if each["Effect"] == "Deny" and each["Action"] == "s3:*" and each["Principal"] == {"AWS": "*"}
+    ]
+
+    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+    assert rule["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+    assert {"Bool": {"aws:SecureTransport": "false"}} in denied
+    assert {"NumericLessThan": {"s3:TlsVersion": 1.2}} in denied
+
+
+def test_nothing_is_taken_out_of_the_archive_by_its_age(data):
+    """Compacted event types keep their newest events for ever: only the broker knows what may go."""
+    [rule] = data.one("AWS::S3::Bucket")["LifecycleConfiguration"]["Rules"]
+
+    assert not any(name.startswith(("Expiration", "NoncurrentVersionExpiration")) for name in rule)
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
+    assert [each["StorageClass"] for each in rule["Transitions"]] == ["INTELLIGENT_TIERING"]
+
+
+@pytest.fixture
+def deployed(data):
+    """The stack of the data, made by an emulation of CloudFormation."""
+    with aws() as world:
+        ssm = boto3.client("ssm", REGION)
+        ssm.put_parameter(Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String")
+        cloudformation = boto3.client("cloudformation", REGION)
+        with pytest.warns(UserWarning, match="AWS::S3::BucketPolicy"):  # the emulation knows no policies of buckets
+            cloudformation.create_stack(StackName="nakadi-test-data", TemplateBody=data.path.read_text())
+        [stack] = cloudformation.describe_stacks(StackName="nakadi-test-data")["Stacks"]
+        assert stack["StackStatus"] == "CREATE_COMPLETE"
+        yield world
+
+
+@pytest.mark.usefixtures("deployed")
+def test_the_engines_run_on_what_is_deployed(serving):
+    """A broker with the environment of a function registers, publishes and reads, in what the template made."""
+    environment = {**serving.environment("event_types"), "NAKADI_AUTH": "off"}
+    broker = open_broker(Settings.from_env(environment))
+    try:
+        with client_of(broker.application_of("event_types", "publishing", "cursors")) as api:
+            assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
+            assert api.post("/event-types/kept.thing/events", json=[{"n": 1}, {"n": 2}]).status_code == 200
+            [partition] = api.get("/event-types/kept.thing/partitions").json()
+    finally:
+        broker.close()
+
+    assert partition["newest_available_offset"].endswith("-000000000000000001")
+    kept = boto3.client("dynamodb", REGION).scan(TableName="nakadi-test-documents")["Items"]
+    assert "kept.thing" in {each["key"]["S"] for each in kept}
+
+
+@pytest.mark.usefixtures("deployed")
+def test_the_archive_is_where_functions_look_for_it(serving):
+    """The bucket that the template makes is the one in the environment of the functions."""
+    [bucket] = boto3.client("s3", REGION).list_buckets()["Buckets"]
+
+    named = serving.environment("log_indexer")["NAKADI_ARCHIVE"]
+    assert named.replace(PSEUDO["AWS::AccountId"], DEFAULT_ACCOUNT_ID).startswith(f"s3://{bucket['Name']}/?")

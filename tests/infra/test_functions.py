@@ -1,0 +1,158 @@
+"""The functions: what each is told, what each may do, and how the log's indexer is fed."""
+
+import pytest
+
+from functions.needs import NEEDS
+from infra.settings import STREAMING
+from nakadi.bootstrap import open_broker
+from nakadi.settings import Settings
+from services.streaming.__main__ import STREAMED
+from tests.support.templates import listed, text
+
+LOGS = {"logs:CreateLogStream", "logs:PutLogEvents"}
+TRACES = {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
+LOOK_UP = {"dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query"}
+CHANGE = LOOK_UP | {
+    "dynamodb:BatchWriteItem",
+    "dynamodb:ConditionCheckItem",
+    "dynamodb:DeleteItem",
+    "dynamodb:PutItem",
+    "dynamodb:UpdateItem",
+}
+READ = {"kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"}
+WRITE = READ | {"kinesis:PutRecords"}
+
+MAY = {
+    "publish": LOOK_UP | WRITE,
+    "event_types": CHANGE | WRITE | {"s3:GetObject"},
+    "cursors": LOOK_UP | READ | {"s3:GetObject"},
+    "subscriptions": CHANGE | WRITE | {"s3:GetObject"},
+    "admin": CHANGE | WRITE,
+    "authorizer": set(),
+    "log_indexer": CHANGE
+    | READ
+    | {"kinesis:DescribeStream", "kinesis:DescribeStreamSummary"}
+    | {"s3:PutObject"}
+    | {"sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"},
+    "housekeeping": CHANGE | WRITE | {"s3:DeleteObject", "s3:GetObject", "s3:PutObject"},
+}
+
+# These two know no resources.
+NARROWER_IS_NOT_POSSIBLE = [TRACES, {"ecr:GetAuthorizationToken"}]
+
+
+@pytest.mark.parametrize("name", MAY)
+def test_a_function_may_do_what_it_does_and_no_more(serving, name):
+    """Every action of every function is listed here."""
+    role = serving.functions()[name]["Role"]
+
+    assert serving.actions(role) == MAY[name] | LOGS | TRACES
+
+
+def test_every_function_is_looked_at(serving):
+    """There is a function for each folder, and each is in the list above."""
+    assert set(serving.functions()) == set(NEEDS) == set(MAY)
+
+
+def test_nobody_may_do_it_to_everything(serving):
+    """No statement of a function or a task has a wildcard for its action, and for its resource only what knows none."""
+    for name in serving.all("AWS::IAM::Role"):
+        for statement in serving.statements({"Ref": name}):
+            actions = set(listed(statement["Action"]))
+            assert not any("*" in action for action in actions)
+            if "*" in listed(statement["Resource"]):
+                assert any(actions <= known for known in NARROWER_IS_NOT_POSSIBLE), actions
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_function_is_told_what_it_reads(serving, name):
+    """Its environment has a variable for every setting that it reads, with a value that it understands."""
+    environment = serving.environment(name)
+
+    assert set(environment) == NEEDS[name].variables
+    Settings.from_env(environment)
+
+
+def test_functions_find_what_is_kept(serving):
+    """Registry, index, log and archive are those of the data stack."""
+    settings = Settings.from_env(serving.environment("housekeeping"))
+
+    assert settings.registry == settings.log_index == "dynamodb://nakadi-test?region=eu-central-1"
+    assert settings.event_log == "kinesis://nakadi-test?region=eu-central-1"
+    assert settings.archive == "s3://nakadi-test-archive-123456789012-eu-central-1/?region=eu-central-1"
+
+
+def test_the_authorizer_knows_the_issuer(serving):
+    """Tokens are looked at by the authorizer, and the functions behind take its word."""
+    authorizer = Settings.from_env(serving.environment("authorizer"))
+
+    assert authorizer.auth_issuer == "https://issuer.example"
+    assert authorizer.auth_jwks == "https://issuer.example/.well-known/jwks.json"
+    assert Settings.from_env(serving.environment("publish")).auth == "gateway"
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_function_runs_on_what_its_layers_are_built_for(serving, name):
+    """Python 3.13 on arm64, both layers, traces, and a log group that does not grow for ever."""
+    function = serving.functions()[name]
+
+    assert function["Runtime"] == "python3.13"
+    assert function["Architectures"] == ["arm64"]
+    assert function["Handler"] == "handler.handler"
+    assert len(function["Layers"]) == 2
+    assert function["TracingConfig"] == {"Mode": "Active"}
+    log_group = serving.resources[function["LoggingConfig"]["LogGroup"]["Ref"]]["Properties"]
+    assert log_group["LogGroupName"] == f"/aws/lambda/nakadi-test-{name.replace('_', '-')}"
+    assert log_group["RetentionInDays"] == 30
+
+
+def test_the_indexer_counts_every_record_in_order(serving):
+    """One batch of a shard at a time; what fails is split, tried again, and told to a queue in the end."""
+    mapping = serving.one("AWS::Lambda::EventSourceMapping")
+
+    assert mapping["StartingPosition"] == "TRIM_HORIZON"
+    assert mapping["ParallelizationFactor"] == 1
+    assert mapping["BisectBatchOnFunctionError"] is True
+    assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert mapping["MaximumRetryAttempts"] > 0
+    destination = mapping["DestinationConfig"]["OnFailure"]["Destination"]["Fn::GetAtt"][0]
+    assert serving.resources[destination]["Type"] == "AWS::SQS::Queue"
+    assert "MaximumRecordAgeInSeconds" not in mapping
+
+
+def test_the_house_is_kept(serving):
+    """Housekeeping runs every five minutes, and takes longer than that only rarely."""
+    rule = serving.one("AWS::Events::Rule")
+    [target] = rule["Targets"]
+
+    assert rule["ScheduleExpression"] == "rate(5 minutes)"
+    assert serving.resources[target["Arn"]["Fn::GetAtt"][0]]["Properties"]["FunctionName"] == "nakadi-test-housekeeping"
+
+
+class Watched:
+    """Settings that notice what is read of them."""
+
+    def __init__(self, settings):
+        self._settings = settings
+        self.read = set()
+
+    def __getattr__(self, name):
+        self.read.add(name)
+        return getattr(self._settings, name)
+
+
+def test_the_streaming_service_is_told_what_it_reads(serving, tmp_path):
+    """Its container has a variable for every setting that its parts ask for, with a value that it understands."""
+    [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+    environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
+    keys = tmp_path / "jwks.json"
+    keys.write_text('{"keys": []}')
+    settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
+    broker = open_broker(settings)
+    broker.application_of(*STREAMED, "monitoring")
+    broker.close()
+
+    # Its index and its archive are asked for by a log that has them beside it.
+    assert set(environment) == {f"NAKADI_{name.upper()}" for name in STREAMING}
+    assert settings.read | {"log_index", "archive"} == STREAMING
+    Settings.from_env(environment)

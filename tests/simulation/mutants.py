@@ -1,0 +1,219 @@
+"""Proof that the simulation can fail: `python -m tests.simulation.mutants [SEEDS]` breaks the code in one place at a
+time, in a copy of it, and looks for a seed whose world shows it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "layers/nakadi/python/nakadi"
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`was` in a file of the package becomes `becomes`; `breaks` is the promise that goes with it."""
+
+    breaks: str
+    what: str
+    file: str
+    was: str
+    becomes: str
+
+
+MUTANTS = (
+    Mutant(
+        "I1",
+        "a session that was removed from the assignment goes on",
+        "consuming/session.py",
+        "        if shared.assignment.session(self.id) is None:\n            return self._stopped(End.REMOVED)\n",
+        "        if shared.assignment.session(self.id) is None:\n            return []\n",
+    ),
+    Mutant(
+        "I1",
+        "events are sent of a partition that is being handed over",
+        "consuming/reading.py",
+        "return self.open and not self.released and self.release_by is None and",
+        "return self.open and",
+    ),
+    Mutant(
+        "I1",
+        "what was read before a hand-over is believed after it",
+        "consuming/session.py",
+        "if shared.assignment.revision < self._revision:",
+        "if False:",
+    ),
+    Mutant(
+        "I1",
+        "a partition that comes back during a hand-over is sent from at once",
+        "consuming/session.py",
+        "        if not reading.handing_over:\n            reading.released = False\n",
+        "        reading.released = False\n",
+    ),
+    Mutant(
+        "I2",
+        "a rebalance takes partitions from live owners",
+        "subscriptions/rebalance.py",
+        "    return replace(entry, next=session)\n",
+        "    return replace(entry, owner=session, next=None)\n",
+    ),
+    Mutant(
+        "I3",
+        "a stream begins while offsets are being set",
+        "subscriptions/assignments.py",
+        "    if being_reset(assignment, now):\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "I3",
+        "offsets are set although there are sessions",
+        "subscriptions/resets.py",
+        "or old.reset.id != marker or old.sessions:",
+        "or old.reset.id != marker:",
+    ),
+    Mutant(
+        "I3",
+        "a commit may move an offset back",
+        "coordination/rules.py",
+        "return Verdict.COMMITTED if position > offset.position else Verdict.OUTDATED",
+        "return Verdict.COMMITTED",
+    ),
+    Mutant(
+        "I4",
+        "offsets are read before the assignment",
+        "consuming/news.py",
+        "    assignment = known.assignment if known is not None else members.assignment()\n",
+        "    offsets = members.coordination.offsets(members.subscription)\n"
+        "    assignment = known.assignment if known is not None else members.assignment()\n"
+        "    if True:\n        return Shared(assignment, offsets, False)\n",
+    ),
+    Mutant(
+        "I5",
+        "a partition is let go although events of it are outstanding",
+        "consuming/session.py",
+        "if not each.outstanding and each.dropping is None]",
+        "if each.dropping is None]",
+    ),
+    Mutant(
+        "I6",
+        "one session too many is let in",
+        "subscriptions/assignments.py",
+        "if sharing >= total - len(claimed):",
+        "if sharing > total - len(claimed):",
+    ),
+    Mutant(
+        "I6",
+        "a partition is claimed twice",
+        "subscriptions/assignments.py",
+        "    if taken:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "I7",
+        "a session goes on without a lease",
+        "consuming/session.py",
+        "now >= self._around.leased_until()",
+        "False",
+    ),
+    Mutant(
+        "I7",
+        "a lease that was renewed too late is believed",
+        "consuming/host.py",
+        "if lease.is_good(self._clock.monotonic()):",
+        "if True:",
+    ),
+    Mutant(
+        "I7",
+        "a process is taken for dead too early",
+        "subscriptions/liveness.py",
+        "MARGIN = timedelta(seconds=2)",
+        "MARGIN = timedelta(seconds=-2)",
+    ),
+    Mutant(
+        "I8",
+        "joining is not recognised as done when its answer was lost",
+        "consuming/members.py",
+        "            if assignment.session(session.id) is not None:\n                return assignment\n",
+        "",
+    ),
+    Mutant(
+        "at least once",
+        "what was passed over is committed before what was sent",
+        "consuming/reading.py",
+        "            if after > reached:\n                break\n",
+        "",
+    ),
+    Mutant(
+        "order",
+        "a commit beyond what was read drops nothing",
+        "consuming/session.py",
+        "if stored > reading.taken and not self.closing:",
+        "if False:",
+    ),
+    Mutant(
+        "order",
+        "an opening that was overtaken is believed",
+        "consuming/session.py",
+        "not reading.open and reading.opening == opening.number and not self.closing",
+        "not self.closing",
+    ),
+    Mutant(
+        "progress",
+        "nobody removes dead sessions",
+        "consuming/host.py",
+        "        if dead:\n            log.info",
+        "        if False:\n            log.info",
+    ),
+    Mutant(
+        "progress",
+        "a session that could not leave is forgotten",
+        "consuming/host.py",
+        "        self._leftovers.add((subscription, session))\n",
+        "        return\n",
+    ),
+    Mutant(
+        "progress",
+        "partitions that nobody waits for any more are not read again",
+        "consuming/session.py",
+        "            reading.release_by = None\n        elif",
+        "            pass\n        elif",
+    ),
+    Mutant(
+        "progress",
+        "a session does not close when it cannot hand over in time",
+        "consuming/session.py",
+        "            return self._close(End.RELEASE_TIMEOUT, now)\n",
+        "            pass\n",
+    ),
+)
+
+
+def found(mutant: Mutant, seeds: int) -> str:
+    """What the simulation says of a mutant, in a line."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "nakadi"
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        file = copy / mutant.file
+        text = file.read_text()
+        assert text.count(mutant.was) == 1, f"{mutant.what}: the code has changed"
+        file.write_text(text.replace(mutant.was, mutant.becomes))
+        environment = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
+        command = [sys.executable, "-m", "tests.simulation", "--first-only", str(seeds)]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
+        return lines[0][:110] if lines else "NOT FOUND"
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    missed = 0
+    for mutant in MUTANTS:
+        outcome = found(mutant, count)
+        missed += outcome == "NOT FOUND"
+        print(f"{mutant.breaks:14} {mutant.what:76} {outcome}", flush=True)
+    sys.exit(1 if missed else 0)
