@@ -10,7 +10,7 @@ from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from nakadi.registries.tables import TABLES, Table
+from nakadi.dynamodb.tables import TABLES, Table
 
 KINDS = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER, "B": dynamodb.AttributeType.BINARY}
 

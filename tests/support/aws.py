@@ -25,7 +25,7 @@ from moto.dynamodb.exceptions import TransactionCanceledException
 from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.responses import DynamoHandler
 
-from nakadi.registries.tables import TABLES
+from nakadi.dynamodb.tables import TABLES
 
 REGION = "eu-central-1"
 

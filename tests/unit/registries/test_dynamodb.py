@@ -5,11 +5,12 @@ import string
 
 import pytest
 
+from nakadi.dynamodb.calls import PAUSES, Attempts
+from nakadi.dynamodb.opening import Address
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Remove
 from nakadi.registries import UnknownEngine, open_registry
 from nakadi.registries.dynamodb import DynamoDbRegistry
-from nakadi.registries.dynamodb_calls import PAUSES, Attempts
 from tests.support.aws import (
     REGION,
     aws,
@@ -74,7 +75,7 @@ def pauses():
 
 @pytest.fixture
 def registry(world, pauses):
-    registry = DynamoDbRegistry("test", REGION, None, Attempts(pauses.append))
+    registry = DynamoDbRegistry(Address("test", REGION), Attempts(pauses.append))
     registry.write(Put(KIND, "a", {"n": 1}, expected=ABSENT))
     world.calls.clear()
     return registry
@@ -83,7 +84,7 @@ def registry(world, pauses):
 @pytest.fixture
 def others(registry):  # noqa: ARG001  # after it, so that the table is as it left it
     """Another process with the same tables."""
-    return DynamoDbRegistry("test", REGION, None, Attempts())
+    return DynamoDbRegistry(Address("test", REGION), Attempts())
 
 
 def revision(registry, key="a"):

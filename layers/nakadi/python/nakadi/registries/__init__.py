@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from urllib.parse import parse_qsl, urlsplit
 
 from nakadi.ports import Clock, Registry
 
@@ -26,13 +25,13 @@ def _sqlite(url: str, _clock: Clock) -> Registry:
 
 
 def _dynamodb(url: str, _clock: Clock) -> Registry:
-    from nakadi.registries.dynamodb import DynamoDbRegistry  # noqa: PLC0415  # an engine is imported when asked for
+    from nakadi.dynamodb.opening import NoTables, address_in  # noqa: PLC0415  # an engine is imported when asked for
+    from nakadi.registries.dynamodb import DynamoDbRegistry  # noqa: PLC0415  # as above
 
-    parts = urlsplit(url)
-    if not parts.netloc:
-        raise UnknownEngine(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")
-    wishes = dict(parse_qsl(parts.query))
-    return DynamoDbRegistry(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
+    try:
+        return DynamoDbRegistry(address_in(url))
+    except NoTables as error:
+        raise UnknownEngine(str(error)) from error
 
 
 ENGINES: Mapping[str, Callable[[str, Clock], Registry]] = {"memory": _memory, "sqlite": _sqlite, "dynamodb": _dynamodb}

@@ -10,17 +10,18 @@ from pynamodb.expressions.condition import Condition
 from pynamodb.expressions.update import Action
 from pynamodb.transactions import TransactWrite
 
+from nakadi.dynamodb.calls import CONDITION_FAILED, Attempts, condition_failed, reasons_of
+from nakadi.dynamodb.opening import Address
+from nakadi.dynamodb.tables import DOCUMENTS
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Remove
 from nakadi.registries.documents import see_that_it_may_be_asked
-from nakadi.registries.dynamodb_calls import CONDITION_FAILED, Attempts, condition_failed, reasons_of
-from nakadi.registries.dynamodb_items import DocumentItem, can_be_a_key, contents_of, document_of, items_of
-from nakadi.registries.tables import DOCUMENTS
+from nakadi.registries.dynamodb_items import DocumentItem, can_be_a_key, contents_of, document_of
 
 
 class DynamoDbRegistry:
-    def __init__(self, prefix: str, region: str | None, endpoint: str | None, attempts: Attempts | None = None) -> None:
-        self._items = items_of(DOCUMENTS.name(prefix), region, endpoint)
+    def __init__(self, address: Address, attempts: Attempts | None = None) -> None:
+        self._items = address.bound(DocumentItem, DOCUMENTS)
         self._attempts = attempts or Attempts()
         self._closed = False
         # PynamoDB keeps it to itself, and makes its client when it is first used: too late for two threads at once.

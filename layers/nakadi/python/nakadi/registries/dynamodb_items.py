@@ -9,10 +9,9 @@ import orjson
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
+from nakadi.dynamodb.tables import DOCUMENTS
 from nakadi.model.outcomes import Invalid
 from nakadi.ports import Document, Put
-from nakadi.registries.dynamodb_calls import CONNECT_SECONDS, READ_SECONDS
-from nakadi.registries.tables import DOCUMENTS
 
 # One read unit pays for so much: a text that is longer costs less packed, one that is not stays legible in a console.
 LONGEST_TEXT = 4000
@@ -20,8 +19,6 @@ LONGEST_TEXT = 4000
 # DynamoDB takes 400 KB for an item with all names and keys, and 1024 bytes for a sort key.
 MOST_BYTES = 390_000
 LONGEST_KEY = 1024
-
-CONNECTIONS = 50
 
 
 class DocumentItem(Model):
@@ -36,19 +33,6 @@ class DocumentItem(Model):
     body = UnicodeAttribute(null=True)
     packed = BinaryAttribute(null=True, legacy_encoding=False)
     written_by = UnicodeAttribute()
-
-
-def items_of(table_name: str, region: str | None, endpoint: str | None) -> type[DocumentItem]:
-    meta = {
-        "table_name": table_name,
-        "region": region,
-        "host": endpoint,
-        "connect_timeout_seconds": CONNECT_SECONDS,
-        "read_timeout_seconds": READ_SECONDS,
-        "max_retry_attempts": 0,
-        "max_pool_connections": CONNECTIONS,
-    }
-    return type("Items", (DocumentItem,), {"Meta": type("Meta", (), meta)})
 
 
 def contents_of(put: Put) -> dict[str, Any]:

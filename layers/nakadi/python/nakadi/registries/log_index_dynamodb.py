@@ -12,16 +12,17 @@ from pynamodb.exceptions import DeleteError, DoesNotExist, PutError, TransactWri
 from pynamodb.expressions.condition import Condition
 from pynamodb.transactions import TransactWrite
 
+from nakadi.dynamodb.calls import CONDITION_FAILED, Attempts, condition_failed, reasons_of
+from nakadi.dynamodb.opening import Address
+from nakadi.dynamodb.tables import LOG_INDEX
 from nakadi.model.log_index import Head, Location, Segment, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import UnknownTopic
-from nakadi.registries.dynamodb_calls import CONDITION_FAILED, Attempts, condition_failed, reasons_of
 from nakadi.registries.log_index_items import (
     LogIndexItem,
     counted_body,
     counted_in,
     head_item,
-    items_of,
     segment_body,
     segment_in,
     segment_item,
@@ -32,7 +33,6 @@ from nakadi.registries.log_index_items import (
     topic_in,
     topic_place,
 )
-from nakadi.registries.tables import LOG_INDEX
 
 TOPIC = "topic"
 CLAIM = "claim"
@@ -44,8 +44,8 @@ Place = tuple[str, int]
 
 
 class DynamoDbLogIndex:
-    def __init__(self, prefix: str, region: str | None, endpoint: str | None, attempts: Attempts | None = None) -> None:
-        self._items = items_of(LOG_INDEX.name(prefix), region, endpoint)
+    def __init__(self, address: Address, attempts: Attempts | None = None) -> None:
+        self._items = address.bound(LogIndexItem, LOG_INDEX)
         self._attempts = attempts or Attempts()
         # PynamoDB keeps it to itself, and makes its client when it is first used: too late for two threads at once.
         self._connection = self._items._get_connection().connection  # noqa: SLF001  # see above

@@ -9,11 +9,9 @@ import orjson
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
+from nakadi.dynamodb.tables import LOG_INDEX
 from nakadi.model.log_index import Counted, Location, Mark, Part, Segment, Topic
-from nakadi.registries.dynamodb_calls import CONNECT_SECONDS, READ_SECONDS
-from nakadi.registries.tables import LOG_INDEX
 
-CONNECTIONS = 50
 MOST_DIGITS = 129
 
 
@@ -28,19 +26,6 @@ class LogIndexItem(Model):
     body = UnicodeAttribute()
     revision = NumberAttribute(null=True)
     until = NumberAttribute(null=True)
-
-
-def items_of(table_name: str, region: str | None, endpoint: str | None) -> type[LogIndexItem]:
-    meta = {
-        "table_name": table_name,
-        "region": region,
-        "host": endpoint,
-        "connect_timeout_seconds": CONNECT_SECONDS,
-        "read_timeout_seconds": READ_SECONDS,
-        "max_retry_attempts": 0,
-        "max_pool_connections": CONNECTIONS,
-    }
-    return type("Items", (LogIndexItem,), {"Meta": type("Meta", (), meta)})
 
 
 def topic_place(topic: str) -> str:

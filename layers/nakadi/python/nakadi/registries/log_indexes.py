@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from urllib.parse import parse_qsl, urlsplit
 
 from nakadi.ports import LogIndex
 from nakadi.registries import UnknownEngine
@@ -16,13 +15,13 @@ def _memory(_url: str) -> LogIndex:
 
 
 def _dynamodb(url: str) -> LogIndex:
-    from nakadi.registries.log_index_dynamodb import DynamoDbLogIndex  # noqa: PLC0415  # imported when it is asked for
+    from nakadi.dynamodb.opening import NoTables, address_in  # noqa: PLC0415  # imported when it is asked for
+    from nakadi.registries.log_index_dynamodb import DynamoDbLogIndex  # noqa: PLC0415  # as above
 
-    parts = urlsplit(url)
-    if not parts.netloc:
-        raise UnknownEngine(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")
-    wishes = dict(parse_qsl(parts.query))
-    return DynamoDbLogIndex(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
+    try:
+        return DynamoDbLogIndex(address_in(url))
+    except NoTables as error:
+        raise UnknownEngine(str(error)) from error
 
 
 ENGINES: Mapping[str, Callable[[str], LogIndex]] = {"memory": _memory, "dynamodb": _dynamodb}

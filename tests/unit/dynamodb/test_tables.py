@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
+from nakadi.dynamodb.tables import DOCUMENTS, TABLES
 from nakadi.registries.dynamodb_items import DocumentItem
-from nakadi.registries.tables import DOCUMENTS, TABLES
 
 
 def test_documents_and_their_table_have_the_same_keys():

@@ -1,0 +1,1 @@
+"""What all engines on DynamoDB share: tables, models bound to them, and calls that end."""
