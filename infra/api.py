@@ -17,7 +17,8 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from functions.needs import NEEDS
-from infra.streaming import Streaming
+from infra.gateway_responses import gateway_responses
+from infra.streaming import LISTENING, Streaming
 from nakadi.areas import routes_of
 from nakadi.bootstrap import open_broker
 from nakadi.http.openapi import gateway_document
@@ -37,7 +38,6 @@ EVERYTHING_ELSE = {"/": "admin", "/{proxy+}": "admin"}
 STREAM_MS = 900_000
 
 AUTHORIZER = "token"
-NOT_AUTHENTICATED = "Full authentication is required to access this resource"
 
 
 class Unserved(Exception):
@@ -86,7 +86,7 @@ class Api(Construct):
             api_definition=apigateway.ApiDefinition.from_inline(self._definition(gateway_document())),
             endpoint_types=[apigateway.EndpointType.REGIONAL],
             disable_execute_api_endpoint=bool(domain),
-            # It also unpacks what clients send packed.
+            # Answers are packed from here on; what clients send packed is unpacked in any case.
             min_compression_size=Size.bytes(1024),
             cloud_watch_role=True,
             deploy_options=apigateway.StageOptions(
@@ -141,7 +141,7 @@ class Api(Construct):
             **described,
             "paths": {**paths, **rest},
             "components": {"securitySchemes": {AUTHORIZER: self._authorizer()}},
-            "x-amazon-apigateway-gateway-responses": GATEWAY_RESPONSES,
+            "x-amazon-apigateway-gateway-responses": gateway_responses(),
         }
 
     def _path(self, path: str, item: Mapping[str, Any], answering: Mapping[str, str]) -> dict[str, Any]:
@@ -173,10 +173,11 @@ class Api(Construct):
         return {
             "type": "http_proxy",
             "httpMethod": method.upper(),
-            "uri": f"http://{self._streaming.load_balancer.load_balancer_dns_name}{path}",
+            "uri": f"http://{self._streaming.load_balancer.load_balancer_dns_name}:{LISTENING}{path}",
             "connectionType": "VPC_LINK",
             "connectionId": self._streaming.vpc_link.vpc_link_id,
-            "integrationTarget": self._streaming.listener.listener_arn,
+            # A page of AWS wants a listener here. Its API, its examples and its own constructs take the balancer.
+            "integrationTarget": self._streaming.load_balancer.load_balancer_arn,
             "responseTransferMode": "STREAM",
             "timeoutInMillis": STREAM_MS,
             "requestParameters": {f"integration.request.path.{name}": f"method.request.path.{name}" for name in names},
@@ -220,30 +221,6 @@ def _invocation(function: lambda_.Function) -> str:
         {"Function": function.function_arn},
     )
 
-
-def _problem(status: str, title: str, detail: str) -> dict[str, Any]:
-    """An answer of the gateway's own, in the form of all others."""
-    body = f'{{"type":"http://httpstatus.es/{status}","title":"{title}","status":{status},"detail":{detail}}}'
-    return {
-        "statusCode": status,
-        "responseParameters": {"gatewayresponse.header.Content-Type": "'application/problem+json'"},
-        "responseTemplates": {"application/json": body},
-    }
-
-
-_SAID = "$context.error.messageString"
-
-GATEWAY_RESPONSES = {
-    "UNAUTHORIZED": _problem("401", "Unauthorized", f'"{NOT_AUTHENTICATED}"'),
-    "ACCESS_DENIED": _problem("403", "Forbidden", _SAID),
-    "AUTHORIZER_FAILURE": _problem("503", "Service Unavailable", '"Tokens cannot be checked at the moment"'),
-    "AUTHORIZER_CONFIGURATION_ERROR": _problem("503", "Service Unavailable", '"Tokens cannot be checked"'),
-    "REQUEST_TOO_LARGE": _problem("413", "Request Entity Too Large", _SAID),
-    "THROTTLED": _problem("429", "Too Many Requests", _SAID),
-    "INTEGRATION_FAILURE": _problem("503", "Service Unavailable", '"The broker did not answer"'),
-    "INTEGRATION_TIMEOUT": _problem("504", "Gateway Timeout", '"The broker did not answer in time"'),
-    "DEFAULT_5XX": _problem("500", "Internal Server Error", _SAID),
-}
 
 ACCESS_LOG = {
     "time": "$context.requestTime",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 
 from constructs import Node
@@ -12,6 +13,34 @@ from constructs import Node
 
 class BadContext(Exception):
     """Raised for a value that cannot be; the message names it."""
+
+
+# Days that CloudWatch keeps logs for, as the CDK calls them.
+LOG_DAYS: Mapping[int, str] = {
+    1: "ONE_DAY",
+    3: "THREE_DAYS",
+    7: "ONE_WEEK",
+    14: "TWO_WEEKS",
+    30: "ONE_MONTH",
+    60: "TWO_MONTHS",
+    90: "THREE_MONTHS",
+    180: "SIX_MONTHS",
+    365: "ONE_YEAR",
+}
+
+# Memory in MiB that Fargate gives to a task, by its share of a processor: from, to, in steps of.
+FARGATE: Mapping[int, tuple[int, int, int]] = {
+    256: (512, 2048, 512),
+    512: (1024, 4096, 1024),
+    1024: (2048, 8192, 1024),
+    2048: (4096, 16384, 1024),
+    4096: (8192, 30720, 1024),
+    8192: (16384, 61440, 4096),
+    16384: (32768, 122880, 8192),
+}
+
+CERTIFICATE = re.compile(r"arn:[\w-]+:acm:[\w-]+:\d{12}:certificate/[\w-]+")
+HOST = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +66,12 @@ class Context:
     shards: int = 1
     stream_retention_hours: int = 24
     retention_max_days: int = 4
+    keep_data: bool = True
 
     # How much of everything.
     publish_memory: int = 1024
     function_memory: int = 512
+    image: str = ""  # built and pushed by the deployment, if nothing is said
     streaming_cpu: int = 512
     streaming_memory: int = 1024
     streaming_min_tasks: int = 1
@@ -50,17 +81,59 @@ class Context:
     requests_burst: int = 2000
     log_days: int = 30
 
+    # Jobs on the archive.
+    analytics: bool = True
+    job_workers: int = 2
+
     # Whom alarms are sent to.
     alarm_email: str = ""
 
     def __post_init__(self) -> None:
-        _check(re.fullmatch(r"[a-z][a-z0-9-]{0,19}", self.stage), "stage is a short word of a-z, 0-9 and -")
-        _check(self.storage == "kinesis", "storage can only be kinesis")
-        _check(self.stream_mode in {"provisioned", "on-demand"}, "stream_mode is provisioned or on-demand")
-        _check(bool(self.domain) == bool(self.certificate_arn), "domain and certificate_arn belong together")
-        _check(self.auth_issuer.startswith("https://"), "auth_issuer is an https:// URL")
-        _check(24 <= self.stream_retention_hours <= 8760, "stream_retention_hours is from 24 to 8760")
-        _check(1 <= self.streaming_min_tasks <= self.streaming_max_tasks, "streaming_min_tasks <= streaming_max_tasks")
+        for holds, otherwise in self._rules():
+            if not holds:
+                raise BadContext(otherwise)
+
+    def _rules(self) -> Iterator[tuple[object, str]]:
+        yield re.fullmatch(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?", self.stage), "stage is a short word of a-z, 0-9 and -"
+        yield bool(self.domain) == bool(self.certificate_arn), "domain and certificate_arn belong together"
+        yield not self.domain or HOST.fullmatch(self.domain), "domain is the name of a host, like events.example.org"
+        yield (
+            not self.certificate_arn or CERTIFICATE.fullmatch(self.certificate_arn),
+            "certificate_arn is the ARN of a certificate of AWS Certificate Manager",
+        )
+        yield from self._rules_of_data()
+        yield from self._rules_of_access()
+        yield from self._rules_of_sizes()
+
+    def _rules_of_data(self) -> Iterator[tuple[object, str]]:
+        yield self.storage == "kinesis", "storage can only be kinesis"
+        yield self.stream_mode in {"provisioned", "on-demand"}, "stream_mode is provisioned or on-demand"
+        yield 1 <= self.shards <= 1000, "shards is from 1 to 1000"
+        yield 24 <= self.stream_retention_hours <= 8760, "stream_retention_hours is from 24 to 8760"
+        yield 1 <= self.retention_max_days <= 3650, "retention_max_days is from 1 to 3650"
+
+    def _rules_of_access(self) -> Iterator[tuple[object, str]]:
+        yield self.auth_issuer.startswith("https://"), "auth_issuer is an https:// URL"
+        yield not self.auth_jwks or self.auth_jwks.startswith("https://"), "auth_jwks is an https:// URL"
+        yield 0 <= self.authorizer_cache_seconds <= 3600, "authorizer_cache_seconds is from 0 to 3600"
+        yield not self.alarm_email or "@" in self.alarm_email, "alarm_email is an address of e-mail"
+        pairs = [pair for pair in self.default_admin.split(",") if pair.strip()]
+        yield all(re.fullmatch(r"\s*\S+=\S+\s*", pair) for pair in pairs), "default_admin is like service=nakadi_admin"
+
+    def _rules_of_sizes(self) -> Iterator[tuple[object, str]]:
+        for name in ("publish_memory", "function_memory"):
+            yield 128 <= getattr(self, name) <= 10240, f"{name} is from 128 to 10240, in MiB"
+        yield self.streaming_cpu in FARGATE, f"streaming_cpu is one of {', '.join(map(str, FARGATE))}"
+        least, most, step = FARGATE[self.streaming_cpu]
+        yield (
+            self.streaming_memory in range(least, most + 1, step),
+            f"streaming_memory is from {least} to {most} in steps of {step}, with streaming_cpu={self.streaming_cpu}",
+        )
+        yield 1 <= self.streaming_min_tasks <= self.streaming_max_tasks, "streaming_min_tasks <= streaming_max_tasks"
+        for name in ("streams_per_task", "requests_per_second", "requests_burst"):
+            yield getattr(self, name) >= 1, f"{name} is at least 1"
+        yield self.log_days in LOG_DAYS, f"log_days is one of {', '.join(map(str, LOG_DAYS))}"
+        yield 2 <= self.job_workers <= 100, "job_workers is from 2 to 100"
 
     @property
     def prefix(self) -> str:
@@ -73,26 +146,33 @@ class Context:
 
     @classmethod
     def of(cls, node: Node) -> Context:
-        given = {each.name: node.try_get_context(each.name) for each in fields(cls)}
-        return cls(
-            **{
-                each.name: _read(each.name, str(each.type), given[each.name])
-                for each in fields(cls)
-                if given[each.name] is not None
-            }
-        )
+        given = {name: value for name, value in node.get_all_context().items() if not _is_the_cdks(name)}
+        kinds = {each.name: str(each.type) for each in fields(cls)}
+        for name in given:
+            if name not in kinds:
+                raise BadContext(f"{name} means nothing here.{_perhaps(name, kinds)}")
+        return cls(**{name: _read(name, kinds[name], value) for name, value in given.items()})
 
 
-READERS: Mapping[str, Callable[[Any], Any]] = {"str": str, "int": int}
+def _is_the_cdks(name: str) -> bool:
+    """Its own entries have colons or begin with a package's name, but for two of its command line."""
+    return ":" in name or name.startswith("@") or name in {"cli-telemetry", "acknowledged-issue-numbers"}
+
+
+def _perhaps(name: str, known: Mapping[str, str]) -> str:
+    return "".join(f" Perhaps {close} is meant?" for close in get_close_matches(name, known, n=1))
+
+
+def _truth(value: Any) -> bool:
+    return {"true": True, "false": False}[str(value).lower()]
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {"str": str, "int": int, "bool": _truth}
+MEANT = {"str": "a text", "int": "a whole number", "bool": "true or false"}
 
 
 def _read(name: str, kind: str, value: Any) -> Any:
     try:
         return READERS[kind](value)
-    except ValueError as error:
-        raise BadContext(f"{name} is not {kind}: {value!r}") from error
-
-
-def _check(holds: object, otherwise: str) -> None:
-    if not holds:
-        raise BadContext(otherwise)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadContext(f"{name} is {MEANT[kind]}, and not {value!r}") from error

@@ -16,13 +16,22 @@ KINDS = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER,
 
 
 class Data(Construct):
-    """Nothing of it goes with its stack: what people stored is theirs to delete."""
+    """Nothing of it goes with its stack, as long as it is to be kept: what people stored is theirs to delete."""
 
     def __init__(
-        self, scope: Construct, name: str, *, prefix: str, on_demand: bool, shards: int, stream_retention: Duration
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        prefix: str,
+        on_demand: bool,
+        shards: int,
+        stream_retention: Duration,
+        keep: bool = True,
     ) -> None:
         super().__init__(scope, name)
         self.prefix = prefix
+        self._keep = keep
         self.tables: Mapping[str, dynamodb.Table] = {each.suffix: self._table(each) for each in TABLES}
         self.stream = self._stream(on_demand=on_demand, shards=shards, retention=stream_retention)
         self.archive = self._archive()
@@ -38,6 +47,10 @@ class Data(Construct):
             "event_log": f"kinesis://{self.prefix}?region={Aws.REGION}",
             "archive": f"s3://{self._archive_name}/?region={Aws.REGION}",
         }
+
+    @property
+    def _removal(self) -> RemovalPolicy:
+        return RemovalPolicy.RETAIN if self._keep else RemovalPolicy.DESTROY
 
     @property
     def _archive_name(self) -> str:
@@ -60,8 +73,8 @@ class Data(Construct):
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=True
             ),
-            deletion_protection=True,
-            removal_policy=RemovalPolicy.RETAIN,
+            deletion_protection=self._keep,
+            removal_policy=self._removal,
         )
 
     def _stream(self, *, on_demand: bool, shards: int, retention: Duration) -> kinesis.Stream:
@@ -74,7 +87,7 @@ class Data(Construct):
             shard_count=None if on_demand else shards,
             retention_period=retention,
             encryption=kinesis.StreamEncryption.MANAGED,
-            removal_policy=RemovalPolicy.RETAIN,
+            removal_policy=self._removal,
         )
 
     def _archive(self) -> s3.Bucket:
@@ -88,7 +101,7 @@ class Data(Construct):
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             enforce_ssl=True,
             minimum_tls_version=1.2,
-            removal_policy=RemovalPolicy.RETAIN,
+            removal_policy=self._removal,
             lifecycle_rules=[
                 s3.LifecycleRule(
                     id="older-is-asked-for-less",

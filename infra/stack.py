@@ -10,7 +10,7 @@ from constructs import Construct
 
 from functions.needs import NEEDS
 from infra.api import STAGE, Api, Domain, Limits
-from infra.context import Context
+from infra.context import LOG_DAYS, Context
 from infra.data import Data
 from infra.functions import Functions
 from infra.observability import Observability
@@ -20,7 +20,7 @@ from infra.streaming import ServiceSize, Streaming
 
 class DataStack(Stack):
     def __init__(self, scope: Construct, name: str, *, context: Context, **options: Any) -> None:
-        super().__init__(scope, name, termination_protection=True, **options)
+        super().__init__(scope, name, termination_protection=context.keep_data, **options)
         self.data = Data(
             self,
             "Data",
@@ -28,13 +28,14 @@ class DataStack(Stack):
             on_demand=context.stream_mode == "on-demand",
             shards=context.shards,
             stream_retention=Duration.hours(context.stream_retention_hours),
+            keep=context.keep_data,
         )
 
 
 class ServingStack(Stack):
     def __init__(self, scope: Construct, name: str, *, context: Context, data: Data, **options: Any) -> None:
         super().__init__(scope, name, **options)
-        log_retention = _retention(context.log_days)
+        log_retention = logs.RetentionDays[LOG_DAYS[context.log_days]]
         self.functions = Functions(
             self,
             "Functions",
@@ -58,6 +59,7 @@ class ServingStack(Stack):
                 streams_per_task=context.streams_per_task,
             ),
             log_retention=log_retention,
+            image=context.image,
         )
         self.api = Api(
             self,
@@ -83,15 +85,3 @@ class ServingStack(Stack):
             streaming=self.streaming,
             alarm_email=context.alarm_email,
         )
-
-
-def _retention(days: int) -> logs.RetentionDays:
-    known = {
-        1: logs.RetentionDays.ONE_DAY,
-        7: logs.RetentionDays.ONE_WEEK,
-        14: logs.RetentionDays.TWO_WEEKS,
-        30: logs.RetentionDays.ONE_MONTH,
-        90: logs.RetentionDays.THREE_MONTHS,
-        365: logs.RetentionDays.ONE_YEAR,
-    }
-    return known[days]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import Aws, Duration, RemovalPolicy
 from aws_cdk import aws_apigatewayv2 as apigatewayv2
 from aws_cdk import aws_applicationautoscaling as scaling
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_elasticloadbalancingv2 as elb
@@ -20,15 +22,25 @@ from constructs import Construct
 
 from infra.data import Data
 from infra.permissions import PERMISSIONS
+from infra.settings import LONGEST_STREAM_SECONDS
 
 ROOT = Path(__file__).parents[1]
 PORT = 8080
+LISTENING = 80
+
+ECR_IMAGE = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com/(?P<repository>[\w./-]+)[:@](?P<tag>[\w.:-]+)"
+)
 
 # More than a stream is ever silent; the service keeps idle connections longer than the load balancer does.
 IDLE = Duration.seconds(300)
 KEEP_ALIVE = Duration.seconds(310)
 
-# On Fargate a process is killed two minutes after SIGTERM at the latest.
+# A task that is to stop first gets no new streams, for as long as those that it has may last; SIGTERM comes after that.
+# Nothing is cut when a new version is deployed, or when there are fewer tasks.
+DRAIN = Duration.seconds(LONGEST_STREAM_SECONDS + 60)
+
+# Where that was not enough, streams are ended early. A process is killed two minutes after SIGTERM at the latest.
 STOP = Duration.seconds(120)
 GRACE = Duration.seconds(90)
 
@@ -55,6 +67,7 @@ class Streaming(Construct):
         path_prefix: str,
         size: ServiceSize,
         log_retention: logs.RetentionDays,
+        image: str = "",
     ) -> None:
         super().__init__(scope, name)
         self.metrics_name = f"{data.prefix}-streaming"
@@ -62,13 +75,13 @@ class Streaming(Construct):
         of_link = self._security_group("OfLink", "The way in from the gateway")
         of_balancer = self._security_group("OfBalancer", "The load balancer")
         of_service = self._security_group("OfService", "The streaming service")
-        _let_through(of_link, of_balancer, 80)
+        _let_through(of_link, of_balancer, LISTENING)
         _let_through(of_balancer, of_service, PORT)
         of_service.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "AWS, and the issuer of tokens")
 
         self.cluster = ecs.Cluster(self, "Cluster", vpc=self.vpc)
         log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=RemovalPolicy.DESTROY)
-        task = self._task(data, environment, path_prefix, size, log_group)
+        task = self._task(data, environment, path_prefix, size, log_group, self._image(image))
         self.service = ecs.FargateService(
             self,
             "Service",
@@ -128,6 +141,26 @@ class Streaming(Construct):
     def _security_group(self, name: str, description: str) -> ec2.SecurityGroup:
         return ec2.SecurityGroup(self, name, vpc=self.vpc, description=description, allow_all_outbound=False)
 
+    def _image(self, name: str) -> ecs.ContainerImage:
+        """Built while it is deployed, which takes Docker or something like it, or one that exists."""
+        in_ecr = ECR_IMAGE.fullmatch(name)
+        if in_ecr:
+            arn = "arn:{partition}:ecr:{region}:{account}:repository/{repository}".format(
+                partition=Aws.PARTITION, **in_ecr.groupdict()
+            )
+            repository = ecr.Repository.from_repository_attributes(
+                self, "Images", repository_arn=arn, repository_name=in_ecr["repository"]
+            )
+            return ecs.ContainerImage.from_ecr_repository(repository, in_ecr["tag"])
+        if name:
+            return ecs.ContainerImage.from_registry(name)
+        return ecs.ContainerImage.from_asset(
+            str(ROOT),
+            file="services/streaming/Dockerfile",
+            platform=ecr_assets.Platform.LINUX_ARM64,
+            exclude=(ROOT / ".dockerignore").read_text().split(),
+        )
+
     def _task(
         self,
         data: Data,
@@ -135,6 +168,7 @@ class Streaming(Construct):
         path_prefix: str,
         size: ServiceSize,
         log_group: logs.LogGroup,
+        image: ecs.ContainerImage,
     ) -> ecs.FargateTaskDefinition:
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
         for statement in PERMISSIONS["streaming"].statements(data):
@@ -151,12 +185,7 @@ class Streaming(Construct):
         )
         task.add_container(
             "streaming",
-            image=ecs.ContainerImage.from_asset(
-                str(ROOT),
-                file="services/streaming/Dockerfile",
-                platform=ecr_assets.Platform.LINUX_ARM64,
-                exclude=(ROOT / ".dockerignore").read_text().split(),
-            ),
+            image=image,
             command=[
                 *("--host", "0.0.0.0", "--port", str(PORT), "--prefix", path_prefix),  # noqa: S104  # in a container
                 *("--grace-seconds", str(GRACE.to_seconds()), "--keep-alive-seconds", str(KEEP_ALIVE.to_seconds())),
@@ -183,7 +212,7 @@ class Streaming(Construct):
             idle_timeout=IDLE,
             drop_invalid_header_fields=True,
         )
-        listener = balancer.add_listener("Listener", port=80, protocol=elb.ApplicationProtocol.HTTP, open=False)
+        listener = balancer.add_listener("Listener", port=LISTENING, protocol=elb.ApplicationProtocol.HTTP, open=False)
         target_group = elb.ApplicationTargetGroup(
             self,
             "Tasks",
@@ -192,8 +221,7 @@ class Streaming(Construct):
             protocol=elb.ApplicationProtocol.HTTP,
             target_type=elb.TargetType.IP,
             targets=[self.service],
-            # The service itself ends its streams, within its grace time.
-            deregistration_delay=GRACE,
+            deregistration_delay=DRAIN,
             load_balancing_algorithm_type=elb.TargetGroupLoadBalancingAlgorithmType.LEAST_OUTSTANDING_REQUESTS,
             health_check=elb.HealthCheck(path="/health", interval=Duration.seconds(10), healthy_threshold_count=2),
         )

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from infra.api import ANY, Unserved, who_answers
+from infra.gateway_responses import SAID
 from nakadi.http.openapi import gateway_document, operations
 from nakadi.http.security import PUBLIC
 from tests.support.templates import text
@@ -65,8 +66,8 @@ def test_streams_go_through_to_the_service(serving, paths):
         assert found["connectionType"] == "VPC_LINK"
         assert serving.resources[found["connectionId"]["Ref"]]["Type"] == "AWS::ApiGatewayV2::VpcLink"
         target = serving.resources[found["integrationTarget"]["Ref"]]["Type"]
-        assert target == "AWS::ElasticLoadBalancingV2::Listener"
-        assert text(found["uri"]).endswith(each.path)
+        assert target == "AWS::ElasticLoadBalancingV2::LoadBalancer"
+        assert text(found["uri"]).endswith(f":80{each.path}")
         names = re.findall(r"{(\w+)}", each.path)
         assert found["requestParameters"] == {
             f"integration.request.path.{name}": f"method.request.path.{name}" for name in names
@@ -103,18 +104,76 @@ def test_an_operation_that_nobody_serves_is_noticed():
         _answering("fly_away", who_answers())
 
 
-def test_the_gateway_speaks_as_the_broker_does(api):
-    """What the gateway refuses by itself is a Problem too."""
-    answers = api["Body"]["x-amazon-apigateway-gateway-responses"]
+@pytest.fixture(scope="session")
+def said(api):
+    """What the gateway answers by itself: status, headers and body of each kind."""
+    return {
+        kind: (
+            answer["statusCode"],
+            {
+                name.removeprefix("gatewayresponse.header."): value.strip("'")
+                for name, value in answer["responseParameters"].items()
+            },
+            json.loads(answer["responseTemplates"]["application/json"].replace(SAID, '"said"')),
+        )
+        for kind, answer in api["Body"]["x-amazon-apigateway-gateway-responses"].items()
+    }
 
-    for answer in answers.values():
-        body = answer["responseTemplates"]["application/json"].replace("$context.error.messageString", '"said"')
-        problem = json.loads(body)
-        assert str(problem["status"]) == answer["statusCode"]
-        assert set(problem) == {"type", "title", "status", "detail"}
-    assert json.loads(answers["UNAUTHORIZED"]["responseTemplates"]["application/json"])["detail"] == (
-        "Full authentication is required to access this resource"
-    )
+
+KINDS = {
+    "ACCESS_DENIED": 403,
+    "API_CONFIGURATION_ERROR": 500,
+    "AUTHORIZER_CONFIGURATION_ERROR": 503,
+    "AUTHORIZER_FAILURE": 503,
+    "BAD_REQUEST_BODY": 400,
+    "BAD_REQUEST_PARAMETERS": 400,
+    "DEFAULT_4XX": 400,
+    "DEFAULT_5XX": 500,
+    "EXPIRED_TOKEN": 401,
+    "INTEGRATION_FAILURE": 503,
+    "INTEGRATION_TIMEOUT": 504,
+    "INVALID_API_KEY": 403,
+    "INVALID_SIGNATURE": 401,
+    "MISSING_AUTHENTICATION_TOKEN": 404,
+    "QUOTA_EXCEEDED": 429,
+    "REQUEST_TOO_LARGE": 413,
+    "RESOURCE_NOT_FOUND": 404,
+    "THROTTLED": 429,
+    "UNAUTHORIZED": 401,
+    "UNSUPPORTED_MEDIA_TYPE": 415,
+    "WAF_FILTERED": 403,
+}
+
+
+def test_whatever_the_gateway_refuses_is_a_problem(said):
+    """Every kind of answer of the gateway's own has type, title, status and detail, and the client's flow id."""
+    assert {kind: int(status) for kind, (status, _, _) in said.items()} == KINDS
+    for status, headers, problem in said.values():
+        assert list(problem) == ["type", "title", "status", "detail"]
+        assert problem["status"] == int(status)
+        assert problem["type"].endswith(f"://httpstatus.es/{status}")
+        assert headers["x-flow-id"] == "method.request.header.X-Flow-Id"
+
+
+def test_who_has_no_token_is_told_so(said):
+    """Without a token it is 401, in the words and the form of the token layer. (R23, R43)"""
+    _, headers, problem = said["UNAUTHORIZED"]
+
+    assert problem == {
+        "type": "https://httpstatus.es/401",
+        "title": "Unauthorized",
+        "status": 401,
+        "detail": "Full authentication is required to access this resource",
+    }
+    assert (headers["content-type"], headers["www-authenticate"]) == ("application/json", "Bearer")
+
+
+def test_other_refusals_have_the_type_of_problems(said):
+    """Everything but the token layer's answers is sent as a Problem, and says when to try again. (R16, R30)"""
+    for status, headers, _ in said.values():
+        if status != "401":
+            assert headers["content-type"] == "application/problem+json"
+            assert ("retry-after" in headers) == (status in {"429", "503"})
 
 
 def test_it_packs_what_is_worth_it(api):

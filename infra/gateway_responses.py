@@ -1,0 +1,79 @@
+"""What the gateway says by itself, in the words and the form of the broker: clients cannot tell who refused them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from nakadi.http.message import PROBLEM_JSON
+from nakadi.http.problem import RETRY_AFTER, problem_body, token_problem
+from nakadi.model.outcomes import NotAuthenticated
+
+NOT_AUTHENTICATED = "Full authentication is required to access this resource"
+
+# The gateway puts its own words here, with quotes around them.
+SAID = "$context.error.messageString"
+
+# Every kind that there is: what is not listed would be answered in the gateway's own form.
+REFUSED: Mapping[str, tuple[HTTPStatus, str]] = {
+    "ACCESS_DENIED": (HTTPStatus.FORBIDDEN, SAID),
+    "INVALID_API_KEY": (HTTPStatus.FORBIDDEN, SAID),
+    "WAF_FILTERED": (HTTPStatus.FORBIDDEN, SAID),
+    "BAD_REQUEST_BODY": (HTTPStatus.BAD_REQUEST, SAID),
+    "BAD_REQUEST_PARAMETERS": (HTTPStatus.BAD_REQUEST, SAID),
+    "DEFAULT_4XX": (HTTPStatus.BAD_REQUEST, SAID),
+    # The gateway's name for a path, or a method of it, that it does not know.
+    "MISSING_AUTHENTICATION_TOKEN": (HTTPStatus.NOT_FOUND, "There is nothing at this path"),
+    "RESOURCE_NOT_FOUND": (HTTPStatus.NOT_FOUND, "There is nothing at this path"),
+    "REQUEST_TOO_LARGE": (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is larger than the gateway takes in"),
+    "UNSUPPORTED_MEDIA_TYPE": (
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        "The body is not packed with gzip or deflate, as its Content-Encoding would have to say",
+    ),
+    "QUOTA_EXCEEDED": (HTTPStatus.TOO_MANY_REQUESTS, SAID),
+    "THROTTLED": (HTTPStatus.TOO_MANY_REQUESTS, "Too many requests at once"),
+    "AUTHORIZER_CONFIGURATION_ERROR": (HTTPStatus.SERVICE_UNAVAILABLE, "Tokens cannot be checked at the moment"),
+    "AUTHORIZER_FAILURE": (HTTPStatus.SERVICE_UNAVAILABLE, "Tokens cannot be checked at the moment"),
+    "INTEGRATION_FAILURE": (HTTPStatus.SERVICE_UNAVAILABLE, "The broker did not answer"),
+    "INTEGRATION_TIMEOUT": (HTTPStatus.GATEWAY_TIMEOUT, "The broker did not answer in time"),
+    "API_CONFIGURATION_ERROR": (HTTPStatus.INTERNAL_SERVER_ERROR, SAID),
+    "DEFAULT_5XX": (HTTPStatus.INTERNAL_SERVER_ERROR, SAID),
+}
+
+# Signatures are of no use here: there are only bearer tokens.
+NOT_A_TOKEN = ("UNAUTHORIZED", "EXPIRED_TOKEN", "INVALID_SIGNATURE")
+
+WORTH_ANOTHER_TRY = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+
+
+def gateway_responses() -> Mapping[str, Any]:
+    """For `x-amazon-apigateway-gateway-responses`."""
+    return {**dict(_token_responses()), **{kind: _problem(*answer) for kind, answer in REFUSED.items()}}
+
+
+def _token_responses() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The token layer's: plain JSON, of a type of its own."""
+    answer = token_problem(NotAuthenticated(NOT_AUTHENTICATED))
+    for kind in NOT_A_TOKEN:
+        yield kind, _response(answer.status, answer.body.decode(), answer.headers)
+
+
+def _problem(status: HTTPStatus, detail: str) -> Mapping[str, Any]:
+    body = orjson.dumps(problem_body(status, detail)).decode().replace(f'"{SAID}"', SAID)
+    retry = {"retry-after": RETRY_AFTER} if status in WORTH_ANOTHER_TRY else {}
+    return _response(status.value, body, {"content-type": PROBLEM_JSON, **retry})
+
+
+def _response(status: int, body: str, headers: Mapping[str, str]) -> Mapping[str, Any]:
+    parameters = {f"gatewayresponse.header.{name}": f"'{value}'" for name, value in headers.items()}
+    return {
+        "statusCode": str(status),
+        "responseParameters": {
+            **parameters,
+            "gatewayresponse.header.x-flow-id": "method.request.header.X-Flow-Id",
+        },
+        "responseTemplates": {"application/json": body},
+    }
