@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from math import inf
 
 from nakadi.consuming.actions import Action, Call, Close, Open, SendBatch, SendKeepAlive
 from nakadi.consuming.clerk import Clerk, Fact
@@ -23,20 +22,15 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import Clock
-from nakadi.streaming.driver import Outlet
+from nakadi.streaming.alarm import Alarm
+from nakadi.streaming.outlet import Outlet, Pen
 from nakadi.streaming.places import Place
 
 log = logging.getLogger(__name__)
 
-# Small batches that are due together travel together.
-WRITE_BYTES = 64 * 1024
-
 # A call is tried again after these pauses while a store does not answer.
 SHORTEST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
-
-# An alarm this far off is set anew when it rings.
-LONGEST_ALARM = 3600.0
 
 NewPlace = Callable[[EventTypePartition, Beginning], Place]
 
@@ -70,9 +64,8 @@ class Driver:
         self._calls: deque[Call] = deque()
         self._calling: asyncio.Task[None] | None = None
         self._bell = asyncio.Event()
-        self._alarm: tuple[float, asyncio.TimerHandle] | None = None
-        self._out: list[bytes] = []
-        self._out_bytes = 0
+        self._alarm = Alarm(clock, self.wake)
+        self._pen = Pen(outlet)
         self._somebody_listens = True
 
     # From outside, on the loop
@@ -107,8 +100,7 @@ class Driver:
         finally:
             for watcher in [*watchers, *([self._calling] if self._calling else [])]:
                 watcher.cancel()
-            if self._alarm is not None:
-                self._alarm[1].cancel()
+            self._alarm.cancel()
             for place in self._places.values():
                 place.leave()
 
@@ -121,7 +113,7 @@ class Driver:
         return self.session.gone(now)
 
     async def _serve(self) -> None:
-        self._put(self._lines.opening(self.session.id))
+        self._pen.put(self._lines.opening(self.session.id))
         while True:
             self._bell.clear()
             moved = await self._round()
@@ -131,7 +123,7 @@ class Driver:
             if moved:
                 await asyncio.sleep(0)  # others have clients too
             else:
-                self._set_alarm()
+                self._alarm.set(self.session.deadline())
                 await self._bell.wait()
 
     async def _round(self) -> bool:
@@ -174,8 +166,8 @@ class Driver:
         for action in actions:
             match action:
                 case SendBatch() | SendKeepAlive():
-                    self._put(self._lines.line(action))
-                    if self._out_bytes >= WRITE_BYTES:
+                    self._pen.put(self._lines.line(action))
+                    if self._pen.full:
                         await self._flush()
                 case Close(place):
                     self._stop_reading(place)
@@ -224,34 +216,10 @@ class Driver:
         self._places[opening.place] = self._new_place(opening.place, beginning)
         return self.session.opened(opening, beginning.start, beginning.lost, now)
 
-    # Writing
-
-    def _put(self, line: bytes) -> None:
-        if line:
-            self._out.append(line)
-            self._out_bytes += len(line)
-
     async def _flush(self) -> None:
-        out, self._out, self._out_bytes = self._out, [], 0
-        if not out or not self._somebody_listens:
+        if not self._somebody_listens:
             return
         try:
-            await self._outlet.write(out[0] if len(out) == 1 else b"".join(out))
+            await self._pen.flush()
         except ConnectionError:
             self.tell(self._gone)
-
-    def _set_alarm(self) -> None:
-        """Be woken at the session's next deadline. An alarm that is too early costs less than setting a new one."""
-        deadline = self.session.deadline()
-        if self._alarm is not None:
-            if self._alarm[0] <= deadline:
-                return
-            self._alarm[1].cancel()
-            self._alarm = None
-        if deadline < inf:
-            delay = min(deadline - self._clock.monotonic(), LONGEST_ALARM)
-            self._alarm = (deadline, asyncio.get_running_loop().call_later(delay, self._ring))
-
-    def _ring(self) -> None:
-        self._alarm = None
-        self.wake()

@@ -34,9 +34,9 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Fault, Outcome, TryLater, Unavailable
 from nakadi.model.subscription import EventTypePartition, Subscription
 from nakadi.ports import Clock, Coordination, EventLogs
-from nakadi.streaming.driver import Outlet
 from nakadi.streaming.feeds import Feeds
 from nakadi.streaming.judge import Judge
+from nakadi.streaming.outlet import Outlet
 from nakadi.streaming.oversight import Oversight
 from nakadi.streaming.parameters import PickSeconds
 from nakadi.streaming.places import Place

@@ -8,40 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
 
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.ports import Clock
 from nakadi.streaming.actions import Action, SendBatch, SendKeepAlive, SendProblem
+from nakadi.streaming.alarm import Alarm
 from nakadi.streaming.lines import Lines
+from nakadi.streaming.outlet import Outlet, Pen
 from nakadi.streaming.places import Place
 from nakadi.streaming.session import End, Session
-
-# Small batches that are due together travel together.
-WRITE_BYTES = 64 * 1024
 
 # How long a client that takes nothing may hold its stream beyond its time.
 GRACE_SECONDS = 30.0
 
-# Event loops count milliseconds and may wake us up to one too early, for nothing.
-ALARM_SLACK = 0.001
-
 Fact = Callable[[float], Sequence[Action]]
 Describe = Callable[[Exception], bytes]
-
-
-class Outlet(Protocol):
-    """The way to the client."""
-
-    async def write(self, chunk: bytes) -> None:
-        """Send, flushed, and return once the client has room for more; raises when nobody is there."""
-
-    async def gone(self) -> None:
-        """Return when the client has gone away."""
-
-    async def draining(self) -> None:
-        """Return when the process is about to end."""
 
 
 class Driver:
@@ -68,9 +50,8 @@ class Driver:
         self._facts: list[Fact] = []
         self._news: EventType | None = None
         self._bell = asyncio.Event()
-        self._alarm: tuple[float, asyncio.TimerHandle] | None = None
-        self._out: list[bytes] = []
-        self._out_bytes = 0
+        self._alarm = Alarm(clock, self.wake)
+        self._pen = Pen(outlet)
 
     # From outside, on the loop
 
@@ -104,8 +85,7 @@ class Driver:
         finally:
             for watcher in watchers:
                 watcher.cancel()
-            if self._alarm is not None:
-                self._alarm[1].cancel()
+            self._alarm.cancel()
             for place in self._places:
                 place.leave()
 
@@ -114,18 +94,18 @@ class Driver:
         self.tell(fact)
 
     async def _serve(self) -> None:
-        self._put(self._lines.opening())
+        self._pen.put(self._lines.opening())
         while True:
             self._bell.clear()
             moved = await self._round()
             if self.session.end is not End.GONE:
-                await self._flush()
+                await self._pen.flush()
             if self.session.end:
                 return
             if moved:
                 await asyncio.sleep(0)  # others have clients too
             else:
-                self._set_alarm()
+                self._alarm.set(self.session.deadline())
                 await self._bell.wait()
 
     async def _round(self) -> bool:
@@ -164,38 +144,12 @@ class Driver:
 
     async def _carry_out(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            if self._out_bytes >= WRITE_BYTES:
-                await self._flush()
+            if self._pen.full:
+                await self._pen.flush()
             match action:
                 case SendBatch():
-                    self._put(self._lines.batch(action))
+                    self._pen.put(self._lines.batch(action))
                 case SendKeepAlive():
-                    self._put(self._lines.keep_alive(action))
+                    self._pen.put(self._lines.keep_alive(action))
                 case SendProblem(error):
-                    self._put(self._lines.problem(self._describe(error)))
-
-    def _put(self, line: bytes) -> None:
-        if line:
-            self._out.append(line)
-            self._out_bytes += len(line)
-
-    async def _flush(self) -> None:
-        if self._out:
-            out = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-            self._out.clear()
-            self._out_bytes = 0
-            await self._outlet.write(out)
-
-    def _set_alarm(self) -> None:
-        """Be woken at the session's next deadline. An alarm that is too early costs less than setting a new one."""
-        deadline = self.session.deadline()
-        if self._alarm is not None:
-            if self._alarm[0] <= deadline:
-                return
-            self._alarm[1].cancel()
-        delay = deadline - self._clock.monotonic() + ALARM_SLACK
-        self._alarm = (deadline, asyncio.get_running_loop().call_later(delay, self._ring))
-
-    def _ring(self) -> None:
-        self._alarm = None
-        self.wake()
+                    self._pen.put(self._lines.problem(self._describe(error)))

@@ -15,10 +15,11 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unusable
 from nakadi.ports import Clock, EventLogs
 from nakadi.streaming.cursors_header import cursors_in
-from nakadi.streaming.driver import Describe, Driver, Outlet
+from nakadi.streaming.driver import Describe, Driver
 from nakadi.streaming.feeds import Feeds
 from nakadi.streaming.judge import Judge
 from nakadi.streaming.lines import Lines
+from nakadi.streaming.outlet import Outlet
 from nakadi.streaming.oversight import Oversight
 from nakadi.streaming.parameters import Asked, Limits, PickSeconds, limits_of
 from nakadi.streaming.places import Place
