@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nakadi.model.coordination import Assignment, Entry, Session
+from nakadi.model.coordination import Assignment, Entry, Parked, ParkedEvent, Session
+from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
 from tests.support.builders import A_MOMENT
 
@@ -48,3 +49,16 @@ def told(them: Iterable[Entry]) -> list[str]:
 def an_assignment(*told: str, sessions: Iterable[Session] = (), **changes: Any) -> Assignment:
     defaults: dict[str, Any] = {"revision": 1, "initialised": True}
     return Assignment(entries=entries(*told), sessions=tuple(sessions), **defaults | changes)
+
+
+def a_parked_event(offset: int, value: bytes = b"{}", timeline: int = 1, **changes: Any) -> ParkedEvent:
+    """An event of partition 0, unless something else is said."""
+    defaults: dict[str, Any] = {
+        "place": a_place(),
+        "position": Position(timeline, offset),
+        "key": "a key",
+        "fails": 0,
+        "stored_at": A_MOMENT,
+        "parked_at": A_MOMENT,
+    }
+    return ParkedEvent(Parked(**defaults | changes), value)

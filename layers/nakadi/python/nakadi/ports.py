@@ -7,12 +7,12 @@ then nothing is known, and a caller may try again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from nakadi.model.coordination import Assignment, Changed, Offset, Verdict
+from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.events import Bounds, Fate, Record, Slice
 from nakadi.model.log_index import Head, Location, Segment, Topic
@@ -205,6 +205,12 @@ MOST_PLACES = 99
 everywhere, beside the assignment itself."""
 
 
+MOST_PARKED = 50
+MOST_PARKED_BYTES = 3_000_000
+"""How many events one `Coordination.park` may put away, and how many bytes they may have together; a single event may
+have any size that could be published."""
+
+
 class AssignmentChanged(Exception):
     """Raised by `Coordination.write` when the assignment is no longer what the writer has read."""
 
@@ -216,6 +222,7 @@ class Coordination(Protocol):
     replaced if nobody else did meanwhile; every rule of the game is a pure function from one assignment to the next.
     Each of its entries has an *offset* beside it, which carries the entry's owner, so that a commit is one small write.
     *Leases* belong to the processes that serve sessions: a process that hosts a thousand idle streams renews one.
+    Events that nobody could process are *parked* in the subscription's lot, at most one at each position.
 
     * What returned is durable, and seen by every read that begins later, whichever process asks.
     * Of several writers that read the same assignment exactly one succeeds; the others leave nothing behind.
@@ -252,6 +259,40 @@ class Coordination(Protocol):
         """Move offsets forward, each for itself: `COMMITTED` if the session owns the partition and the position is
         greater than what is stored, `OUTDATED` if it owns it and the position is not, `NOT_OWNED` if it does not.
         """
+
+    def park(
+        self,
+        subscription: str,
+        session: str,
+        events: Sequence[ParkedEvent],
+        now: datetime,
+        upto: Position | None = None,
+    ) -> Verdict:
+        """Put events of one partition into the lot and move its offset to `upto`, all in one atomic step.
+
+        `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `upto` is not greater than what is stored:
+        either leaves everything as it was. Without `upto` the offset stays, and nothing is outdated. Events that are
+        there already are replaced. At most `MOST_PARKED` events with `MOST_PARKED_BYTES`, or a single one.
+        """
+
+    def parked(
+        self,
+        subscription: str,
+        *,
+        place: EventTypePartition | None = None,
+        after: tuple[EventTypePartition, Position] | None = None,
+        limit: int = 1000,
+    ) -> Sequence[Parked]:
+        """What is in the lot, or in the part of it that a partition has, behind this position: the first so many.
+
+        They are in the order of event types, partitions (both as texts) and positions.
+        """
+
+    def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
+        """A parked event as it was published; None if it is not in the lot."""
+
+    def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
+        """Take events out of the lot, however many. Doing it again changes nothing."""
 
     def forget(self, subscription: str) -> None:
         """Remove everything there is of a subscription. Doing it again changes nothing."""

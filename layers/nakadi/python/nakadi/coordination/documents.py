@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from nakadi.model.coordination import Assignment, Entry, Reset, Session
+from nakadi.model.coordination import Assignment, Entry, Replay, Reset, Session
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
 
@@ -41,13 +41,24 @@ def assignment_in(text: str | bytes, revision: int) -> Assignment:
 def _entry_row(entry: Entry) -> Sequence[Any]:
     end = entry.search_end
     search_end = None if end is None else [end.timeline, end.offset]
-    return [entry.place.event_type, entry.place.partition, entry.owner, entry.next, entry.fails, search_end]
+    row = [entry.place.event_type, entry.place.partition, entry.owner, entry.next, entry.fails, search_end]
+    return row if entry.replay is None else [*row, _replay_row(entry.replay)]
+
+
+def _replay_row(replay: Replay) -> Sequence[Any]:
+    return [replay.id, replay.until.timeline, replay.until.offset, replay.keys]
 
 
 def _entry_of(row: Sequence[Any]) -> Entry:
-    event_type, partition, owner, following, fails, search_end = row
+    event_type, partition, owner, following, fails, search_end, *rest = row
     end = None if search_end is None else Position(*search_end)
-    return Entry(EventTypePartition(event_type, partition), owner, following, fails, end)
+    replay = _replay_of(rest[0]) if rest else None
+    return Entry(EventTypePartition(event_type, partition), owner, following, fails, end, replay)
+
+
+def _replay_of(row: Sequence[Any]) -> Replay:
+    replay_id, timeline, offset, keys = row
+    return Replay(replay_id, Position(timeline, offset), None if keys is None else tuple(keys))
 
 
 def _session_row(session: Session) -> Sequence[Any]:

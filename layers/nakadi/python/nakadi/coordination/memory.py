@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from nakadi.coordination.listeners import Listeners
-from nakadi.coordination.rules import Positions, moved, moves, successor, verdict
-from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Offset, Verdict
+from nakadi.coordination.rules import (
+    Positions,
+    moved,
+    moves,
+    parking_place,
+    parking_verdict,
+    successor,
+    verdict,
+)
+from nakadi.model.coordination import (
+    NOTHING_YET,
+    Assignment,
+    Changed,
+    Offset,
+    Parked,
+    ParkedEvent,
+    Verdict,
+)
+from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import AssignmentChanged
@@ -20,6 +37,7 @@ from nakadi.ports import AssignmentChanged
 class _Kept:
     assignment: Assignment = NOTHING_YET
     offsets: dict[EventTypePartition, Offset] = field(default_factory=dict)
+    lot: dict[tuple[EventTypePartition, Position], ParkedEvent] = field(default_factory=dict)
 
 
 class MemoryCoordination:
@@ -69,6 +87,52 @@ class MemoryCoordination:
         if Verdict.COMMITTED in verdicts.values():
             self._listeners.tell(subscription, Changed.OFFSETS)
         return verdicts
+
+    def park(
+        self,
+        subscription: str,
+        session: str,
+        events: Sequence[ParkedEvent],
+        now: datetime,
+        upto: Position | None = None,
+    ) -> Verdict:
+        place = parking_place(events)
+        with self._opened():
+            kept = self._of(subscription)
+            found = parking_verdict(kept.offsets.get(place), session, upto)
+            if found is Verdict.COMMITTED:
+                kept.lot.update({(place, each.parked.position): each for each in events})
+                if upto is not None:
+                    kept.offsets[place] = replace(kept.offsets[place], position=upto, since=now)
+        if found is Verdict.COMMITTED:
+            self._listeners.tell(subscription, Changed.OFFSETS)
+        return found
+
+    def parked(
+        self,
+        subscription: str,
+        *,
+        place: EventTypePartition | None = None,
+        after: tuple[EventTypePartition, Position] | None = None,
+        limit: int = 1000,
+    ) -> Sequence[Parked]:
+        with self._opened():
+            lot = self._of(subscription).lot
+            wanted = sorted(
+                each for each in lot if (place is None or each[0] == place) and (after is None or each > after)
+            )
+            return [lot[each].parked for each in wanted[:limit]]
+
+    def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
+        with self._opened():
+            found = self._of(subscription).lot.get((place, position))
+        return None if found is None else found.value
+
+    def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
+        with self._opened():
+            lot = self._of(subscription).lot
+            for position in positions:
+                lot.pop((place, position), None)
 
     def forget(self, subscription: str) -> None:
         with self._opened():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from nakadi.model.coordination import Assignment, Offset, Verdict
+from nakadi.model.coordination import Assignment, Offset, ParkedEvent, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import MOST_PLACES
+from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES
 
 Positions = Mapping[EventTypePartition, Position]
+
+BEFORE_EVERYTHING = Position(0, -1)
 
 
 def successor(old: Assignment, new: Assignment) -> Assignment:
@@ -47,3 +49,23 @@ def moved(old: Offset | None, owner: str | None, position: Position | None, now:
     at = position if position is not None else old.position if old is not None else None
     assert at is not None, "a new entry has a position"
     return Offset(at, owner, now)
+
+
+def parking_place(events: Sequence[ParkedEvent]) -> EventTypePartition:
+    """The one partition of events that are to be parked; raises `ValueError` for what no engine does."""
+    places = {each.parked.place for each in events}
+    if len(places) != 1:
+        raise ValueError(f"events of {len(places)} partitions are parked at once")
+    if len({each.parked.position for each in events}) < len(events):
+        raise ValueError("two events at one position")
+    size = sum(len(each.value) for each in events)
+    if len(events) > MOST_PARKED or (size > MOST_PARKED_BYTES and len(events) > 1):
+        raise ValueError(f"{len(events)} events with {size} bytes are too many for one step")
+    return places.pop()
+
+
+def parking_verdict(offset: Offset | None, session: str, upto: Position | None) -> Verdict:
+    """What becomes of events to be parked where this is stored."""
+    if upto is None and offset is not None and offset.owner == session:
+        return Verdict.COMMITTED
+    return verdict(offset, session, upto if upto is not None else BEFORE_EVERYTHING)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from nakadi.model.authorization import Attribute
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
 
@@ -14,6 +15,21 @@ class EntryState(StrEnum):
     UNASSIGNED = "unassigned"
     ASSIGNED = "assigned"
     REASSIGNING = "reassigning"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Parked events of a partition are sent once more, out of the lot: those up to `until` that have one of these keys
+    and were not parked again since; None stands for every key. Everything else up to there is consumed or parked.
+    """
+
+    id: str
+    until: Position
+    keys: tuple[str, ...] | None = None
+
+    def has(self, parked: Parked) -> bool:
+        wanted = self.keys is None or parked.key in self.keys
+        return wanted and parked.position <= self.until and parked.replay != self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,7 @@ class Entry:
     next: str | None = None
     fails: int = 0
     search_end: Position | None = None
+    replay: Replay | None = None
 
     @property
     def state(self) -> EntryState:
@@ -91,6 +108,30 @@ class Offset:
     position: Position
     owner: str | None
     since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """An event in a subscription's lot; its value is kept beside it.
+
+    `fails` is how many streams had failed at it; 0 says that it had to follow another one of its `key`. `replay` is the
+    one during which it was parked. `owner` is who may read this single event.
+    """
+
+    place: EventTypePartition
+    position: Position
+    key: str
+    fails: int
+    stored_at: datetime
+    parked_at: datetime
+    replay: str | None = None
+    owner: Attribute | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedEvent:
+    parked: Parked
+    value: bytes
 
 
 class Verdict(StrEnum):
