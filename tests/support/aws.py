@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -19,12 +19,8 @@ from botocore.exceptions import ConnectionClosedError, ConnectTimeoutError, Read
 from botocore.session import Session
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber, MockRawResponse
-from moto.core.responses import ActionResult
-from moto.dynamodb.comparisons import get_filter_expression
-from moto.dynamodb.exceptions import TransactionCanceledException
-from moto.dynamodb.models import DynamoDBBackend
-from moto.dynamodb.responses import DynamoHandler
 
+from infra.laptop.moto_gaps import gaps_filled
 from nakadi.dynamodb.tables import TABLES
 
 REGION = "eu-central-1"
@@ -70,8 +66,7 @@ def aws() -> Iterator[Aws]:
         mock_aws(),
         patch.object(BotocoreStubber, "__call__", answered),
         patch("pynamodb.connection.base.get_session", _session),
-        patch.object(DynamoDBBackend, "transact_write_items", _transact),
-        patch.object(DynamoHandler, "transact_write_items", _once_per_token()),
+        gaps_filled(),
     ):
         yield world
 
@@ -150,70 +145,3 @@ def _error(request: AWSPreparedRequest, status: int, body: Mapping[str, Any]) ->
 def _operation(request: AWSPreparedRequest) -> str:
     target = request.headers.get("X-Amz-Target", "")
     return (target.decode() if isinstance(target, bytes) else target).rpartition(".")[2]
-
-
-# What moto leaves out
-
-
-def _once_per_token() -> Callable[[DynamoHandler], ActionResult]:
-    """A transaction with a token that was carried out is acknowledged, and not carried out again."""
-    carried_out: set[str] = set()
-    original = DynamoHandler.transact_write_items
-
-    def transact_write_items(handler: DynamoHandler) -> ActionResult:
-        token = handler.body["ClientRequestToken"]
-        if token in carried_out:
-            return ActionResult({})
-        answer = original(handler)
-        carried_out.add(token)
-        return answer
-
-    return transact_write_items
-
-
-def _transact(backend: DynamoDBBackend, items: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
-    """Every condition first, then every change. moto's own copies the table once for each change."""
-    failed = [_failed(backend, operation) for item in items for operation in item.values()]
-    if any(code for code, _, _ in failed):
-        raise TransactionCanceledException(failed)
-    for item in items:
-        for kind, operation in item.items():
-            _change(backend, kind, operation)
-
-
-def _failed(backend: DynamoDBBackend, operation: Mapping[str, Any]) -> tuple[str | None, str | None, None]:
-    if "ConditionExpression" not in operation:
-        return None, None, None
-    condition = get_filter_expression(
-        operation["ConditionExpression"],
-        operation.get("ExpressionAttributeNames"),
-        operation.get("ExpressionAttributeValues"),
-    )
-    found = backend.get_item(operation["TableName"], _key(backend, operation))
-    holds = condition.expr(found)  # type: ignore[arg-type]
-    return (None, None, None) if holds else ("ConditionalCheckFailed", "The conditional request failed", None)
-
-
-def _key(backend: DynamoDBBackend, operation: Mapping[str, Any]) -> dict[str, Any]:
-    if "Key" in operation:
-        return dict(operation["Key"])
-    table = backend.get_table(operation["TableName"])
-    names = [name for name in (table.hash_key_attr, table.range_key_attr) if name]
-    return {name: operation["Item"][name] for name in names}
-
-
-def _change(backend: DynamoDBBackend, kind: str, operation: Mapping[str, Any]) -> None:
-    name = operation["TableName"]
-    match kind:
-        case "Put":
-            backend.put_item(name, operation["Item"])
-        case "Delete":
-            backend.delete_item(name, operation["Key"])
-        case "Update":
-            backend.update_item(
-                name,
-                operation["Key"],
-                update_expression=operation["UpdateExpression"],
-                expression_attribute_names=operation.get("ExpressionAttributeNames"),
-                expression_attribute_values=operation.get("ExpressionAttributeValues"),
-            )

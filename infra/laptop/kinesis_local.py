@@ -1,0 +1,69 @@
+"""A Kinesis on this machine that splits and merges shards as the real one does: a node program, kept by `make`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / ".cache" / "node" / "node_modules" / "kinesis-local"
+ON_LOOPBACK = ROOT / "tests" / "support" / "node" / "loopback.cjs"
+PATIENCE = 60
+
+
+def begun() -> tuple[str, subprocess.Popen[bytes]]:
+    """Where it will answer, and the process."""
+    tls, plain = free_port(), free_port()
+    settings = {
+        "KINESIS_MOCK_PLAIN_PORT": str(plain),
+        "KINESIS_MOCK_TLS_PORT": str(tls),
+        "SHARD_LIMIT": "5000",
+        "CREATE_STREAM_DURATION": "1ms",
+        "DELETE_STREAM_DURATION": "1ms",
+        "SPLIT_SHARD_DURATION": "20ms",
+        "MERGE_SHARDS_DURATION": "20ms",
+        "LOG_LEVEL": "ERROR",
+    }
+    process = subprocess.Popen(  # noqa: S603  # nobody else says what is started
+        [_node(), "--require", str(ON_LOOPBACK), "main.js"],
+        cwd=PROGRAM,
+        env={"PATH": os.environ["PATH"], **settings},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Ctrl-C is for whoever started it, and ends it in its own time.
+        start_new_session=True,
+    )
+    return f"http://127.0.0.1:{plain}", process
+
+
+def wait_until_it_answers(address: str, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            urlopen(f"{address}/healthcheck", timeout=1).close()  # noqa: S310  # an address of our own
+        except OSError:
+            if process.poll() is not None or time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+        else:
+            return
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def _node() -> str:
+    if not (PROGRAM / "main.js").exists():
+        raise FileNotFoundError(f"{PROGRAM} is not there: `make test` puts it there")
+    found = shutil.which("node", path=f"{ROOT / '.cache' / 'node' / 'bin'}:{os.environ['PATH']}")
+    if found is None:
+        raise FileNotFoundError("There is no node on the path")
+    return found
