@@ -1,0 +1,102 @@
+"""`python -m nakadi.cost`: the bill of a month for a load."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+
+from nakadi.cost import report
+from nakadi.cost.bill import bill
+from nakadi.cost.elsewhere import elsewhere
+from nakadi.cost.flows import Flows
+from nakadi.cost.idle import idle
+from nakadi.cost.load import Assumed, BadLoad, Deployment, Load, Measured
+from nakadi.cost.prices import PRICES, UnknownPrice, priced
+
+MODES = ("provisioned", "on-demand")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = parser().parse_args(arguments)
+    if asked.prices:
+        return _told(report.price_lines(PRICES))
+    try:
+        prices = priced(asked.price)
+        flows = Flows(
+            load=Load(**{each.name: getattr(asked, each.name) for each in fields(Load)}),
+            deployment=Deployment(**{each.name: getattr(asked, each.name) for each in fields(Deployment)}),
+            measured=Measured(),
+            assumed=Assumed(),
+        )
+        lines = bill(flows, prices)
+    except BadLoad as error:
+        return _refused(str(error))
+    except (UnknownPrice, ValueError) as error:
+        return _refused(f"--price is like api-request=0.0000035, and --prices tells the names; not like {error}")
+    others = elsewhere(flows.load, prices, asked.confluent_units)
+    return _told(report.lines(flows, lines, others, idle(flows, prices), details=asked.details))
+
+
+def _told(lines: Iterable[str]) -> int:
+    sys.stdout.write("".join([f"{line.rstrip()}\n" for line in lines]))
+    return 0
+
+
+def _refused(why: str) -> int:
+    sys.stderr.write(f"{why}\n")
+    return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m nakadi.cost", description="What a load costs on AWS in a month.")
+    load = made.add_argument_group("the load")
+    for name, text in LOAD.items():
+        _number(load, name, getattr(Load(), name), text)
+    deployment = made.add_argument_group("the deployment")
+    deployment.add_argument("--stream-mode", choices=MODES, default=Deployment().stream_mode)
+    for name, text in DEPLOYMENT.items():
+        _number(deployment, name, getattr(Deployment(), name), text)
+    deployment.add_argument("--compressed-streams", action=argparse.BooleanOptionalAction, default=True)
+    prices = made.add_argument_group("prices")
+    prices.add_argument("--price", action="append", default=[], metavar="NAME=DOLLARS", help="another price")
+    prices.add_argument("--prices", action="store_true", help="tell all prices with their sources, and end")
+    prices.add_argument("--confluent-units", type=float, default=0.0, help="eCKUs beyond the first, which is free")
+    made.add_argument("--details", action="store_true", help="every line of the bill")
+    return made
+
+
+def _number(group: argparse._ArgumentGroup, name: str, default: float, text: str) -> None:
+    group.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=f"{text} ({default:g})")
+
+
+LOAD = {
+    "events_per_second": "events published per second",
+    "event_bytes": "size of an event as JSON",
+    "batch": "events of a publish request",
+    "event_types": "event types that they are published to, evenly",
+    "partitions": "partitions of an event type",
+    "consumers": "applications that read everything",
+    "streams": "streams of each of them",
+    "delivered_batch": "events of a delivered batch, and so of a commit",
+    "retention_days": "days that events are kept",
+}
+DEPLOYMENT = {
+    "shards": "shards at least; more are counted when they are needed",
+    "index_seconds": "time that the indexer collects records",
+    "publish_memory": "MiB of the functions that publish and index",
+    "function_memory": "MiB of the others",
+    "streaming_vcpu": "processors of a streaming task",
+    "streaming_gb": "memory of a streaming task",
+    "min_tasks": "tasks at least",
+    "streams_per_task": "streams of a task",
+    "endpoints": "interface endpoints of the network",
+    "stream_minutes": "minutes that a stream lasts",
+    "flush_seconds": "longest time until a batch is delivered",
+    "log_days": "days that log lines are kept",
+    "dpu_hours_per_day": "DPU-hours of jobs a day",
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

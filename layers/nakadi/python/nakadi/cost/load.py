@@ -1,0 +1,93 @@
+"""A load, and what it is served with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+class BadLoad(Exception):
+    """Raised for a load that cannot be; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is published and read. A consumer reads everything, in streams of its own."""
+
+    events_per_second: float = 100.0
+    event_bytes: float = 1000.0
+    batch: float = 10.0
+    event_types: int = 10
+    partitions: int = 1
+    consumers: int = 1
+    streams: int = 1
+    delivered_batch: float = 100.0
+    retention_days: float = 2.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 0:
+                raise BadLoad(f"{field.name} cannot be below 0")
+        if self.batch < 1 or self.delivered_batch < 1 or self.event_types < 1 or self.partitions < 1:
+            raise BadLoad("a batch has an event, and an event has its type and partition")
+
+    @property
+    def all_partitions(self) -> int:
+        return self.event_types * self.partitions
+
+    @property
+    def connections(self) -> int:
+        return self.consumers * self.streams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """What the deployment chooses, with the defaults of the CDK app."""
+
+    stream_mode: str = "provisioned"
+    shards: int = 1
+    index_seconds: float = 1.0
+    publish_memory: int = 1024
+    function_memory: int = 512
+    streaming_vcpu: float = 0.5
+    streaming_gb: float = 1.0
+    min_tasks: int = 1
+    streams_per_task: int = 2000
+    endpoints: int = 0
+    stream_minutes: float = 14.0
+    flush_seconds: float = 30.0
+    log_days: float = 30.0
+    dpu_hours_per_day: float = 1 / 3
+    compressed_streams: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was measured (see benchmarks/README.md): milliseconds are of one core of the machine they were measured on.
+
+    `packed` tells, for frames of so many events, what share of their plain bytes they take.
+    """
+
+    publish_request_ms: float = 1.0
+    publish_event_ms: float = 0.030
+    commit_ms: float = 2.0
+    index_batch_ms: float = 5.0
+    index_mb_per_second: float = 70.0
+    house_type_ms: float = 5.0
+    stream_event_ms: float = 0.010
+    packed: tuple[tuple[float, float], ...] = ((1, 1.05), (10, 0.26), (100, 0.19), (1000, 0.18))
+    archived: float = 0.24
+    gzipped: float = 0.25
+    log_bytes_per_request: float = 1200.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """What depends on AWS, and was measured by nobody who could tell: milliseconds that a call takes to come back."""
+
+    kinesis_put_ms: float = 15.0
+    dynamodb_ms: float = 5.0
+    s3_put_ms: float = 40.0
+    traced_share: float = 0.05
+    full_vcpu_memory: int = 1769
+    use_of_a_shard: float = 0.7
+    use_of_a_task: float = 0.6

@@ -1,0 +1,106 @@
+"""Prices, once: of the region us-east-1, as they were at the date below, without free tiers and later tiers.
+
+Every price says where it was read. One that could not be read anywhere is `assumed`: bills mark it, and whoever knows
+better gives another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+DATED = "2026-11-21"
+REGION = "us-east-1"
+
+MILLION = 1_000_000
+GB = 1 << 30
+TB = 1 << 40
+HOURS = 730.0
+"""Of a month, as AWS counts."""
+SECONDS = HOURS * 3600
+
+
+class UnknownPrice(Exception):
+    """Raised for a price of a name that is not in the table; the message has the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """`dollars` for each `unit`."""
+
+    dollars: float
+    unit: str
+    source: str
+    assumed: bool = False
+
+
+Prices = Mapping[str, Price]
+
+AWS_PAGE = "AWS's pricing page, read 2026-09-20"
+BLOG = "AWS Big Data blog, 2026-03-09"
+PLANS = "a machine-made copy of AWS's plans, 2026-05"
+THIRD = "third party, 2026-06"
+DERIVED = "third party, 2025-07"
+GUESS = "not read anywhere: what it is usually said to be"
+
+PRICES: Prices = {
+    # The way in
+    "api-request": Price(3.50 / MILLION, "request", AWS_PAGE),
+    "api-out": Price(0.09, "GB", AWS_PAGE),
+    "lambda-request": Price(0.20 / MILLION, "request", AWS_PAGE),
+    "lambda-gb-second": Price(0.0000133334, "GB-s", "artillery 2.0.28's table, arm"),
+    # The log
+    "kinesis-shard-hour": Price(0.015, "shard-h", PLANS),
+    "kinesis-put-unit": Price(0.014 / MILLION, "25 KB put unit", PLANS),
+    "kinesis-shard-hour-kept-longer": Price(0.020, "shard-h", PLANS),
+    "kinesis-stream-hour": Price(0.04, "stream-h", BLOG),
+    "kinesis-in": Price(0.08, "GB", BLOG),
+    "kinesis-out": Price(0.04, "GB", PLANS),
+    "kinesis-kept-longer": Price(0.10, "GB-month", BLOG),
+    # What is known of it
+    "dynamodb-write": Price(0.625 / MILLION, "write unit", DERIVED),
+    "dynamodb-read": Price(0.125 / MILLION, "read unit", DERIVED),
+    "dynamodb-month": Price(0.25, "GB-month", GUESS, assumed=True),
+    # The archive
+    "s3-month": Price(0.023, "GB-month", GUESS, assumed=True),
+    "s3-put": Price(0.005 / 1000, "request", GUESS, assumed=True),
+    "s3-get": Price(0.0004 / 1000, "request", GUESS, assumed=True),
+    # Streams
+    "fargate-vcpu-hour": Price(0.03238, "vCPU-h", THIRD),
+    "fargate-gb-hour": Price(0.00356, "GB-h", THIRD),
+    "balancer-hour": Price(0.0225, "hour", GUESS, assumed=True),
+    "balancer-unit-hour": Price(0.008, "capacity unit-h", GUESS, assumed=True),
+    "address-hour": Price(0.005, "public address-h", GUESS, assumed=True),
+    "endpoint-hour": Price(0.01, "endpoint-h", GUESS, assumed=True),
+    # Watching it
+    "logs-in": Price(0.50, "GB", GUESS, assumed=True),
+    "logs-month": Price(0.03, "GB-month", GUESS, assumed=True),
+    "metric-month": Price(0.30, "metric", GUESS, assumed=True),
+    "trace": Price(5.00 / MILLION, "trace", GUESS, assumed=True),
+    # Jobs
+    "glue-dpu-hour": Price(0.44, "DPU-h", "third party, 2026-05"),
+    # Elsewhere
+    "eventbridge-event": Price(1.00 / MILLION, "64 KB of an event", "third party, 2026-03"),
+    "pubsub-tb": Price(40.0, "TB", "copies of Google's page, undated"),
+    "confluent-hour": Price(0.14, "eCKU-h", "Confluent's page, read 2026-09-05"),
+    "confluent-gb": Price(0.05, "GB", "Confluent's page, read 2026-09-05"),
+    "confluent-month": Price(0.08, "GB-month", "Confluent's page, read 2026-09-05"),
+    "msk-serverless-hour": Price(0.75, "cluster-h", "a note of 2022-10, old"),
+    "msk-serverless-partition-hour": Price(0.0015, "partition-h", "a note of 2022-10, old"),
+    "msk-serverless-in": Price(0.10, "GB", "a note of 2022-10, old"),
+    "msk-serverless-out": Price(0.05, "GB", "a note of 2022-10, old"),
+    "msk-serverless-month": Price(0.10, "GB-month", "a note of 2022-10, old"),
+    "msk-broker-hour": Price(0.204, "m7g.large-h", "AWS's agent toolkit, 2026-08"),
+    "msk-disk-month": Price(0.10, "GB-month", "AWS's agent toolkit, 2026-08"),
+}
+
+
+def priced(changes: Iterable[str], prices: Prices = PRICES) -> Prices:
+    """The table with other prices, given as `name=dollars`; they are nobody's assumption any more."""
+    changed = dict(prices)
+    for change in changes:
+        name, _, dollars = change.partition("=")
+        if name not in prices:
+            raise UnknownPrice(name)
+        changed[name] = replace(prices[name], dollars=float(dollars), source="as given", assumed=False)
+    return changed

@@ -1,0 +1,116 @@
+"""The bill: quantities times prices, by part."""
+
+from dataclasses import replace
+
+import pytest
+
+from nakadi.cost.bill import PARTS, Line, bill, by_part, total
+from nakadi.cost.elsewhere import elsewhere
+from nakadi.cost.flows import Flows
+from nakadi.cost.idle import idle
+from nakadi.cost.load import Assumed, Deployment, Load, Measured
+from nakadi.cost.prices import PRICES, SECONDS, priced
+
+MILLION_EVENTS_A_MONTH = 1e6 / SECONDS
+
+
+def flows(deployment: Deployment | None = None, **load: float) -> Flows:
+    return Flows(load=Load(**load), deployment=deployment or Deployment(), measured=Measured(), assumed=Assumed())
+
+
+def dollars(lines: list[Line], part: str, what: str) -> float:
+    [line] = [line for line in lines if (line.part, line.what) == (part, what)]
+    return line.dollars
+
+
+def test_a_million_requests_cost_what_they_cost():
+    """What can be reckoned by hand comes out so."""
+    lines = bill(flows(events_per_second=MILLION_EVENTS_A_MONTH, batch=1, event_bytes=1000, consumers=0), PRICES)
+    assert dollars(lines, "API Gateway", "publish requests") == pytest.approx(3.5)
+    assert dollars(lines, "Lambda", "publish, invocations") == pytest.approx(0.2)
+    assert dollars(lines, "Kinesis", "shards") == pytest.approx(10.95)
+    assert dollars(lines, "Kinesis", "put units") == pytest.approx(0.014)
+    # A lone event: head and segment in a transaction, progress; heads, topic and progress.
+    assert dollars(lines, "DynamoDB", "log index, written") == pytest.approx(5 * 0.625)
+    assert dollars(lines, "DynamoDB", "log index, read") == pytest.approx(3 * 0.125)
+
+
+def test_nothing_published_costs_what_stands_there():
+    """Without events there is no line for them; what is paid by the hour remains."""
+    lines = bill(flows(events_per_second=0, consumers=0, event_types=1), PRICES)
+    assert {line.part for line in lines} == {
+        *("Kinesis", "Fargate", "Load balancer and network", "CloudWatch", "Glue", "Lambda", "DynamoDB")
+    }
+    assert by_part(lines)["Lambda"] + by_part(lines)["DynamoDB"] < 0.1
+
+
+def test_batches_make_events_cheap():
+    """A publisher who sends ten events at once pays a fraction for each."""
+    alone, ten = (total(bill(flows(events_per_second=1000, batch=batch), PRICES)) for batch in (1, 10))
+    assert ten < alone / 3
+
+
+def test_the_parts_are_the_bill():
+    """Every line belongs to a part, and the parts add up."""
+    lines = bill(flows(), PRICES)
+    assert list(by_part(lines)) == list(PARTS)
+    assert sum(by_part(lines).values()) == pytest.approx(total(lines))
+
+
+def test_an_on_demand_stream_is_paid_by_what_goes_through():
+    """A stream without shards to pay for has its hours, and what comes in and goes out."""
+    lines = bill(flows(Deployment(stream_mode="on-demand")), PRICES)
+    assert dollars(lines, "Kinesis", "stream") == pytest.approx(29.2)
+    assert {line.what for line in lines if line.part == "Kinesis"} == {
+        *("stream", "in", "out, to the indexer and to each task")
+    }
+
+
+def test_idle_event_types_cost_next_to_nothing():
+    """An event type without events is a few documents and a glance now and then; a shard of its own is dear."""
+    event_type, stream, shard, on_demand = idle(flows(), PRICES)
+    assert event_type.dollars < 0.01
+    assert stream.dollars < 0.05
+    assert (shard.dollars, on_demand.dollars) == (pytest.approx(10.95), pytest.approx(29.2))
+
+
+def test_idle_event_types_are_what_more_of_them_cost():
+    """What is said of one event type is what the bill grows by when there are a thousand more."""
+    few, many = (
+        [
+            line
+            for line in bill(flows(events_per_second=0, consumers=0, event_types=count), PRICES)
+            if line.what.startswith("housekeeping")
+        ]
+        for count in (10, 1010)
+    )
+    documents = 5000 / (1 << 30) * 0.25
+    each = idle(flows(), PRICES)[0].dollars
+    assert (total(many) - total(few)) / 1000 + documents == pytest.approx(each)
+
+
+def test_others_are_reckoned_for_the_same_load():
+    """What can be reckoned by hand comes out so: a million events of 1 KB, read once."""
+    load = Load(events_per_second=MILLION_EVENTS_A_MONTH, event_bytes=1024, batch=10, retention_days=0)
+    offers = {offer.name: offer.dollars for offer in elsewhere(load, PRICES)}
+    assert offers["EventBridge"] == pytest.approx(1.0)
+    assert offers["Pub/Sub"] == pytest.approx(2 * 40 * 1e6 / (1 << 30))
+    assert offers["Confluent Basic"] == pytest.approx(2 * 0.05 * 1e6 / (1 << 20))
+    assert offers["MSK Serverless"] == pytest.approx(547.5 + 10.95 + 0.15 * 1e6 / (1 << 20))
+    assert offers["MSK, 3 m7g.large"] == pytest.approx(446.76)
+    large = {offer.name: offer.dollars for offer in elsewhere(replace(load, event_bytes=100_000), PRICES)}
+    assert large["EventBridge"] == pytest.approx(2.0)
+
+
+def test_small_requests_are_counted_as_larger_ones_where_that_is_so():
+    """Pub/Sub counts a thousand bytes for a request at least."""
+    small, larger = (
+        elsewhere(Load(event_bytes=size, batch=1, delivered_batch=1), PRICES)[1].dollars for size in (10, 1000)
+    )
+    assert small == larger
+
+
+def test_prices_can_be_others():
+    """Whoever has other prices gets another bill."""
+    usual, dear = (total(bill(flows(), prices)) for prices in (PRICES, priced(["api-request=1"])))
+    assert dear > 1000 * usual
