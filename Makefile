@@ -24,7 +24,7 @@ run: $(VENV)/.run
 	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
 
 test: $(VENV)/.test $(NODE)/.test
-	@$(BIN)/python -m pytest $(or $(ARGS),tests)
+	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 2 --dist loadgroup)
 
 check: $(VENV)/.test
 	@$(BIN)/ruff format --check .

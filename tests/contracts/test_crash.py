@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 KILLS = 22
 
 
-def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, capsys):
+def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, record_property):
     """Killed at random moments under load, the log keeps every acknowledged event, once, in order, without gaps."""
     url = f"sqlite:///{tmp_path}/nakadi.db"
     acknowledged: dict[int, list[str]] = defaultdict(list)
@@ -31,8 +31,7 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, capsy
 
     lost = sum(len(set(names) - set(found[partition])) for partition, names in acknowledged.items())
     total = sum(len(names) for names in acknowledged.values())
-    with capsys.disabled():
-        print(f"\nkilled {KILLS} times: acknowledged {total} found {total - lost} lost {lost}")
+    record_property("figures", f"killed {KILLS} times: acknowledged {total} found {total - lost} lost {lost}")
     assert lost == 0
     assert total > KILLS
     for names in found.values():

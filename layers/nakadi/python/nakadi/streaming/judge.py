@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from nakadi.access.permissions import Permissions
@@ -46,6 +47,7 @@ class Judge:
         self._event_types = event_types
         self._permissions = permissions
         self._features = features
+        self._looking = threading.Lock()
         self._owners_matter = True
         # Whether events that say of themselves that they belong elsewhere are not shown.
         self.misplaced_are_skipped = False
@@ -80,8 +82,9 @@ class Judge:
 
     def look_at_features(self) -> None:
         """Remember what is asked for every event, where there is no time to look."""
-        self._owners_matter = self._features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ)
-        self.misplaced_are_skipped = self._features.is_on(Feature.SKIP_MISPLACED_EVENTS)
+        with self._looking:  # one by one, or somebody who looked earlier might have the last word
+            self._owners_matter = self._features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ)
+            self.misplaced_are_skipped = self._features.is_on(Feature.SKIP_MISPLACED_EVENTS)
 
     def may_read(self, record: Record, subject: Subject) -> bool:
         """Whether a subject gets to see an event. Tombstones, and what is for one subscription, nobody does."""
