@@ -7,6 +7,7 @@ import pytest
 
 from nakadi.model.log_index import NOTHING_COUNTED, Counted, Head, Location, Mark, Part, Segment, Topic
 from nakadi.ports import LogIndex, UnknownTopic
+from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.engines import LOG_INDEXES, a_log_index
 
 FAR = 49_680_428_583_838_224_135_213_308_197_180_834_060_155_561_081_628_000_274
@@ -14,8 +15,8 @@ FAR = 49_680_428_583_838_224_135_213_308_197_180_834_060_155_561_081_628_000_274
 
 
 @pytest.fixture(params=LOG_INDEXES)
-def index(request):
-    with a_log_index(LOG_INDEXES[request.param]) as opened:
+def index(request, tmp_path):
+    with a_log_index(LOG_INDEXES[request.param], tmp_path) as opened:
         yield opened
 
 
@@ -26,6 +27,7 @@ def a_segment(first: int, count: int = 10, archived: str | None = "object") -> S
         since=first,
         until=first + count,
         archived=Location(archived, first, count) if archived else None,
+        events=count if first else None,
     )
 
 
@@ -40,7 +42,27 @@ def extended(index: LogIndex, topic: str, counts: list[int], partition: int = 0)
     return added
 
 
+class TestIdentity:
+    def test_is_its_own(self, index: LogIndex):
+        """An index has a name, always the same, and short enough for the name of an archive object."""
+        assert index.identity() == index.identity()
+        assert 8 <= len(index.identity()) <= 64
+
+    def test_is_shared_by_nobody(self):
+        """Another index has another name."""
+        assert MemoryLogIndex().identity() != MemoryLogIndex().identity()
+
+
 class TestTopics:
+    def test_are_listed(self, index: LogIndex):
+        """Every topic that was made and not deleted is listed."""
+        assert index.topics() == []
+        for topic in ("b", "a", "c"):
+            index.create_topic(topic, 2)
+        index.let_go("a", 1, 7)
+        index.delete_topic("c")
+        assert sorted(index.topics()) == ["a", "b"]
+
     def test_are_what_they_were_made(self, index: LogIndex):
         """A topic has the partitions it was made with; making it again changes nothing."""
         assert index.topic("t") is None
@@ -192,6 +214,38 @@ class TestSegments:
         found = index.topic("t")
         assert found is not None
         assert found.compacted == {1: 20}
+
+
+class TestReferences:
+    def test_are_the_objects_of_all_segments(self, index: LogIndex):
+        """Every object that holds a segment of a topic is referred to, once or often."""
+        assert list(index.referred_to()) == []
+        for topic in ("t", "other"):
+            index.create_topic(topic, 2)
+        for revision in range(3):
+            index.extend("t", 0, revision, Head(Counted(next=10)), a_segment(revision * 10, archived=f"t{revision}"))
+        index.extend("t", 0, 3, Head(Counted(next=40)), a_segment(30, archived=None))
+        index.extend("other", 1, 0, Head(Counted(next=10)), a_segment(0, archived="t2"))
+        index.extend("other", 0, 0, Head(Counted(next=10)), a_segment(0, archived="other"))
+        assert set(index.referred_to()) == {"t0", "t1", "t2", "other"}
+
+    def test_end_with_the_segment(self, index: LogIndex):
+        """What was replaced, let go or deleted with its topic is referred to no more."""
+        for topic in ("t", "other"):
+            index.create_topic(topic, 1)
+        for revision in range(3):
+            index.extend("t", 0, revision, Head(Counted(next=10)), a_segment(revision * 10, archived=f"t{revision}"))
+        index.extend("other", 0, 0, Head(Counted(next=10)), a_segment(0, archived="other"))
+        index.let_go("t", 0, 10)
+        index.replace("t", 0, [a_segment(10, 20, "new")], 30)
+        assert set(index.referred_to()) == {"new", "other"}
+        index.delete_topic("t")
+        assert set(index.referred_to()) == {"other"}
+
+    def test_of_a_topic_that_is_not_there_do_not_count(self, index: LogIndex):
+        """Whatever is added to a topic that somebody deletes at the same time keeps no object."""
+        index.extend("gone", 0, 0, Head(Counted(next=10)), a_segment(0, archived="orphan"))
+        assert list(index.referred_to()) == []
 
 
 class TestClaims:

@@ -24,17 +24,18 @@ EVENT_LOGS: Mapping[str, str] = {
     "kinesis": "kinesis:moto",
     "kinesis-local": "kinesis:local",
 }
-LOG_INDEXES: Mapping[str, str] = {"memory": "memory:", "dynamodb": DYNAMODB}
-COORDINATIONS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE}
+LOG_INDEXES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB}
+COORDINATIONS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB}
 
 
 @contextmanager
 def a_coordination(url: str, folder: Path) -> Iterator[Coordination]:
-    coordination = open_coordination(url.format(folder=folder), HandMovedClock())
-    try:
-        yield coordination
-    finally:
-        coordination.close()
+    with surroundings(url):
+        coordination = open_coordination(url.format(folder=folder), HandMovedClock())
+        try:
+            yield coordination
+        finally:
+            coordination.close()
 
 
 @contextmanager
@@ -128,9 +129,9 @@ def beside(url: str, folder: Path) -> Iterator[tuple[str, Beside]]:
 
 
 @contextmanager
-def a_log_index(url: str) -> Iterator[LogIndex]:
+def a_log_index(url: str, folder: Path) -> Iterator[LogIndex]:
     with surroundings(url):
-        index = open_log_index(url)
+        index = open_log_index(url.format(folder=folder))
         try:
             yield index
         finally:

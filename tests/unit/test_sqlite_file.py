@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nakadi.model.outcomes import Unavailable
-from nakadi.sqlite_file import MOST_IDLE, VERSION, BadDataFile, SqliteFile, path_in
+from nakadi.sqlite_file import MOST_IDLE, TABLES, VERSION, BadDataFile, SqliteFile, path_in
 
 
 @pytest.fixture
@@ -76,6 +76,28 @@ def test_an_empty_file_becomes_a_data_file(path):
     """An empty file, as a process leaves it that was killed at once, is taken for a new one."""
     path.touch()
     filled(path)
+
+
+def test_a_file_from_an_older_version_is_brought_up_to_date(path):
+    """What a file of the first version lacks is made when it is opened; what it holds stays, and it is done once."""
+    filled(path)
+    with sqlite3.connect(path) as connection:
+        before = connection.execute("SELECT * FROM topics").fetchall()
+        first = " ".join(TABLES)
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        for (name,) in names.fetchall():
+            if f"CREATE TABLE {name} " not in first:
+                connection.execute(f"DROP TABLE {name}")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with ThreadPoolExecutor(4) as threads:
+        files = [each.result(30) for each in [threads.submit(SqliteFile, path) for _ in range(4)]]
+    with files[0].lent() as connection:
+        assert connection.execute("SELECT * FROM topics").fetchall() == before
+        assert connection.execute("SELECT count(*) FROM log_index").fetchone() == (1,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    for file in files:
+        file.close()
 
 
 def test_a_file_from_a_newer_version_is_refused(path):

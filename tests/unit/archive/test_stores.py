@@ -1,9 +1,11 @@
 """Where archive objects are kept."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from botocore.session import Session
 
-from nakadi.archive.stores import MemoryStore, UnknownStore, archive_at, open_archive
+from nakadi.archive.stores import FolderStore, MemoryStore, UnknownStore, archive_at, open_archive
 from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveGone
@@ -31,6 +33,34 @@ def test_a_range_of_an_object_can_be_had(store):
     store.put("a/b/c.gz", b"0123456789")
     assert store.get(Location("a/b/c.gz", 0, 10)) == b"0123456789"
     assert store.get(Location("a/b/c.gz", 3, 4)) == b"3456"
+
+
+def test_what_is_kept_is_listed(store):
+    """Objects are found by the beginning of their keys, with their size, and not much older than they are."""
+    begun = datetime.now(UTC) - timedelta(seconds=5)
+    for key in ("log/a/1", "log/a/2", "log/b/1", "logs", "compacted/a/1"):
+        store.put(key, key.encode())
+    found = list(store.listed("log/a/"))
+    assert sorted((each.key, each.size) for each in found) == [("log/a/1", 7), ("log/a/2", 7)]
+    assert all(begun <= each.written_at <= datetime.now(UTC) + timedelta(seconds=5) for each in found)
+    assert sorted(each.key for each in store.listed("log/")) == ["log/a/1", "log/a/2", "log/b/1"]
+    assert list(store.listed("nothing/")) == []
+    store.remove(["log/a/1", "log/a/2"])
+    assert list(store.listed("log/a/")) == []
+
+
+def test_more_than_a_page_is_listed(store):
+    """However many objects there are, all are listed."""
+    for number in range(1005):
+        store.put(f"a/{number}", b"")
+    assert len({each.key for each in store.listed("a/")}) == 1005
+
+
+def test_a_shorter_object_is_not_out_of_reach(store):
+    """A range that begins behind the end of an object is empty: whoever reads it notices that something is missing."""
+    store.put("a", b"content")
+    assert store.get(Location("a", 100, 7)) == b""
+    assert store.get(Location("a", 5, 7)) == b"nt"
 
 
 def test_keeping_again_changes_nothing(store):
@@ -68,9 +98,34 @@ def test_a_folder_holds_no_half_objects(tmp_path):
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == ["a/b"]
 
 
+def test_folders_go_with_what_is_in_them(tmp_path):
+    """Nothing is left of folders in which no object is any more, but for the archive's own."""
+    store = open_archive(str(tmp_path / "archive"))
+    store.put("log/a/b/1", b"content")
+    store.put("log/c", b"content")
+    store.remove(["log/a/b/1"])
+    assert sorted(path.name for path in (tmp_path / "archive").rglob("*")) == ["c", "log"]
+    store.remove(["log/c"])
+    assert list((tmp_path / "archive").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_unavailable(tmp_path):
+    """A disk's refusal is nothing but an archive out of reach, and leaves nothing behind."""
+    (tmp_path / "archive").write_text("not a folder")
+    with pytest.raises(Unavailable):
+        open_archive(str(tmp_path / "archive")).put("a/b", b"content")
+    store = open_archive(str(tmp_path))
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with pytest.raises(Unavailable):
+        store.put("a/b", b"content")
+    assert [path.name for path in tmp_path.rglob("*")].count("b") == 1
+    assert len(list((tmp_path / "a").iterdir())) == 1
+
+
 def test_a_url_names_the_store():
     """No URL is no archive, and an unknown one is refused with those that are known."""
     assert archive_at("") is None
     assert isinstance(archive_at("memory:"), MemoryStore)
+    assert isinstance(archive_at("data/archive"), FolderStore)
     with pytest.raises(UnknownStore, match="memory, file, s3"):
         open_archive("ftp://here")

@@ -7,10 +7,10 @@ then nothing is known, and a caller may try again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
 from nakadi.model.cursor import Position
@@ -321,7 +321,9 @@ class Coordination(Protocol):
 
 
 class LogIndex(Protocol):
-    """Topics, and how far their partitions are counted, for a log that does not number events itself.
+    """Topics, how far their partitions are counted, and where the archive keeps their events.
+
+    It is for a log that does not number events itself, and for the cold half of one that does.
 
     * Every write is durable when it returns, and seen by every read that begins later, whichever process wrote it.
     * `extend` is one atomic step: of several who count on from the same head exactly one succeeds. So the segments of
@@ -329,11 +331,17 @@ class LogIndex(Protocol):
     * Low-water marks and a shard's progress only ever grow.
     """
 
+    def identity(self) -> str:
+        """A name that no other index has, the same for as long as this one is kept."""
+
     def create_topic(self, topic: str, partitions: int) -> None:
         """Make a topic. Doing it again changes nothing."""
 
     def topic(self, topic: str) -> Topic | None:
         """The topic; None when it was never made, or is deleted."""
+
+    def topics(self) -> Sequence[str]:
+        """All topics. Of those that are made or deleted meanwhile, some may be there."""
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         """See to it that it has this many partitions. Raises `UnknownTopic`."""
@@ -368,6 +376,11 @@ class LogIndex(Protocol):
     def note_compacted(self, topic: str, partition: int, before: int) -> None:
         """What is before this offset is to be read from the archive alone."""
 
+    def referred_to(self) -> Collection[str]:
+        """The keys of all archive objects that a segment of a topic lies in. Those that begin to be referred to
+        meanwhile may be missing.
+        """
+
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         """Be the only owner of a name for so long; an owner may claim again. False while it is somebody else's."""
 
@@ -384,8 +397,16 @@ class LogIndex(Protocol):
         """Give everything back."""
 
 
+class Kept(NamedTuple):
+    """An object of an archive store, and when it was put there."""
+
+    key: str
+    size: int
+    written_at: datetime
+
+
 class ArchiveStore(Protocol):
-    """Objects under keys. What `put` returned from is durable, and an object never changes."""
+    """Objects under keys. What `put` returned from is durable, whole or not there, and never changes."""
 
     def put(self, key: str, content: bytes) -> None:
         """Keep an object. Keeping it again changes nothing."""
@@ -395,6 +416,12 @@ class ArchiveStore(Protocol):
 
     def remove(self, keys: Sequence[str]) -> None:
         """Let objects go, also those that are not there."""
+
+    def listed(self, prefix: str) -> Iterator[Kept]:
+        """The objects whose keys begin so, in no order, also what is left of one that was never finished.
+
+        `prefix` ends with a slash. Of what is put meanwhile, some may be there.
+        """
 
     def close(self) -> None:
         """Give everything back."""

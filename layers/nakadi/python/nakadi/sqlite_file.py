@@ -18,7 +18,7 @@ from nakadi.model.outcomes import Unavailable
 
 SCHEME = "sqlite:///"
 APPLICATION_ID = 0x4E4B4449  # "NKDI"
-VERSION = 1
+VERSION = 3
 
 PATIENCE = 5.0
 """How many seconds a writer waits for its turn before it gives up."""
@@ -54,6 +54,41 @@ TABLES = (
         subscription TEXT NOT NULL, changed TEXT NOT NULL, number INTEGER NOT NULL,
         PRIMARY KEY (subscription, changed)) WITHOUT ROWID""",
     "CREATE INDEX coordination_news_by_number ON coordination_news (number)",
+)
+
+ADDED = {
+    # Where the cold half of the log is, and a name that no other index has.
+    2: (
+        "CREATE TABLE log_index (identity TEXT NOT NULL)",
+        "INSERT INTO log_index VALUES (lower(hex(randomblob(8))))",
+        "CREATE TABLE log_index_topics (topic TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE log_index_heads (
+            topic TEXT NOT NULL, partition INTEGER NOT NULL, revision INTEGER NOT NULL, body TEXT NOT NULL,
+            PRIMARY KEY (topic, partition)) WITHOUT ROWID""",
+        """CREATE TABLE log_index_segments (
+            topic TEXT NOT NULL, partition INTEGER NOT NULL, first INTEGER NOT NULL, body TEXT NOT NULL, archived TEXT,
+            PRIMARY KEY (topic, partition, first)) WITHOUT ROWID""",
+        """CREATE TABLE log_index_claims (
+            name TEXT PRIMARY KEY, owner TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID""",
+        """CREATE TABLE log_index_progress (
+            stream TEXT NOT NULL, shard TEXT NOT NULL, sequence TEXT NOT NULL,
+            PRIMARY KEY (stream, shard)) WITHOUT ROWID""",
+    ),
+    # What of a subscription nobody could process.
+    3: (
+        """CREATE TABLE parked (
+            subscription TEXT NOT NULL, event_type TEXT NOT NULL, partition TEXT NOT NULL, timeline INTEGER NOT NULL,
+            position INTEGER NOT NULL, key TEXT NOT NULL, fails INTEGER NOT NULL, stored_at INTEGER NOT NULL,
+            parked_at INTEGER NOT NULL, replay TEXT, owner_type TEXT, owner_value TEXT, value BLOB NOT NULL)""",
+        "CREATE UNIQUE INDEX parked_by_place ON parked (subscription, event_type, partition, timeline, position)",
+    ),
+}
+"""What a version has and the one before it had not."""
+
+MADE_OF = (
+    *("documents", "topics", "logs", "frames", "assignments", "offsets", "leases", "coordination_news"),
+    *("log_index", "log_index_topics", "log_index_heads", "log_index_segments"),
+    *("log_index_claims", "log_index_progress", "parked"),
 )
 
 SETTINGS = (
@@ -231,13 +266,12 @@ def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> Non
     _patiently(connection, "PRAGMA journal_mode = WAL", patience)
     begin(connection, patience)
     try:
-        if _look_inside(connection, path) == 0:
-            _make_tables(connection)
+        _bring_up_to_date(connection, _look_inside(connection, path))
         connection.execute("COMMIT")
     except BaseException:
         roll_back(connection)
         raise
-    for table in ("documents", "topics", "logs", "frames", "assignments", "offsets", "leases", "coordination_news"):
+    for table in MADE_OF:
         connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608  # the names above
     _see_that_nulls_survive(connection)
 
@@ -273,10 +307,17 @@ def _look_inside(connection: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def _make_tables(connection: sqlite3.Connection) -> None:
-    for table in TABLES:
-        connection.execute(table)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+def _bring_up_to_date(connection: sqlite3.Connection, version: int) -> None:
+    """Make the tables that the file does not have yet, and say so in it."""
+    if version == VERSION:
+        return
+    if version == 0:
+        for table in TABLES:
+            connection.execute(table)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    for number in range(max(version, 1) + 1, VERSION + 1):
+        for table in ADDED[number]:
+            connection.execute(table)
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 from uuid import uuid4
 
 from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveGone, ArchiveStore
+from nakadi.ports import ArchiveGone, ArchiveStore, Kept
 
 REMOVE_AT_ONCE = 1000
+
+UNFINISHED = ".unfinished"
 
 Answer = TypeVar("Answer")
 
@@ -25,9 +29,11 @@ class UnknownStore(Exception):
 
 
 def open_archive(url: str) -> ArchiveStore:
-    """The archive at this URL: `memory:`, `file:///folder` or `s3://bucket/prefix`."""
+    """The archive at this URL: `memory:`, `file:///folder` or just a folder, or `s3://bucket/prefix`."""
     scheme, colon, _ = url.partition(":")
-    if not colon or scheme not in STORES:
+    if not colon:
+        return FolderStore(Path(url))
+    if scheme not in STORES:
         raise UnknownStore(f"No archive is known for {url!r}; it begins with one of: {', '.join(STORES)}.")
     return STORES[scheme](url)
 
@@ -41,10 +47,12 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._objects: dict[str, bytes] = {}
+        self._times: dict[str, datetime] = {}
 
     def put(self, key: str, content: bytes) -> None:
         with self._lock:
             self._objects[key] = content
+            self._times[key] = datetime.now(UTC)
 
     def get(self, location: Location) -> bytes:
         content = self._objects.get(location.key)
@@ -56,6 +64,11 @@ class MemoryStore:
         with self._lock:
             for key in keys:
                 self._objects.pop(key, None)
+
+    def listed(self, prefix: str) -> Iterator[Kept]:
+        with self._lock:
+            found = [Kept(key, len(content), self._times[key]) for key, content in self._objects.items()]
+        yield from (each for each in found if each.key.startswith(prefix))
 
     def kept(self) -> Sequence[str]:
         return sorted(self._objects)
@@ -74,28 +87,81 @@ class FolderStore:
     def put(self, key: str, content: bytes) -> None:
         """Under another name first: nobody sees half an object, not even after a power cut."""
         path = self._folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.name}.{uuid4().hex}.unfinished")
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        with _explained():
+            _make_folder(path.parent)
+            unfinished = path.with_name(f"{uuid4().hex}{UNFINISHED}")
+            try:
+                with unfinished.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                unfinished.replace(path)
+            except OSError:
+                unfinished.unlink(missing_ok=True)
+                raise
+            _make_durable(path.parent)
 
     def get(self, location: Location) -> bytes:
-        try:
-            with (self._folder / location.key).open("rb") as file:
-                file.seek(location.start)
-                return file.read(location.length)
-        except FileNotFoundError as error:
-            raise ArchiveGone(location.key) from error
+        with _explained():
+            try:
+                with (self._folder / location.key).open("rb") as file:
+                    file.seek(location.start)
+                    return file.read(location.length)
+            except FileNotFoundError as error:
+                raise ArchiveGone(location.key) from error
 
     def remove(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            (self._folder / key).unlink(missing_ok=True)
+        with _explained():
+            for key in keys:
+                path = self._folder / key
+                path.unlink(missing_ok=True)
+                self._remove_empty(path.parent)
+
+    def listed(self, prefix: str) -> Iterator[Kept]:
+        for folder, _, names in os.walk(self._folder / prefix):
+            for name in names:
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    found = path.stat()
+                    written_at = datetime.fromtimestamp(found.st_mtime, UTC)
+                    yield Kept(path.relative_to(self._folder).as_posix(), found.st_size, written_at)
 
     def close(self) -> None:
         pass
+
+    def _remove_empty(self, folder: Path) -> None:
+        """Folders go with the last object in them. One that somebody just put something into stays."""
+        while folder != self._folder and self._folder in folder.parents:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """A disk that is full or gone is nothing but out of reach."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"The archive: {error}") from error
+
+
+def _make_folder(folder: Path) -> None:
+    """A folder is there for good once the one that it is in has been written."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _make_durable(folder.parent)
+
+
+def _make_durable(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 class S3Store:
@@ -114,14 +180,32 @@ class S3Store:
         )
 
     def get(self, location: Location) -> bytes:
+        from botocore.exceptions import ClientError  # noqa: PLC0415  # only who uses S3 has it
+
         last = location.start + location.length - 1
         asked = {"Bucket": self._bucket, "Key": self._prefix + location.key, "Range": f"bytes={location.start}-{last}"}
 
         def fetch() -> bytes:
             # What is read here fails here: a connection can break in the middle of a body.
-            return bytes(self._client.get_object(**asked)["Body"].read())
+            try:
+                return bytes(self._client.get_object(**asked)["Body"].read())
+            except ClientError as error:
+                if _code(error) == "InvalidRange":
+                    return b""  # the object is shorter than it was
+                raise
 
         return self._asked(fetch, location.key)
+
+    def listed(self, prefix: str) -> Iterator[Kept]:
+        token: dict[str, str] = {}
+        while True:
+            asked = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, **token}
+            page = self._asked(partial(self._client.list_objects_v2, **asked))
+            for each in page.get("Contents", ()):
+                yield Kept(each["Key"].removeprefix(self._prefix), each["Size"], each["LastModified"])
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
 
     def remove(self, keys: Sequence[str]) -> None:
         for start in range(0, len(keys), REMOVE_AT_ONCE):
@@ -138,11 +222,15 @@ class S3Store:
         try:
             return call()
         except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in {"NoSuchKey", "404"}:
+            if _code(error) in {"NoSuchKey", "404"}:
                 raise ArchiveGone(key) from error
             raise Unavailable(f"S3: {error}") from error
         except BotoCoreError as error:
             raise Unavailable(f"S3: {error}") from error
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code"))
 
 
 def _memory(_url: str) -> ArchiveStore:
@@ -150,7 +238,7 @@ def _memory(_url: str) -> ArchiveStore:
 
 
 def _folder(url: str) -> ArchiveStore:
-    return FolderStore(Path(urlsplit(url).path))
+    return FolderStore(Path(unquote(urlsplit(url).path)))
 
 
 def _s3(url: str) -> ArchiveStore:

@@ -53,6 +53,7 @@ class Segment:
     """Neighbouring events: `count` places from `before.next` on, stored between `since` and `until`.
 
     Counting on from `before` through the stream finds them; so does a look at `archived`, when there is one.
+    `events` is how many of them are still there, where whoever wrote them down has counted.
     """
 
     before: Counted
@@ -60,6 +61,7 @@ class Segment:
     since: int
     until: int
     archived: Location | None = None
+    events: int | None = None
 
     @property
     def first(self) -> int:

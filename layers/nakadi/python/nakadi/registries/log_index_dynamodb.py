@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from uuid import uuid4
@@ -18,24 +18,29 @@ from nakadi.dynamodb.tables import LOG_INDEX
 from nakadi.model.log_index import Head, Location, Segment, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import UnknownTopic
-from nakadi.registries.log_index_items import (
-    LogIndexItem,
+from nakadi.registries.log_index_bodies import (
     counted_body,
     counted_in,
-    head_item,
     segment_body,
     segment_in,
-    segment_item,
-    segments_place,
     sequence_body,
-    stream_place,
     topic_body,
     topic_in,
+)
+from nakadi.registries.log_index_items import (
+    SEGMENTS,
+    LogIndexItem,
+    head_item,
+    segment_item,
+    segments_place,
+    stream_place,
+    topic_of_segments,
     topic_place,
 )
 
 TOPIC = "topic"
 CLAIM = "claim"
+IDENTITY = "identity"
 
 # One attempt more than there can be others who write to a topic at the same moment and are not housekeeping.
 CHANGES_TRIED = 20
@@ -51,6 +56,12 @@ class DynamoDbLogIndex:
         self._connection = self._items._get_connection().connection  # noqa: SLF001  # see above
         self._client = self._connection.client
 
+    def identity(self) -> str:
+        self._written(self._items(IDENTITY, IDENTITY, body=uuid4().hex[:16]), LogIndexItem.place.does_not_exist())
+        found = self._found(IDENTITY, IDENTITY)
+        assert found is not None
+        return str(found.body)
+
     # Topics
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -60,6 +71,10 @@ class DynamoDbLogIndex:
     def topic(self, topic: str) -> Topic | None:
         found = self._found(topic_place(topic), TOPIC)
         return None if found is None else topic_in(found.body)
+
+    def topics(self) -> Sequence[str]:
+        places = [each.place for each in self._scanned(LogIndexItem.item == TOPIC)]
+        return sorted(place.removeprefix(topic_place("")) for place in places)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         self._change(topic, lambda known: replace(known, partitions=max(known.partitions, partitions)))
@@ -138,6 +153,15 @@ class DynamoDbLogIndex:
         for segment in reversed(segments):
             self._written(self._segment(topic, partition, segment), None)
         self._removed(place, sorted(old - {segment_item(segment.first) for segment in segments}))
+
+    def referred_to(self) -> Collection[str]:
+        topics = set(self.topics())
+        found: set[str] = set()
+        for each in self._scanned(LogIndexItem.place.startswith(SEGMENTS)):
+            archived = segment_in(each.body).archived
+            if archived is not None and topic_of_segments(each.place) in topics:
+                found.add(archived.key)
+        return found
 
     # Claims and progress
 
@@ -221,6 +245,11 @@ class DynamoDbLogIndex:
             scan_index_forward=not last_first,
             limit=limit,
         )
+        while (item := self._attempts.at(lambda _: next(results, None))) is not None:
+            yield item
+
+    def _scanned(self, condition: Condition) -> Iterator[LogIndexItem]:
+        results = self._items.scan(filter_condition=condition, consistent_read=True)
         while (item := self._attempts.at(lambda _: next(results, None))) is not None:
             yield item
 

@@ -1,18 +1,13 @@
-"""What a log index keeps, as items of a table. Sequence numbers have more digits than DynamoDB's numbers."""
+"""The items of a log index in DynamoDB, and what they are called."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import orjson
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
 from nakadi.dynamodb.tables import LOG_INDEX
-from nakadi.model.log_index import Counted, Location, Mark, Part, Segment, Topic
 
-MOST_DIGITS = 129
+SEGMENTS = "segments#"
 
 
 class LogIndexItem(Model):
@@ -37,7 +32,11 @@ def head_item(partition: int) -> str:
 
 
 def segments_place(topic: str, partition: int) -> str:
-    return f"segments#{topic}/{partition}"
+    return f"{SEGMENTS}{topic}/{partition}"
+
+
+def topic_of_segments(place: str) -> str:
+    return place.removeprefix(SEGMENTS).rpartition("/")[0]
 
 
 def segment_item(first: int) -> str:
@@ -46,96 +45,3 @@ def segment_item(first: int) -> str:
 
 def stream_place(stream: str) -> str:
     return f"stream#{stream}"
-
-
-def sequence_body(sequence: int) -> str:
-    """As long as every other, so that the greater number is the greater text."""
-    return f"{sequence:0{MOST_DIGITS}d}"
-
-
-def topic_body(topic: Topic) -> str:
-    return _text(
-        {
-            "partitions": topic.partitions,
-            "sealed": topic.sealed,
-            "oldest": {str(partition): offset for partition, offset in topic.oldest.items()},
-            "compacted": {str(partition): offset for partition, offset in topic.compacted.items()},
-        }
-    )
-
-
-def topic_in(body: str) -> Topic:
-    found = orjson.loads(body)
-    return Topic(
-        partitions=found["partitions"],
-        sealed=found["sealed"],
-        oldest={int(partition): offset for partition, offset in found["oldest"].items()},
-        compacted={int(partition): offset for partition, offset in found["compacted"].items()},
-    )
-
-
-def counted_body(counted: Counted) -> str:
-    return _text(_counted_document(counted))
-
-
-def counted_in(body: str) -> Counted:
-    return _counted(orjson.loads(body))
-
-
-def segment_body(segment: Segment) -> str:
-    return _text(
-        {
-            "before": _counted_document(segment.before),
-            "count": segment.count,
-            "since": segment.since,
-            "until": segment.until,
-            "archived": list(segment.archived) if segment.archived else None,
-        }
-    )
-
-
-def segment_in(body: str) -> Segment:
-    found = orjson.loads(body)
-    return Segment(
-        before=_counted(found["before"]),
-        count=found["count"],
-        since=found["since"],
-        until=found["until"],
-        archived=Location(*found["archived"]) if found["archived"] else None,
-    )
-
-
-def _counted_document(counted: Counted) -> Mapping[str, Any]:
-    return {
-        "mark": _mark_document(counted.mark),
-        "next": counted.next,
-        "latest": counted.latest,
-        "sealed_at": _mark_document(counted.sealed_at),
-        "parts": [[part.append.hex(), part.number, _mark_document(part.mark), part.arrived] for part in counted.parts],
-    }
-
-
-def _counted(found: Mapping[str, Any]) -> Counted:
-    parts = [
-        Part(bytes.fromhex(append), number, Mark(mark[0], int(mark[1])), arrived)
-        for append, number, mark, arrived in found["parts"]
-    ]
-    return Counted(
-        mark=_mark(found["mark"]),
-        next=found["next"],
-        latest=found["latest"],
-        sealed_at=_mark(found["sealed_at"]),
-        parts=tuple(parts),
-    )
-
-
-def _mark_document(mark: Mark | None) -> list[str] | None:
-    return None if mark is None else [mark.shard, str(mark.sequence)]
-
-
-def _mark(found: list[str] | None) -> Mark | None:
-    return None if found is None else Mark(found[0], int(found[1]))
-
-
-def _text(document: Any) -> str:
-    return orjson.dumps(document).decode()

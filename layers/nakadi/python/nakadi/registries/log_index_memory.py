@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
 from nakadi.model.log_index import Head, Location, Segment, Topic
 from nakadi.ports import UnknownTopic
@@ -27,6 +28,10 @@ class MemoryLogIndex:
         self._partitions: dict[Place, _Partition] = {}
         self._progress: dict[tuple[str, str], int] = {}
         self._claims: dict[str, tuple[str, float]] = {}
+        self._identity = uuid4().hex[:16]
+
+    def identity(self) -> str:
+        return self._identity
 
     def create_topic(self, topic: str, partitions: int) -> None:
         with self._lock:
@@ -34,6 +39,10 @@ class MemoryLogIndex:
 
     def topic(self, topic: str) -> Topic | None:
         return self._topics.get(topic)
+
+    def topics(self) -> Sequence[str]:
+        with self._lock:
+            return sorted(self._topics)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         with self._lock:
@@ -97,6 +106,16 @@ class MemoryLogIndex:
             known = self._known(topic)
             grown = max(before, known.compacted.get(partition, 0))
             self._topics[topic] = replace(known, compacted={**known.compacted, partition: grown})
+
+    def referred_to(self) -> Collection[str]:
+        with self._lock:
+            there = [
+                segment
+                for (topic, _), each in self._partitions.items()
+                if topic in self._topics
+                for segment in each.segments
+            ]
+        return {segment.archived.key for segment in there if segment.archived}
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.monotonic()

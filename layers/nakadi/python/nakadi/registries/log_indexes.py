@@ -14,6 +14,13 @@ def _memory(_url: str) -> LogIndex:
     return MemoryLogIndex()
 
 
+def _sqlite(url: str) -> LogIndex:
+    from nakadi.registries.log_index_sqlite import SqliteLogIndex  # noqa: PLC0415  # imported when it is asked for
+    from nakadi.sqlite_file import path_in  # noqa: PLC0415  # as above
+
+    return SqliteLogIndex(path_in(url))
+
+
 def _dynamodb(url: str) -> LogIndex:
     from nakadi.dynamodb.opening import NoTables, address_in  # noqa: PLC0415  # imported when it is asked for
     from nakadi.registries.log_index_dynamodb import DynamoDbLogIndex  # noqa: PLC0415  # as above
@@ -24,11 +31,11 @@ def _dynamodb(url: str) -> LogIndex:
         raise UnknownEngine(str(error)) from error
 
 
-ENGINES: Mapping[str, Callable[[str], LogIndex]] = {"memory": _memory, "dynamodb": _dynamodb}
+ENGINES: Mapping[str, Callable[[str], LogIndex]] = {"memory": _memory, "sqlite": _sqlite, "dynamodb": _dynamodb}
 
 
 def open_log_index(url: str) -> LogIndex:
-    """The log index at this URL: `memory:` or `dynamodb://table-prefix?region=…&endpoint=…`."""
+    """The log index at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in ENGINES:
         raise UnknownEngine(f"No log index is known for {url!r}; it begins with one of: {', '.join(ENGINES)}.")
