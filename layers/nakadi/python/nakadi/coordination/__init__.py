@@ -24,11 +24,25 @@ def _sqlite(url: str, _clock: Clock) -> Coordination:
     return SqliteCoordination(path_in(url))
 
 
-ENGINES: Mapping[str, Callable[[str, Clock], Coordination]] = {"memory": _memory, "sqlite": _sqlite}
+def _dynamodb(url: str, _clock: Clock) -> Coordination:
+    from nakadi.coordination.dynamodb import DynamoDbCoordination  # noqa: PLC0415  # an engine is imported when asked for
+    from nakadi.dynamodb.opening import NoTables, address_in  # noqa: PLC0415  # as above
+
+    try:
+        return DynamoDbCoordination(address_in(url))
+    except NoTables as error:
+        raise UnknownEngine(str(error)) from error
+
+
+ENGINES: Mapping[str, Callable[[str, Clock], Coordination]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "dynamodb": _dynamodb,
+}
 
 
 def open_coordination(url: str, clock: Clock) -> Coordination:
-    """The coordination at this URL: `memory:` or `sqlite:///path`."""
+    """The coordination at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in ENGINES:
         raise UnknownEngine(f"No coordination is known for {url!r}; it begins with one of: {', '.join(ENGINES)}.")

@@ -43,3 +43,14 @@ class Listeners:
                 self._of[subscription] = rest
             else:
                 self._of.pop(subscription, None)
+
+
+def once(end: Callable[[], None]) -> Callable[[], None]:
+    ended: list[bool] = []
+
+    def end_once() -> None:
+        if not ended:
+            ended.append(True)
+            end()
+
+    return end_once

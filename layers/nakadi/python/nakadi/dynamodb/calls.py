@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, HTTPClientError
@@ -46,8 +46,11 @@ Answer = TypeVar("Answer")
 
 
 class Attempts:
-    def __init__(self, pause: Callable[[float], None] = time.sleep) -> None:
+    """One after each of the `pauses`, and one before."""
+
+    def __init__(self, pause: Callable[[float], None] = time.sleep, pauses: Sequence[float] = PAUSES) -> None:
         self._pause = pause
+        self._pauses = pauses
 
     def at(self, call: Callable[[bool], Answer]) -> Answer:
         """Call until there is an answer. The call is told whether an attempt before it may have had its effect.
@@ -55,7 +58,7 @@ class Attempts:
         Raises `Unavailable` when attempts are used up, or when another one would end the same.
         """
         in_doubt = False
-        for seconds in (*PAUSES, None):
+        for seconds in (*self._pauses, None):
             try:
                 return call(in_doubt)
             except FAILURES as error:

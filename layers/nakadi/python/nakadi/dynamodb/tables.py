@@ -37,4 +37,6 @@ DOCUMENTS = Table(suffix="documents", partition_key=("kind", "S"), sort_key=("ke
 
 LOG_INDEX = Table(suffix="log-index", partition_key=("place", "S"), sort_key=("item", "S"))
 
-TABLES = (DOCUMENTS, LOG_INDEX)
+COORDINATION = Table(suffix="coordination", partition_key=("place", "S"), sort_key=("item", "S"), expires="expires")
+
+TABLES = (DOCUMENTS, LOG_INDEX, COORDINATION)
