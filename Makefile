@@ -5,11 +5,12 @@ VENV   ?= .venv
 PORT   ?= 8080
 DATA   ?= data
 NODE   := .cache/node
+STAGE  ?= dev
 
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:.
 
-.PHONY: help run test simulate check format bench lock clean
+.PHONY: help run test simulate check format bench lock synth diff bootstrap deploy destroy destroy-data clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
@@ -18,6 +19,8 @@ help:
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
 	@echo 'make format                        put the formatting right'
 	@echo 'make bench                         measure everything, and draw it (a quarter of an hour)'
+	@echo 'make synth [STAGE=dev] [CONTEXT=]  write the templates for AWS into cdk.out'
+	@echo 'make deploy [STAGE=dev] [CONTEXT=] deploy to AWS, as docs/deploy.md explains'
 	@echo 'make lock                          compile requirements/*.in anew'
 
 run: $(VENV)/.run
@@ -58,6 +61,32 @@ lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK:--universal=--python-platform aarch64-manylinux_2_28) -c requirements/test.txt \
 		services/streaming/requirements.in -o services/streaming/requirements.txt
 
+CDK      := .cache/cdk
+IN_STAGE  = -c stage=$(STAGE) $(CONTEXT)
+CDK_RUN   = @PATH="$(abspath $(CDK))/bin:$$PATH" CDK_DISABLE_CLI_TELEMETRY=true \
+            node $(CDK)/node_modules/aws-cdk/bin/cdk
+
+# Without an account, and without Docker. CONTEXT is for example '-c shards=4 -c alarm_email=me@example.org'.
+synth: $(VENV)/.test $(CDK)/.cli $(CDK)/.layer
+	$(CDK_RUN) synth --quiet $(IN_STAGE)
+
+# These are for somebody who has an account; docs/deploy.md goes through them one after the other.
+bootstrap: $(VENV)/.test $(CDK)/.cli $(CDK)/.layer
+	$(CDK_RUN) bootstrap $(IN_STAGE)
+
+diff: $(VENV)/.test $(CDK)/.cli $(CDK)/.layer
+	$(CDK_RUN) diff $(IN_STAGE)
+
+deploy: $(VENV)/.test $(CDK)/.cli $(CDK)/.layer
+	$(CDK_RUN) deploy --all $(IN_STAGE)
+
+destroy: $(VENV)/.test $(CDK)/.cli
+	$(CDK_RUN) destroy --exclusively nakadi-$(STAGE)-analytics nakadi-$(STAGE) $(IN_STAGE)
+
+# What people stored goes too: only after a deployment with '-c keep_data=false'.
+destroy-data: $(VENV)/.test $(CDK)/.cli
+	$(CDK_RUN) destroy --exclusively nakadi-$(STAGE)-tables nakadi-$(STAGE)-data $(IN_STAGE) -c keep_data=false
+
 LOCK := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
         --custom-compile-command 'make lock'
 LOCK_LAYER := --python-version 3.13 --python-platform aarch64-manylinux_2_28 --only-binary :all: \
@@ -85,4 +114,15 @@ $(VENV)/.test: requirements/test.txt $(VENV)/.run
 # A local Kinesis, for the event log's tests.
 $(NODE)/.test: tests/support/node/package-lock.json tests/support/node/setup.sh | $(VENV)/.venv
 	@tests/support/node/setup.sh $(BIN)/python $(NODE)
+	@touch $@
+
+# The CDK's command line, and node for it.
+$(CDK)/.cli: infra/cli/package-lock.json infra/cli/setup.sh | $(VENV)/.venv
+	@infra/cli/setup.sh $(BIN)/python $(CDK)
+	@touch $@
+
+# What Lambda functions find beside them: wheels for another machine than this one.
+$(CDK)/.layer: layers/dependencies/requirements.txt scripts/build-layers | $(VENV)/.venv
+	@mkdir -p $(CDK)
+	@$(BIN)/python scripts/build-layers
 	@touch $@

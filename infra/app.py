@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import aws_cdk as cdk
 
-from infra.context import Context
-from infra.data import archive_name
-from infra.review import review
-from infra.stack import DataStack, ServingStack
+from infra import analytics
+from infra.context import BadContext, Context
+from infra.review import ANALYTICS, DATA, SERVING, Reviewed, review
+from infra.stack import AnalyticsStack, DataStack, ServingStack
 
 # What new applications are made with, where it matters to ours.
 FLAGS = {
@@ -17,6 +19,8 @@ FLAGS = {
     "@aws-cdk/aws-apigateway:disableCloudWatchRole": True,
     "@aws-cdk/aws-ecs:arnFormatIncludesClusterName": True,
     "@aws-cdk/aws-ecs:removeDefaultDeploymentAlarm": True,
+    # The data cannot be taken away while something uses it.
+    "@aws-cdk/core:defaultCrossStackReferences": "strong",
     "@aws-cdk/core:target-partitions": ["aws"],
     "@aws-cdk/aws-lambda:recognizeVersionProps": True,
     "@aws-cdk/aws-lambda:recognizeLayerVersion": True,
@@ -29,14 +33,29 @@ def application(**options: Any) -> cdk.App:
     """Every stack, reviewed when it is synthesized."""
     app = cdk.App(post_cli_context=FLAGS, analytics_reporting=False, **options)
     context = Context.of(app.node)
-    data = DataStack(app, f"{context.prefix}-data", context=context)
-    serving = ServingStack(app, context.prefix, context=context, data=data.data)
+    review(app, context.prefix, _stacks(app, context))
     cdk.Tags.of(app).add("application", "nakadi")
     cdk.Tags.of(app).add("stage", context.stage)
-    archive = archive_name(context.prefix, "<AWS::AccountId>", "<AWS::Region>")
-    review(app, data, serving, archive=f"arn:<AWS::Partition>:s3:::{archive}")
     return app
 
 
+def _stacks(app: cdk.App, context: Context) -> Iterator[Reviewed]:
+    data = DataStack(app, f"{context.prefix}-data", context=context)
+    yield Reviewed(stack=data, exceptions=DATA)
+    serving = ServingStack(app, context.prefix, context=context, data=data.data)
+    yield Reviewed(stack=serving, exceptions=SERVING)
+    if context.analytics and (analytics.SCRIPTS / "retention.py").exists():
+        alarms = serving.observability.topic
+        stack = AnalyticsStack(app, f"{context.prefix}-analytics", context=context, data=data.data, alarms=alarms)
+        yield Reviewed(stack=stack, exceptions=ANALYTICS)
+
+
+def main() -> None:
+    try:
+        application().synth()
+    except BadContext as reason:
+        sys.exit(f"This cannot be deployed. {reason}")
+
+
 if __name__ == "__main__":
-    application().synth()
+    main()

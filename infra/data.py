@@ -1,8 +1,8 @@
-"""What is kept: documents and the log index in DynamoDB, events in Kinesis, and their archive in S3."""
+"""What is kept: documents and the log index in DynamoDB, events in Kinesis, their archive and its tables in S3."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aws_cdk import Aws, Duration, RemovalPolicy
 from aws_cdk import aws_dynamodb as dynamodb
@@ -35,6 +35,7 @@ class Data(Construct):
         self.tables: Mapping[str, dynamodb.Table] = {each.suffix: self._table(each) for each in TABLES}
         self.stream = self._stream(on_demand=on_demand, shards=shards, retention=stream_retention)
         self.archive = self._archive()
+        self.analysed = self._analysed()
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -49,16 +50,32 @@ class Data(Construct):
         }
 
     @property
-    def _removal(self) -> RemovalPolicy:
-        return RemovalPolicy.RETAIN if self._keep else RemovalPolicy.DESTROY
+    def _archive_name(self) -> str:
+        return bucket_name(self.prefix, "archive", Aws.ACCOUNT_ID, Aws.REGION)
 
     @property
-    def _archive_name(self) -> str:
-        return archive_name(self.prefix, Aws.ACCOUNT_ID, Aws.REGION)
+    def archive_arn(self) -> str:
+        return f"arn:{Aws.PARTITION}:s3:::{self._archive_name}"
 
     @property
     def archive_objects(self) -> str:
-        return f"arn:{Aws.PARTITION}:s3:::{self._archive_name}/*"
+        return f"{self.archive_arn}/*"
+
+    @property
+    def _tables_name(self) -> str:
+        return bucket_name(self.prefix, "tables", Aws.ACCOUNT_ID, Aws.REGION)
+
+    @property
+    def tables_arn(self) -> str:
+        return f"arn:{Aws.PARTITION}:s3:::{self._tables_name}"
+
+    @property
+    def tables_url(self) -> str:
+        return f"s3://{self._tables_name}"
+
+    @property
+    def _removal(self) -> RemovalPolicy:
+        return RemovalPolicy.RETAIN if self._keep else RemovalPolicy.DESTROY
 
     def _table(self, table: Table) -> dynamodb.Table:
         return dynamodb.Table(
@@ -92,10 +109,18 @@ class Data(Construct):
 
     def _archive(self) -> s3.Bucket:
         """Objects are never changed, and go when the events in them have gone: no rule here may let them go before."""
+        older = s3.Transition(storage_class=s3.StorageClass.INTELLIGENT_TIERING, transition_after=Duration.days(30))
+        return self._bucket("Archive", self._archive_name, transitions=[older])
+
+    def _analysed(self) -> s3.Bucket:
+        """Tables for queries, whose own catalog says which of its files are still needed."""
+        return self._bucket("Tables", self._tables_name)
+
+    def _bucket(self, name: str, bucket_name: str, transitions: Sequence[s3.Transition] = ()) -> s3.Bucket:
         return s3.Bucket(
             self,
-            "Archive",
-            bucket_name=self._archive_name,
+            name,
+            bucket_name=bucket_name,
             encryption=s3.BucketEncryption.S3_MANAGED,
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
@@ -104,21 +129,17 @@ class Data(Construct):
             removal_policy=self._removal,
             lifecycle_rules=[
                 s3.LifecycleRule(
-                    id="older-is-asked-for-less",
+                    id="what-was-begun-and-what-is-old",
                     abort_incomplete_multipart_upload_after=Duration.days(1),
-                    transitions=[
-                        s3.Transition(
-                            storage_class=s3.StorageClass.INTELLIGENT_TIERING, transition_after=Duration.days(30)
-                        )
-                    ],
+                    transitions=list(transitions),
                 )
             ],
         )
 
 
-def archive_name(prefix: str, account: str, region: str) -> str:
+def bucket_name(prefix: str, purpose: str, account: str, region: str) -> str:
     """Names of buckets are the whole world's."""
-    return f"{prefix}-archive-{account}-{region}"
+    return f"{prefix}-{purpose}-{account}-{region}"
 
 
 def _attribute(key: tuple[str, str]) -> dynamodb.Attribute:

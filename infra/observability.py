@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from aws_cdk import Duration
+from aws_cdk import Aws, Duration
 from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
@@ -18,9 +19,12 @@ from infra.data import Data
 from infra.streaming import Streaming
 
 MINUTE = Duration.minutes(1)
+NAMESPACE = "Nakadi"
 
 
 class Observability(Construct):
+    """docs/operations.md says of every alarm what it means and what to do."""
+
     def __init__(
         self,
         scope: Construct,
@@ -34,19 +38,18 @@ class Observability(Construct):
         alarm_email: str = "",
     ) -> None:
         super().__init__(scope, name)
+        self._data = data
         self._functions = functions
         self._streaming = streaming
         self._stream = data.stream
         self._api = api
         self._set_aside = set_aside
-        self._topic = sns.Topic(self, "Alarms", enforce_ssl=True)
-        if alarm_email:
-            self._topic.add_subscription(subscriptions.EmailSubscription(alarm_email))
-        self.alarms = list(self._alarms())
-        self._dashboard(data.prefix)
+        self.topic = _topic(self, alarm_email)
+        self.alarms = [*self._of_events(), *self._of_the_api(), *self._of_streams()]
+        self._dashboard()
 
-    def _alarms(self) -> Iterable[cloudwatch.Alarm]:
-        indexer, authorizer = self._functions["log_indexer"], self._functions["authorizer"]
+    def _of_events(self) -> Iterator[cloudwatch.Alarm]:
+        indexer = self._functions["log_indexer"]
         yield self._alarm(
             "IndexerIsLate",
             indexer.metric("IteratorAge", statistic="Maximum", period=MINUTE),
@@ -88,8 +91,25 @@ class Observability(Construct):
             periods=10,
         )
         yield self._alarm(
+            "TablesAreThrottled",
+            self._sum("Throttled requests", self._throttle_events()),
+            10,
+            "Tables are asked for more than they give",
+            periods=5,
+        )
+        yield self._alarm(
+            "HousekeepingFails",
+            self._functions["housekeeping"].metric_errors(period=Duration.minutes(5)),
+            1,
+            "Retention and compaction do not happen",
+            periods=3,
+        )
+
+    def _of_the_api(self) -> Iterator[cloudwatch.Alarm]:
+        throttles = [each.metric_throttles(period=MINUTE) for each in self._functions.values()]
+        yield self._alarm(
             "FunctionsAreThrottled",
-            self._sum_of("Throttles"),
+            self._sum("Throttled invocations", throttles),
             1,
             "Functions reach the limit of the account",
             periods=3,
@@ -110,33 +130,40 @@ class Observability(Construct):
         )
         yield self._alarm(
             "AuthorizerIsThrottled",
-            authorizer.metric_throttles(period=MINUTE),
+            self._functions["authorizer"].metric_throttles(period=MINUTE),
             1,
             "Tokens cannot be checked: the function is throttled",
         )
-        yield self._alarm(
-            "HousekeepingFails",
-            self._functions["housekeeping"].metric_errors(period=Duration.minutes(5)),
-            1,
-            "Retention and compaction do not happen",
-            periods=3,
-        )
+
+    def _of_streams(self) -> Iterator[cloudwatch.Alarm]:
         yield self._alarm(
             "NoStreamingTask",
-            cloudwatch.Metric(
-                namespace="AWS/ApplicationELB",
-                metric_name="HealthyHostCount",
-                dimensions_map={
-                    "LoadBalancer": self._streaming.load_balancer.load_balancer_full_name,
-                    "TargetGroup": self._streaming.target_group.target_group_full_name,
-                },
-                statistic="Minimum",
-                period=MINUTE,
-            ),
+            self._of_target_group("HealthyHostCount", "Minimum"),
             1,
             "No task serves streams",
             periods=3,
             below=True,
+        )
+        yield self._alarm(
+            "StreamingFails",
+            self._of_target_group("HTTPCode_Target_5XX_Count", "Sum"),
+            5,
+            "Streams are answered by 5xx",
+            periods=3,
+        )
+        yield self._alarm(
+            "StreamingIsFull",
+            self._streaming.service.metric_memory_utilization(statistic="Maximum", period=MINUTE),
+            85,
+            "A task has little memory left",
+            periods=5,
+        )
+        yield self._alarm(
+            "SubscriptionsAreStalled",
+            _told("StalledSubscriptions", self._streaming.metrics_name, statistic="Maximum"),
+            1,
+            "Subscriptions have events to process, and nothing is committed",
+            periods=10,
         )
 
     def _alarm(
@@ -150,9 +177,11 @@ class Observability(Construct):
         below: bool = False,
     ) -> cloudwatch.Alarm:
         comparison = cloudwatch.ComparisonOperator
+        missing = cloudwatch.TreatMissingData
         alarm = cloudwatch.Alarm(
             self,
             name,
+            alarm_name=f"{self._data.prefix}-{name}",
             metric=metric,
             threshold=threshold,
             evaluation_periods=periods,
@@ -160,26 +189,38 @@ class Observability(Construct):
             comparison_operator=comparison.LESS_THAN_THRESHOLD
             if below
             else comparison.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
-            treat_missing_data=cloudwatch.TreatMissingData.BREACHING
-            if below
-            else cloudwatch.TreatMissingData.NOT_BREACHING,
+            treat_missing_data=missing.BREACHING if below else missing.NOT_BREACHING,
         )
-        action = actions.SnsAction(self._topic)
+        action = actions.SnsAction(self.topic)
         alarm.add_alarm_action(action)
         alarm.add_ok_action(action)
         return alarm
 
-    def _sum_of(self, metric: str) -> cloudwatch.MathExpression:
-        each = {
-            f"m{number}": function.metric(metric, statistic="Sum", period=MINUTE)
-            for number, function in enumerate(self._functions.values())
-        }
+    def _throttle_events(self) -> Iterator[cloudwatch.IMetric]:
+        for table in self._data.tables.values():
+            for metric in ("ReadThrottleEvents", "WriteThrottleEvents"):
+                yield table.metric(metric, statistic="Sum", period=MINUTE)
+
+    def _sum(self, label: str, metrics: Iterable[cloudwatch.IMetric]) -> cloudwatch.MathExpression:
+        each = {f"m{number}": metric for number, metric in enumerate(metrics)}
         return cloudwatch.MathExpression(
-            expression=" + ".join(each), using_metrics=each, period=MINUTE, label=f"{metric} of all functions"
+            expression=" + ".join(f"FILL({name}, 0)" for name in each), using_metrics=each, period=MINUTE, label=label
         )
 
-    def _dashboard(self, name: str) -> None:
-        dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=name)
+    def _of_target_group(self, metric: str, statistic: str) -> cloudwatch.Metric:
+        return cloudwatch.Metric(
+            namespace="AWS/ApplicationELB",
+            metric_name=metric,
+            dimensions_map={
+                "LoadBalancer": self._streaming.load_balancer.load_balancer_full_name,
+                "TargetGroup": self._streaming.target_group.target_group_full_name,
+            },
+            statistic=statistic,
+            period=MINUTE,
+        )
+
+    def _dashboard(self) -> None:
+        dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self._data.prefix)
         dashboard.add_widgets(cloudwatch.AlarmStatusWidget(title="Alarms", alarms=self.alarms, width=24))
         dashboard.add_widgets(
             _graph("Requests", self._api.metric_count(), self._api.metric_client_error()),
@@ -199,10 +240,31 @@ class Observability(Construct):
         )
 
 
-def _told(metric: str, function: str) -> cloudwatch.Metric:
-    """What a function tells of itself."""
+def _topic(scope: Construct, email: str) -> sns.Topic:
+    """A topic with a policy of its own has to say that alarms may be told to it."""
+    topic = sns.Topic(scope, "Alarms", enforce_ssl=True)
+    topic.add_to_resource_policy(
+        iam.PolicyStatement(
+            sid="AlarmsAreToldHere",
+            principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
+            actions=["sns:Publish"],
+            resources=[topic.topic_arn],
+            conditions={"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
+        )
+    )
+    if email:
+        topic.add_subscription(subscriptions.EmailSubscription(email))
+    return topic
+
+
+def _told(metric: str, service: str, *, statistic: str = "Sum") -> cloudwatch.Metric:
+    """What a function or the streaming service tells of itself."""
     return cloudwatch.Metric(
-        namespace="Nakadi", metric_name=metric, dimensions_map={"service": function}, statistic="Sum", period=MINUTE
+        namespace=NAMESPACE,
+        metric_name=metric,
+        dimensions_map={"service": service},
+        statistic=statistic,
+        period=MINUTE,
     )
 
 

@@ -57,4 +57,8 @@ PERMISSIONS: Mapping[str, May] = {
     "log_indexer": May(tables={"log-index": CHANGE}, stream=FOLLOW, archive=KEEP),
     # Events that a subscription gives up on are published again, into an event type that is made when it is missing.
     "streaming": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, archive=FETCH),
+    # Jobs on the archive.
+    "statistics": May(tables={"documents": CHANGE, "log-index": LOOK_UP}, archive=FETCH),
+    "compaction": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, archive=FETCH),
+    "retention": May(tables={"documents": LOOK_UP, "log-index": CHANGE}, archive=REARRANGE),
 }

@@ -1,4 +1,4 @@
-"""Two stacks: one keeps what people stored, the other serves it and can be thrown away."""
+"""Three stacks: one keeps what people stored; one serves it, and one works on it, and both can be thrown away."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Any
 
 from aws_cdk import Duration, Stack
 from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from functions.needs import NEEDS
+from infra.analytics import Analytics, jobs
 from infra.api import STAGE, Api, Domain, Limits
 from infra.context import LOG_DAYS, Context
 from infra.data import Data
@@ -16,6 +18,7 @@ from infra.functions import Functions
 from infra.observability import Observability
 from infra.settings import environment_of, streaming_environment
 from infra.streaming import ServiceSize, Streaming
+from nakadi.settings import Settings
 
 
 class DataStack(Stack):
@@ -84,4 +87,19 @@ class ServingStack(Stack):
             set_aside=self.functions.set_aside,
             streaming=self.streaming,
             alarm_email=context.alarm_email,
+        )
+
+
+class AnalyticsStack(Stack):
+    def __init__(
+        self, scope: Construct, name: str, *, context: Context, data: Data, alarms: sns.ITopic, **options: Any
+    ) -> None:
+        super().__init__(scope, name, **options)
+        self.analytics = Analytics(
+            self,
+            "Analytics",
+            data=data,
+            jobs=jobs(Settings().max_partitions),
+            workers=context.job_workers,
+            alarms=alarms,
         )

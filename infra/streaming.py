@@ -44,6 +44,10 @@ DRAIN = Duration.seconds(LONGEST_STREAM_SECONDS + 60)
 STOP = Duration.seconds(120)
 GRACE = Duration.seconds(90)
 
+# Tasks are added quickly, and taken away when streams that ended have had time to come back.
+QUICKLY = Duration.minutes(1)
+SLOWLY = Duration.minutes(15)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSize:
@@ -230,15 +234,19 @@ class Streaming(Construct):
 
     def _scaled(self, size: ServiceSize) -> None:
         tasks = self.service.auto_scale_task_count(min_capacity=size.min_tasks, max_capacity=size.max_tasks)
-        patience = {"scale_in_cooldown": Duration.minutes(15), "scale_out_cooldown": Duration.minutes(1)}
-        tasks.scale_on_cpu_utilization("OnCpu", target_utilization_percent=60, **patience)
+        target = tasks.node.find_child("Target")
+        assert isinstance(target, scaling.ScalableTarget)
+        tasks.scale_on_cpu_utilization(
+            "OnCpu", target_utilization_percent=60, scale_in_cooldown=SLOWLY, scale_out_cooldown=QUICKLY
+        )
         scaling.TargetTrackingScalingPolicy(
             self,
             "OnStreams",
-            scaling_target=tasks.node.find_child("Target"),
+            scaling_target=target,
             custom_metric=self.open_streams,
             target_value=size.streams_per_task,
-            **patience,
+            scale_in_cooldown=SLOWLY,
+            scale_out_cooldown=QUICKLY,
         )
 
 

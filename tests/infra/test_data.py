@@ -9,7 +9,7 @@ from nakadi.dynamodb.tables import TABLES
 from nakadi.settings import Settings
 from tests.support.aws import REGION, aws
 from tests.support.http import client_of
-from tests.support.templates import PSEUDO
+from tests.support.templates import PSEUDO, text
 
 EVENT_TYPE = {
     "name": "kept.thing",
@@ -21,6 +21,14 @@ EVENT_TYPE = {
 
 def tables(template):
     return {each["TableName"]: each for each in template.all("AWS::DynamoDB::Table").values()}
+
+
+def buckets(template):
+    return {text(each["BucketName"]): each for each in template.all("AWS::S3::Bucket").values()}
+
+
+ARCHIVE = "nakadi-test-archive-123456789012-eu-central-1"
+ANALYSED = "nakadi-test-tables-123456789012-eu-central-1"
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)
@@ -49,14 +57,14 @@ def test_a_table_can_be_brought_back(data, table):
 
 
 def test_nothing_goes_with_its_stack(data):
-    """Tables, stream and archive stay when the stack is deleted, and when a change would replace them."""
+    """Tables, stream and buckets stay when the stack is deleted, and when a change would replace them."""
     kept = [
         each
         for each in data.resources.values()
         if each["Type"] in {"AWS::DynamoDB::Table", "AWS::Kinesis::Stream", "AWS::S3::Bucket"}
     ]
 
-    assert len(kept) == len(TABLES) + 2
+    assert len(kept) == len(TABLES) + 3
     assert {(each["DeletionPolicy"], each["UpdateReplacePolicy"]) for each in kept} == {("Retain", "Retain")}
 
 
@@ -70,29 +78,33 @@ def test_the_stream_is_encrypted(data):
     assert stream["StreamEncryption"] == {"EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}
 
 
-def test_the_archive_is_private(data):
-    """Nobody reads the archive from outside, and nobody without TLS."""
-    bucket = data.one("AWS::S3::Bucket")
+@pytest.mark.parametrize("name", [ARCHIVE, ANALYSED])
+def test_a_bucket_is_private(data, name):
+    """Nobody reads the archive or what was made of it from outside, and nobody without TLS."""
+    bucket = buckets(data)[name]
     [rule] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
-    denied = [
-        each["Condition"]
-        for each in data.one("AWS::S3::BucketPolicy")["PolicyDocument"]["Statement"]
-        if each["Effect"] == "Deny" and each["Action"] == "s3:*" and each["Principal"] == {"AWS": "*"}
-    ]
 
     assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
     assert rule["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
-    assert {"Bool": {"aws:SecureTransport": "false"}} in denied
-    assert {"NumericLessThan": {"s3:TlsVersion": 1.2}} in denied
+    for policy in data.all("AWS::S3::BucketPolicy").values():
+        denied = [
+            each["Condition"]
+            for each in policy["PolicyDocument"]["Statement"]
+            if each["Effect"] == "Deny" and each["Action"] == "s3:*" and each["Principal"] == {"AWS": "*"}
+        ]
+        assert {"Bool": {"aws:SecureTransport": "false"}} in denied
+        assert {"NumericLessThan": {"s3:TlsVersion": 1.2}} in denied
+    assert len(data.all("AWS::S3::BucketPolicy")) == 2
 
 
-def test_nothing_is_taken_out_of_the_archive_by_its_age(data):
+@pytest.mark.parametrize(("name", "storage"), [(ARCHIVE, ["INTELLIGENT_TIERING"]), (ANALYSED, [])])
+def test_nothing_is_taken_out_of_a_bucket_by_its_age(data, name, storage):
     """Compacted event types keep their newest events for ever: only the broker knows what may go."""
-    [rule] = data.one("AWS::S3::Bucket")["LifecycleConfiguration"]["Rules"]
+    [rule] = buckets(data)[name]["LifecycleConfiguration"]["Rules"]
 
-    assert not any(name.startswith(("Expiration", "NoncurrentVersionExpiration")) for name in rule)
+    assert not any(key.startswith(("Expiration", "NoncurrentVersionExpiration")) for key in rule)
     assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
-    assert [each["StorageClass"] for each in rule["Transitions"]] == ["INTELLIGENT_TIERING"]
+    assert [each["StorageClass"] for each in rule.get("Transitions", [])] == storage
 
 
 @pytest.fixture
@@ -130,7 +142,8 @@ def test_the_engines_run_on_what_is_deployed(serving):
 @pytest.mark.usefixtures("deployed")
 def test_the_archive_is_where_functions_look_for_it(serving):
     """The bucket that the template makes is the one in the environment of the functions."""
-    [bucket] = boto3.client("s3", REGION).list_buckets()["Buckets"]
+    made = {each["Name"] for each in boto3.client("s3", REGION).list_buckets()["Buckets"]}
 
     named = serving.environment("log_indexer")["NAKADI_ARCHIVE"]
-    assert named.replace(PSEUDO["AWS::AccountId"], DEFAULT_ACCOUNT_ID).startswith(f"s3://{bucket['Name']}/?")
+    assert made == {each.replace(PSEUDO["AWS::AccountId"], DEFAULT_ACCOUNT_ID) for each in (ARCHIVE, ANALYSED)}
+    assert named.startswith(f"s3://{ARCHIVE}/?")

@@ -1,0 +1,206 @@
+"""What is made of the archive: jobs on Glue that measure, compact and forget, each with its own role and schedule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aws_cdk import Aws
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_glue as glue
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3_assets as s3_assets
+from aws_cdk import aws_sns as sns
+from constructs import Construct
+
+from infra.data import Data
+from infra.permissions import PERMISSIONS
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "glue_jobs"
+
+# Spark 3.5 and Python 3.11, as in the tests; what comes after has no Iceberg that could be tested with.
+GLUE = "5.1"
+WORKER = "G.1X"
+LONGEST_MINUTES = 180
+
+# What the package needs beside Spark, in the versions that functions have.
+MODULES = ("google-re2", "msgspec", "orjson", "pynamodb", "pyyaml", "zstandard")
+PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A script of `glue_jobs/`, started by the clock. Every job can be repeated, and is, once, when it fails."""
+
+    name: str
+    what: str
+    schedule: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+def jobs(max_partitions: int) -> tuple[Job, ...]:
+    return (
+        Job(
+            name="statistics",
+            what="Measures event types, and recommends partitions",
+            schedule="cron(15 1 * * ? *)",
+            arguments={"--max-partitions": str(max_partitions)},
+        ),
+        Job(
+            name="compaction",
+            what="Merges the archive into tables for queries",
+            schedule="cron(5 * * * ? *)",
+        ),
+        Job(
+            name="retention",
+            what="Lets go of what is past its time",
+            schedule="cron(30 2 * * ? *)",
+            arguments={"--do": "expire"},
+        ),
+    )
+
+
+class Analytics(Construct):
+    def __init__(
+        self,
+        scope: Construct,
+        name: str,
+        *,
+        data: Data,
+        jobs: tuple[Job, ...],
+        workers: int,
+        alarms: sns.ITopic,
+    ) -> None:
+        super().__init__(scope, name)
+        self._data = data
+        self._workers = workers
+        self._database = database_name(data.prefix)
+        self._package = s3_assets.Asset(
+            self, "Package", path=str(ROOT / "layers/nakadi/python"), exclude=["**/__pycache__", "**/*.pyc"]
+        )
+        self.jobs = {job.name: self._job(job) for job in jobs}
+        self._tell_of_failures(alarms)
+
+    def _job(self, job: Job) -> glue.CfnJob:
+        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(SCRIPTS / f"{job.name}.py"))
+        full_name = f"{self._data.prefix}-{job.name}"
+        role = iam.Role(self, f"Role-{job.name}", assumed_by=iam.ServicePrincipal("glue.amazonaws.com"))
+        for statement in (*PERMISSIONS[job.name].statements(self._data), *self._statements(script)):
+            role.add_to_policy(statement)
+        made = glue.CfnJob(
+            self,
+            job.name,
+            name=full_name,
+            description=job.what,
+            role=role.role_arn,
+            glue_version=GLUE,
+            command=glue.CfnJob.JobCommandProperty(
+                name="glueetl", python_version="3", script_location=script.s3_object_url
+            ),
+            # What is left over elsewhere is cheaper, and nobody waits for it.
+            execution_class="FLEX",
+            worker_type=WORKER,
+            number_of_workers=self._workers,
+            timeout=LONGEST_MINUTES,
+            max_retries=1,
+            execution_property=glue.CfnJob.ExecutionPropertyProperty(max_concurrent_runs=1),
+            default_arguments={**self._arguments(), **job.arguments},
+        )
+        made.node.add_dependency(role)
+        glue.CfnTrigger(
+            self,
+            f"When-{job.name}",
+            name=full_name,
+            type="SCHEDULED",
+            schedule=job.schedule,
+            start_on_creation=True,
+            actions=[glue.CfnTrigger.ActionProperty(job_name=made.ref)],
+        )
+        return made
+
+    def _arguments(self) -> Mapping[str, str]:
+        places = self._data.settings
+        return {
+            "--datalake-formats": "iceberg",
+            "--extra-py-files": self._package.s3_object_url,
+            "--additional-python-modules": ",".join(pinned(MODULES)),
+            "--enable-auto-scaling": "true",
+            "--enable-metrics": "true",
+            "--enable-continuous-cloudwatch-log": "true",
+            "--registry": places["registry"],
+            "--log-index": places["log_index"],
+            "--archive": places["archive"],
+            "--tables": f"{self._data.tables_url}/tables",
+            "--report": f"{self._data.tables_url}/reports",
+            "--catalog": "glue",
+            "--database": self._database,
+        }
+
+    def _statements(self, script: s3_assets.Asset) -> Iterator[iam.PolicyStatement]:
+        assets = [each.bucket.arn_for_objects(each.s3_object_key) for each in (script, self._package)]
+        yield iam.PolicyStatement(actions=["s3:GetObject"], resources=assets)
+        yield iam.PolicyStatement(
+            actions=["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],
+            resources=[f"{self._data.tables_arn}/*"],
+        )
+        yield iam.PolicyStatement(actions=["s3:ListBucket"], resources=[self._data.tables_arn, self._data.archive_arn])
+        yield iam.PolicyStatement(
+            actions=[
+                "glue:CreateDatabase",
+                "glue:CreateTable",
+                "glue:DeleteTable",
+                "glue:GetDatabase",
+                "glue:GetTable",
+                "glue:GetTables",
+                "glue:UpdateTable",
+            ],
+            resources=[
+                _arn("glue", "catalog"),
+                _arn("glue", f"database/{self._database}"),
+                _arn("glue", f"table/{self._database}/*"),
+            ],
+        )
+        yield iam.PolicyStatement(
+            actions=["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"],
+            resources=[_arn("logs", "log-group:/aws-glue/*")],
+        )
+        yield iam.PolicyStatement(
+            actions=["cloudwatch:PutMetricData"],
+            resources=["*"],
+            conditions={"StringEquals": {"cloudwatch:namespace": "Glue"}},
+        )
+
+    def _tell_of_failures(self, topic: sns.ITopic) -> None:
+        """A job that found something for people to look at fails as well."""
+        events.Rule(
+            self,
+            "JobFailed",
+            description="A job on the archive failed, or found something to look at",
+            event_pattern=events.EventPattern(
+                source=["aws.glue"],
+                detail_type=["Glue Job State Change"],
+                detail={
+                    "jobName": [f"{self._data.prefix}-{name}" for name in self.jobs],
+                    "state": ["ERROR", "FAILED", "TIMEOUT"],
+                },
+            ),
+            targets=[targets.SnsTopic(topic)],
+        )
+
+
+def pinned(modules: tuple[str, ...]) -> list[str]:
+    pins = dict(PIN.findall((ROOT / "layers/dependencies/requirements.txt").read_text()))
+    return [f"{name}=={pins[name]}" for name in modules]
+
+
+def database_name(prefix: str) -> str:
+    """Made by the first job that needs it, so that it does not go when the jobs go."""
+    return prefix.replace("-", "_")
+
+
+def _arn(service: str, resource: str) -> str:
+    return f"arn:{Aws.PARTITION}:{service}:{Aws.REGION}:{Aws.ACCOUNT_ID}:{resource}"
