@@ -12,10 +12,10 @@ from nakadi.settings import Settings
 
 
 def opened(_counts: Counts) -> Handle:
-    indexer = log_indexer.opened(Settings.from_env(os.environ))
+    indexers = log_indexer.Indexers(Settings.from_env(os.environ))
 
     def index(event: Mapping[str, Any], _context: object) -> Mapping[str, Any]:
-        return log_indexer.indexed(indexer, event)
+        return log_indexer.indexed(indexers.of(event), event)
 
     return index
 

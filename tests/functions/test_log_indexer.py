@@ -17,6 +17,7 @@ from nakadi.eventlogs.kinesis.stream import milliseconds
 from nakadi.model.events import Record
 from nakadi.registries.log_indexes import open_log_index
 from tests.support.aws import REGION, broken_before, no_answer_after, no_answer_before
+from tests.support.functions import recorded
 from tests.support.kinesis import ON_MOTO, made_stream
 
 INDEX = f"dynamodb://live?region={REGION}"
@@ -53,14 +54,15 @@ class Shards:
     def put(self, data: bytes, key: str = f"{TOPIC}/0") -> None:
         self.client.put_record(StreamName=self.stream, Data=data, PartitionKey=key, ExplicitHashKey="0")
 
-    def event(self, first: int = 0, last: int | None = None) -> dict:
-        """Some of the shard's records as an invocation."""
-        [shard] = self.client.list_shards(StreamName=self.stream)["Shards"]
+    def event(self, first: int = 0, last: int | None = None, stream: str | None = None) -> dict:
+        """Some of a shard's records as an invocation."""
+        stream = stream or self.stream
+        [shard] = self.client.list_shards(StreamName=stream)["Shards"]
         iterator = self.client.get_shard_iterator(
-            StreamName=self.stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+            StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
         )["ShardIterator"]
         records = self.client.get_records(ShardIterator=iterator)["Records"]
-        return {"Records": [as_lambda_has_it(shard["ShardId"], record) for record in records[first:last]]}
+        return {"Records": [as_lambda_has_it(stream, shard["ShardId"], record) for record in records[first:last]]}
 
     def indexed(self) -> dict:
         """Of each partition how far it is counted, and the events that its segments name in the archive."""
@@ -81,13 +83,14 @@ class Shards:
         return [each["Key"] for each in listed.get("Contents", [])]
 
 
-def as_lambda_has_it(shard: str, record: dict) -> dict:
+def as_lambda_has_it(stream: str, shard: str, record: dict) -> dict:
     return {
         "eventID": f"{shard}:{record['SequenceNumber']}",
         "eventSource": "aws:kinesis",
         "eventName": "aws:kinesis:record",
         "eventVersion": "1.0",
         "awsRegion": REGION,
+        "eventSourceARN": f"arn:aws:kinesis:{REGION}:123456789012:stream/{stream}",
         "kinesis": {
             "kinesisSchemaVersion": "1.0",
             "partitionKey": record["PartitionKey"],
@@ -255,3 +258,29 @@ def test_events_of_deleted_topics_are_passed_over(functions, shards):
     assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
     assert shards.objects("log/") == []
     assert shards.index.heads([(TOPIC, 0)])[TOPIC, 0].revision == 0
+
+
+def test_event_types_live_in_streams_of_their_own(functions, shards, environment):
+    """A storage names another stream; its event types are published there, and each stream is indexed for itself."""
+    environment.setenv("NAKADI_COORDINATION", "memory:")
+    own = made_stream(shards.client, shards=1)
+    a_storage = {"id": "own", "storage_type": "kinesis", "kinesis_configuration": {"stream": own}}
+    for method, path, body in (("POST", "/storages", a_storage), ("PUT", "/storages/default/own", None)):
+        answer = functions.invoke("admin", asked_by_an_admin(method, path, body))
+        assert answer["statusCode"] < 300, answer
+    assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
+
+    assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
+
+    assert shards.event()["Records"] == []
+    published = shards.event(stream=own)
+    assert published["Records"]
+    assert functions.invoke("log_indexer", published) == NOTHING_FAILED
+    [topic] = {record["kinesis"]["partitionKey"].partition("/")[0] for record in published["Records"]}
+    counted = [head.counted.next for head in shards.index.heads([(topic, number) for number in range(8)]).values()]
+    assert sum(counted) == len(json.loads(recorded("apigateway/publish_batch")["body"]))
+
+
+def asked_by_an_admin(method: str, path: str, body: object) -> dict:
+    event = recorded("apigateway/switch_feature")
+    return event | {"httpMethod": method, "path": path, "body": None if body is None else json.dumps(body)}

@@ -86,6 +86,10 @@ def test_an_id_is_taken_once(api, storage_id):
         ({"id": "x"}, 'JSONObject["storage_type"] not found.'),
         ({"id": "x", "storage_type": "kafka"}, 'JSONObject["kafka_configuration"] not found.'),
         (a_storage(kafka_configuration="x"), 'JSONObject["kafka_configuration"] is not a JSONObject.'),
+        (
+            {"id": "x", "storage_type": "kinesis", "kinesis_configuration": {"stream": "a/b?c"}},
+            'kinesis_configuration needs the name of a stream, as in {"stream": "orders"}',
+        ),
         (a_storage(storage_type="disk"), "Type 'disk' is not a valid storage type"),
         (a_storage(id="x" * 37), "A storage id has at most 36 characters and no slash"),
     ],
@@ -114,6 +118,17 @@ def test_an_unused_storage_can_go(api):
 
     assert api.delete(f"/storages/{storage['id']}").status_code == 204
     problem(api.get(f"/storages/{storage['id']}"), 404)
+
+
+def test_an_id_stays_what_it_was(api):
+    """The id of a storage that went can be used for the same storage again, and for no other. (R235)"""
+    storage = a_storage()
+    api.post("/storages", json=storage)
+    api.delete(f"/storages/{storage['id']}")
+
+    elsewhere = storage | {"kafka_configuration": {"bootstrap_servers": "elsewhere.example:9092"}}
+    assert problem(api.post("/storages", json=elsewhere), 409) == f"A storage with id '{storage['id']}' already exists."
+    assert api.post("/storages", json=storage).status_code == 201
 
 
 def test_the_built_in_storage_stays(api):

@@ -16,11 +16,11 @@ from nakadi.authentication import authentication
 from nakadi.caching import Cache
 from nakadi.clock import SystemClock
 from nakadi.eventlogs import Beside, open_event_log
+from nakadi.eventlogs.storages import StorageLogs, url_of
 from nakadi.http.application import Answered, Application, Authenticate
 from nakadi.http.metrics import Metrics
 from nakadi.model.authorization import Attribute
-from nakadi.model.outcomes import Unavailable
-from nakadi.model.storage import DEFAULT_STORAGE_ID, StorageType
+from nakadi.model.storage import Storage, StorageType
 from nakadi.ports import Clock, Coordination, EventLog, Registry
 from nakadi.registries import open_registry
 from nakadi.registries.log_indexes import open_log_index
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from nakadi.publishing.pipeline import Publisher
     from nakadi.schemas.validator import Validators
     from nakadi.streaming.streams import Streams
+    from nakadi.subscriptions.deletion import Leftovers as SubscriptionLeftovers
 
 
 AroundLog = Callable[[EventLog], EventLog]
@@ -67,7 +68,7 @@ def open_broker(settings: Settings, clock: Clock | None = None, around_log: Arou
     except BaseException:
         registry.close()
         raise
-    return Broker(settings, clock, registry, Logs(around_log(event_log)), authenticate)
+    return Broker(settings, clock, registry, around_log(event_log), around_log, authenticate)
 
 
 def _beside_the_log(settings: Settings) -> Beside:
@@ -78,31 +79,23 @@ def _beside_the_log(settings: Settings) -> Beside:
     )
 
 
-class Logs:
-    """The event logs of the storages. This broker has one, the built-in storage's."""
-
-    def __init__(self, default: EventLog) -> None:
-        self._default = default
-
-    def of(self, storage_id: str) -> EventLog:
-        if storage_id != DEFAULT_STORAGE_ID:
-            raise Unavailable(f"This broker cannot reach the storage {storage_id}")
-        return self._default
-
-    def close(self) -> None:
-        self._default.close()
-
-
 class Broker:
     """Every part of a broker, each made once."""
 
     def __init__(
-        self, settings: Settings, clock: Clock, registry: Registry, logs: Logs, authenticate: Authenticate
+        self,
+        settings: Settings,
+        clock: Clock,
+        registry: Registry,
+        event_log: EventLog,
+        around_log: AroundLog,
+        authenticate: Authenticate,
     ) -> None:
         self.settings = settings
         self.clock = clock
         self.registry = registry
-        self.logs = logs
+        self.logs = StorageLogs(event_log, self._storage, self._opened)
+        self._around_log = around_log
         self._authenticate = authenticate
         self._settings_cache: Cache[str, Body] = Cache(clock, settings.cache_seconds)
 
@@ -116,6 +109,13 @@ class Broker:
             self.coordination.close()
         self.logs.close()
         self.registry.close()
+
+    def _storage(self, storage_id: str) -> Storage | None:
+        return self.storages.find(storage_id)
+
+    def _opened(self, storage: Storage) -> EventLog:
+        url = url_of(storage, self.settings.event_log)
+        return self._around_log(open_event_log(url, self.clock, _beside_the_log(self.settings)))
 
     # Administration and access
 
@@ -261,7 +261,17 @@ class Broker:
             leftovers=self.leftovers,
             logs=self.logs,
             clock=self.clock,
+            more={"clearing up after deleted subscriptions": self._subscription_leftovers.clear_all},
         )
+
+    @cached_property
+    def _subscription_leftovers(self) -> SubscriptionLeftovers:
+        """Without all the rest of subscriptions, which housekeeping has no use for."""
+        from nakadi.subscriptions.deletion import Leftovers
+        from nakadi.subscriptions.repository import Subscriptions
+
+        subscriptions = Subscriptions(self.registry, Cache(self.clock, self.settings.cache_seconds), self.clock)
+        return Leftovers(subscriptions, self.coordination)
 
     # Events in, events out
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from nakadi.administration.documents import SettingsDocument
 from nakadi.administration.features import Features
-from nakadi.model.outcomes import Conflict, NotFound, NotPermitted
-from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType
-from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry, Remove
+from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted
+from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_stream_name
+from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry
 
 KIND = "storages"
 
@@ -28,13 +28,13 @@ class Storages:
 
     def all(self) -> tuple[Storage, ...]:
         """Ordered by id."""
-        stored = [self._storage(document) for document in self._registry.list(KIND)]
+        stored = [self._storage(document) for document in self._registry.list(KIND) if not _is_removed(document)]
         return tuple(sorted([*stored, self._default_storage()], key=lambda storage: storage.id))
 
     def find(self, storage_id: str) -> Storage | None:
         if storage_id == DEFAULT_STORAGE_ID:
             return self._default_storage()
-        document = self._registry.get(KIND, storage_id)
+        document = self._document(storage_id)
         return None if document is None else self._storage(document)
 
     def get(self, storage_id: str) -> Storage:
@@ -49,10 +49,15 @@ class Storages:
 
     def add(self, storage: Storage) -> None:
         self._features.require_writable()
+        if storage.type is StorageType.KINESIS and not is_stream_name(storage.configuration.get("stream")):
+            raise Invalid('kinesis_configuration needs the name of a stream, as in {"stream": "orders"}')
         if storage.id == DEFAULT_STORAGE_ID:
             raise _taken(storage.id)
+        before = self._registry.get(KIND, storage.id)
+        if before is not None and not (_is_removed(before) and _is_same(before, storage)):
+            raise _taken(storage.id)
         try:
-            self._registry.write(Put(KIND, storage.id, _body(storage), expected=ABSENT))
+            self._registry.write(Put(KIND, storage.id, _body(storage), expected=before.revision if before else ABSENT))
         except ChangedMeanwhile as error:
             raise _taken(storage.id) from error
         if storage.default:
@@ -69,28 +74,33 @@ class Storages:
     def remove(self, storage_id: str, in_use: InUse) -> None:
         """Remove a storage that no timeline lives in.
 
-        It is closed first, so that nobody can move in between looking and removing.
+        It is closed first, so that nobody can move in between looking and removing. Its id stays what it was: some
+        process may have its log open, and must not take the next one's for it.
         """
         self._features.require_writable()
         if storage_id in (DEFAULT_STORAGE_ID, self._chosen_id()):
             raise _used(storage_id)
-        document = self._registry.get(KIND, storage_id)
+        document = self._document(storage_id)
         if document is None:
             raise NotFound(f"Tried to remove storage that doesn't exist, id: {storage_id}")
         self._registry.write(Put(KIND, storage_id, {**document.body, "closed": True}, expected=document.revision))
         if in_use(storage_id):
             self._registry.write(Put(KIND, storage_id, {**document.body, "closed": False}))
             raise _used(storage_id)
-        self._registry.write(Remove(KIND, storage_id))
+        self._registry.write(Put(KIND, storage_id, {**document.body, "closed": True, "removed": True}))
 
     def still_there(self, storage_id: str) -> tuple[Check, ...]:
         """What a write has to insist on when it puts a timeline into this storage."""
         if storage_id == DEFAULT_STORAGE_ID:
             return ()
-        document = self._registry.get(KIND, storage_id)
+        document = self._document(storage_id)
         if document is None or document.body["closed"]:
             raise NotFound(f"No storage with id {storage_id}")
         return (Check(KIND, storage_id, document.revision),)
+
+    def _document(self, storage_id: str) -> Document | None:
+        document = self._registry.get(KIND, storage_id)
+        return None if document is None or _is_removed(document) else document
 
     def _chosen_id(self) -> str:
         return str(self._choice.read().get("id", DEFAULT_STORAGE_ID))
@@ -113,6 +123,15 @@ class Storages:
 
 def _body(storage: Storage) -> Mapping[str, Any]:
     return {"type": storage.type.value, "configuration": dict(storage.configuration), "closed": False}
+
+
+def _is_removed(document: Document) -> bool:
+    return bool(document.body.get("removed", False))
+
+
+def _is_same(document: Document, storage: Storage) -> bool:
+    wished = _body(storage)
+    return all(document.body[name] == wished[name] for name in ("type", "configuration"))
 
 
 def _taken(storage_id: str) -> Conflict:

@@ -21,6 +21,7 @@ from nakadi.doorways.telling import NAMESPACE
 from nakadi.eventlogs.kinesis.indexing import Indexer, Outcome
 from nakadi.eventlogs.kinesis.opening import open_indexer
 from nakadi.eventlogs.kinesis.tally import Arrived
+from nakadi.eventlogs.storages import at_stream
 from nakadi.model.log_index import Mark
 from nakadi.model.outcomes import Unavailable
 from nakadi.registries.log_indexes import open_log_index
@@ -29,8 +30,21 @@ from nakadi.settings import Settings
 log = logging.getLogger(__name__)
 
 
-def opened(settings: Settings) -> Indexer:
-    return open_indexer(settings.event_log, open_log_index(settings.log_index), archive_at(settings.archive))
+class Indexers:
+    """One for each stream that is mapped to this function."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._event_log = settings.event_log
+        self._index = open_log_index(settings.log_index)
+        self._archive = archive_at(settings.archive)
+        self._open: dict[str, Indexer] = {}
+
+    def of(self, event: Mapping[str, Any]) -> Indexer:
+        """The indexer of the stream that an invocation is about."""
+        stream = event["Records"][0]["eventSourceARN"].rpartition("/")[2]
+        if stream not in self._open:
+            self._open[stream] = open_indexer(at_stream(self._event_log, stream), self._index, self._archive)
+        return self._open[stream]
 
 
 def indexed(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Storages: the places where event logs live."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,9 @@ class StorageType(StrEnum):
 
 DEFAULT_STORAGE_ID = "default"
 
+# The service's own rule; what has another shape could be more than a name in a URL.
+STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
@@ -23,3 +27,7 @@ class Storage:
     type: StorageType
     configuration: Mapping[str, Any] = field(default_factory=dict)
     default: bool = False
+
+
+def is_stream_name(name: object) -> bool:
+    return isinstance(name, str) and STREAM_NAME.fullmatch(name) is not None
