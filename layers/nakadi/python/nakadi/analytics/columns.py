@@ -1,0 +1,265 @@
+"""The columns of an event type's table, from the schemas that it ever had. No Spark is needed to know them.
+
+A property is a column if its values have one type and its name can be one. Everything else of an event is found in its
+text, which the table keeps for every event that its columns do not tell completely.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType
+from nakadi.schemas.document import Document
+from nakadi.schemas.effective import effective_schema
+
+OURS = "nakadi_"
+"""How the columns begin that tell of an event's place; no property may have such a name."""
+
+NAME = re.compile(r"[A-Za-z0-9_]{1,120}")
+
+MOST_FIELDS = 1000
+"""Wider tables help nobody; what is left out is in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """An object or array of which nothing more is known, as JSON text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Names with texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    of: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    fields: tuple[Field, ...]
+
+
+Kind = Scalar | Json | Texts | Array | Struct
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """`contested`: it had another type once, so that its column does not tell what was written."""
+
+    name: str
+    kind: Kind
+    contested: bool = False
+
+
+STRING, BIGINT, DOUBLE, BOOLEAN = Scalar("string"), Scalar("bigint"), Scalar("double"), Scalar("boolean")
+
+SCALARS: Mapping[str, Kind] = {"string": STRING, "integer": BIGINT, "number": DOUBLE, "boolean": BOOLEAN}
+
+# What the broker puts into the metadata of an event beside what its publisher may.
+STAMPED = tuple(Field(name, STRING) for name in ("published_by", "received_at", "version"))
+
+
+def columns_of(event_type: EventType, schemas: Iterable[Mapping[str, Any]]) -> Struct:
+    """The columns for events of all these schemas, oldest first. Later schemas only ever add to them."""
+    columns = Struct(())
+    for schema in schemas:
+        columns = merged(columns, _of_version(event_type, schema))
+    return _limited(columns)
+
+
+def merged(old: Struct, new: Struct) -> Struct:
+    """What was there stays as it is; what is new comes behind."""
+    fields = {field.name.lower(): field for field in old.fields}
+    for field in new.fields:
+        known = fields.get(field.name.lower())
+        fields[field.name.lower()] = field if known is None else _both(known, field)
+    return Struct(tuple(fields.values()))
+
+
+def kind_of(schema: Any, document: Document, within: tuple[str, ...] = ()) -> Kind | None:
+    """The type of the values that a schema lets in; None when there is no single one."""
+    match schema:
+        case {"$ref": str(reference)}:
+            return None if reference in within else kind_of(document.target(reference), document, (*within, reference))
+        case {"allOf": list()}:
+            return _of_all(schema, document, within)
+        case {"anyOf": list(choices)} | {"oneOf": list(choices)} if "type" not in schema and "properties" not in schema:
+            return _common(kind_of(each, document, within) for each in choices if not _is_null(each))
+        case Mapping():
+            return _of_type(schema, document, within)
+    return None
+
+
+def _of_type(schema: Mapping[str, Any], document: Document, within: tuple[str, ...]) -> Kind | None:
+    match _type_of(schema):
+        case "object":
+            return _object(schema, document, within)
+        case "array":
+            element = kind_of(schema.get("items"), document, within)
+            return Json() if element is None else Array(element)
+        case name:
+            return SCALARS.get(name)
+
+
+def ddl(kind: Kind) -> str:
+    """The type as Spark and Iceberg write it."""
+    match kind:
+        case Scalar(name):
+            return name
+        case Json():
+            return "string"
+        case Texts():
+            return "map<string,string>"
+        case Array(element):
+            return f"array<{ddl(element)}>"
+        case Struct(fields):
+            return "struct<" + ",".join(f"`{each.name}`:{ddl(each.kind)}" for each in fields) + ">"
+
+
+def new_columns(there: Struct, wanted: Struct, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], str]]:
+    """What a table lacks, as path and type, outermost first. An array's elements are called `element`."""
+    known = {field.name.lower(): field for field in there.fields}
+    found: list[tuple[tuple[str, ...], str]] = []
+    for field in wanted.fields:
+        path = (*above, field.name)
+        if field.name.lower() not in known:
+            found.append((path, ddl(field.kind)))
+        else:
+            found += _new_within(known[field.name.lower()].kind, field.kind, path)
+    return found
+
+
+def _new_within(there: Kind, wanted: Kind, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
+    match there, wanted:
+        case Struct(), Struct():
+            return new_columns(there, wanted, path)
+        case Array(old), Array(new):
+            return _new_within(old, new, (*path, "element"))
+    return []
+
+
+def _of_version(event_type: EventType, schema: Mapping[str, Any]) -> Struct:
+    """Whether a schema is closed makes no difference to its columns; what was compacted once may have had a key."""
+    policy = CleanupPolicy.DELETE if event_type.category is Category.UNDEFINED else CleanupPolicy.COMPACT
+    effective = effective_schema(
+        schema,
+        event_type=event_type.name,
+        category=event_type.category,
+        mode=CompatibilityMode.FORWARD,
+        cleanup_policy=policy,
+    )
+    kind = kind_of(effective, Document.of(effective))
+    fields = kind.fields if isinstance(kind, Struct) else ()
+    fields = tuple(field for field in fields if not field.name.lower().startswith(OURS))
+    return Struct(tuple(map(_stamped, fields)) if event_type.category is not Category.UNDEFINED else fields)
+
+
+def _stamped(field: Field) -> Field:
+    if field.name == "metadata" and isinstance(field.kind, Struct):
+        return replace(field, kind=merged(field.kind, Struct(STAMPED)))
+    return field
+
+
+def _object(schema: Mapping[str, Any], document: Document, within: tuple[str, ...]) -> Kind:
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        others = schema.get("additionalProperties")
+        return Texts() if others and kind_of(others, document, within) == STRING else Json()
+    kinds = {name: kind_of(each, document, within) for name, each in properties.items() if NAME.fullmatch(name)}
+    fields = Struct(tuple(Field(name, kind) for name, kind in kinds.items() if kind is not None))
+    # Two names that differ by case alone cannot both be columns.
+    taken = merged(Struct(()), fields)
+    return taken if taken.fields else Json()
+
+
+def _of_all(schema: Mapping[str, Any], document: Document, within: tuple[str, ...]) -> Kind | None:
+    rest = {keyword: value for keyword, value in schema.items() if keyword != "allOf"}
+    kinds = [kind_of(each, document, within) for each in (rest, *schema["allOf"])]
+    found = [kind for kind in kinds if kind is not None]
+    structs = [kind for kind in found if isinstance(kind, Struct)]
+    if structs:
+        whole = Struct(())
+        for struct in structs:
+            whole = merged(whole, struct)
+        return whole
+    return _common(found)
+
+
+def _common(kinds: Iterable[Kind | None]) -> Kind | None:
+    first, *others = [*kinds] or [None]
+    return first if all(each == first for each in others) else None
+
+
+def _is_null(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type") == "null"
+
+
+def _type_of(schema: Mapping[str, Any]) -> str:
+    named = schema.get("type")
+    types = {each for each in (named if isinstance(named, list) else [named]) if each not in ("null", None)}
+    if types == {"integer", "number"}:
+        return "number"
+    if len(types) == 1:
+        return str(types.pop())
+    if types:
+        return ""
+    return _implied_type(schema)
+
+
+def _implied_type(schema: Mapping[str, Any]) -> str:
+    if "properties" in schema:
+        return "object"
+    if "items" in schema:
+        return "array"
+    values = schema.get("enum", [])
+    return "string" if values and all(isinstance(each, str) for each in values) else ""
+
+
+def _both(known: Field, other: Field) -> Field:
+    if known.name != other.name:
+        return known
+    kind = _joined(known.kind, other.kind)
+    return replace(known, contested=True) if kind is None else replace(known, kind=kind)
+
+
+def _joined(known: Kind, other: Kind) -> Kind | None:
+    """The older type with what the newer one adds to it; None if they have nothing to do with each other."""
+    match known, other:
+        case Struct(), Struct():
+            return merged(known, other)
+        case Array(old), Array(new):
+            element = _joined(old, new)
+            return None if element is None else Array(element)
+        # What is unknown of objects and arrays is seen when they are read.
+        case (Json(), Struct() | Array() | Texts()) | (Struct() | Array() | Texts(), Json()):
+            return known
+    return known if known == other else None
+
+
+def _limited(columns: Struct) -> Struct:
+    kept: list[Field] = []
+    left = MOST_FIELDS
+    for field in columns.fields:
+        left -= _size(field.kind)
+        if left >= 0:
+            kept.append(field)
+    return Struct(tuple(kept))
+
+
+def _size(kind: Kind) -> int:
+    match kind:
+        case Struct(fields):
+            return 1 + sum(_size(each.kind) for each in fields)
+        case Array(element):
+            return 1 + _size(element)
+    return 1

@@ -1,0 +1,134 @@
+"""The archive's lines as rows of tables. Nothing here reads or writes: tables in, tables out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from nakadi.analytics.columns import STRING, Array, Field, Scalar, Struct, ddl
+from nakadi.analytics.completeness import names_in, told_by
+from nakadi.analytics.stretches import Stretch
+
+EVENT = ',"event":'
+"""Where the event begins in a line; in a text the quotes would have a backslash before them."""
+
+HEADER = (
+    Field("topic", STRING),
+    Field("partition", Scalar("int")),
+    Field("offset", Scalar("bigint")),
+    Field("time", STRING),
+    Field("event_type", STRING),
+    Field("key", STRING),
+    Field("owner", Array(STRING)),
+    Field("directed_to", STRING),
+)
+
+PLACES = (
+    ("nakadi_timeline", "int", "the order of the timeline, from 1"),
+    ("nakadi_partition", "int", "the partition"),
+    ("nakadi_offset", "bigint", "the offset in the partition and timeline"),
+    ("nakadi_time", "timestamp", "when the broker stored the event"),
+    ("nakadi_key", "string", "what the event is compacted or partitioned by"),
+    ("nakadi_owner", "struct<data_type:string,value:string>", "who alone may read the event"),
+    ("nakadi_directed_to", "string", "the subscription that the event is for"),
+    ("nakadi_tombstone", "boolean", "whether this says that there is nothing under the key any more"),
+    ("nakadi_event", "string", "the whole event as JSON, if the columns do not tell all of it"),
+)
+"""Columns that every table has: name, type, and what it says."""
+
+ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
+"""What tells an event from every other, and what tables are sorted by."""
+
+MISFIT = "_misfit"
+
+WANTED = "file string, topic string, partition int, timeline int, from long, to long"
+
+
+def wanted(spark: SparkSession, stretches: Iterable[Stretch], *, by_file: bool) -> DataFrame:
+    """Which offsets to take, and if several objects may have them, from which."""
+    rows = [
+        Row(
+            file=each.location.key.rpartition("/")[2] if by_file else None,
+            topic=each.topic,
+            partition=each.partition,
+            timeline=each.timeline,
+            **{"from": each.first, "to": each.end},
+        )
+        for each in stretches
+    ]
+    return spark.createDataFrame(rows, WANTED)
+
+
+def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
+    """The lines of some topics, before anybody looks closely."""
+    beginnings = [F.col("value").startswith(f'{{"topic":"{topic}"') for topic in sorted(set(topics))]
+    condition = F.lit(False)
+    for beginning in beginnings:
+        condition = condition | beginning
+    return lines.where(condition)
+
+
+def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
+    """What the lines say: `line`, the whole as a structure, beside the text as it was."""
+    line = ddl(_line(columns))[len("struct<") : -1]
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MISFIT}
+    return lines.withColumn("line", F.from_json("value", f"{line},{MISFIT}:string", options))
+
+
+def among(events: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
+    """Those whose place was asked for."""
+    same = [
+        F.col("line.topic") == F.col("chosen.topic"),
+        F.col("line.partition") == F.col("chosen.partition"),
+        F.col("line.offset") >= F.col("chosen.from"),
+        F.col("line.offset") < F.col("chosen.to"),
+    ]
+    if by_file:
+        same.append(F.col("file") == F.col("chosen.file"))
+    return events.join(F.broadcast(chosen.alias("chosen")), same).select("value", "line", "chosen.timeline")
+
+
+def rows(events: DataFrame, columns: Struct) -> DataFrame:
+    """The rows of the table: places, payload, and the text where it is needed."""
+    incomplete = F.expr(f"line.{MISFIT} is not null or {told_by('line', _line(columns))} < {names_in('value')}")
+    text = F.expr(f"substring(value, instr(value, '{EVENT}') + {len(EVENT)}, length(value))")
+    tombstone = F.col("line.event").isNull() & (F.instr(F.col("value"), EVENT) == 0)
+    owner = F.struct(F.col("line.owner")[0].alias("data_type"), F.col("line.owner")[1].alias("value"))
+    places = {
+        "nakadi_timeline": F.col("timeline"),
+        "nakadi_partition": F.col("line.partition"),
+        "nakadi_offset": F.col("line.offset"),
+        "nakadi_time": F.col("line.time").cast("timestamp"),
+        "nakadi_key": F.col("line.key"),
+        "nakadi_owner": F.when(F.col("line.owner").isNotNull(), owner),
+        "nakadi_directed_to": F.col("line.directed_to"),
+        "nakadi_tombstone": tombstone,
+        "nakadi_event": F.when(~tombstone & incomplete, text.substr(F.lit(1), F.length(text) - 1)),
+        MISFIT: F.col(f"line.{MISFIT}").isNotNull(),
+    }
+    return events.select(*(value.alias(name) for name, value in places.items()), *_payload(columns))
+
+
+def in_order(events: DataFrame) -> DataFrame:
+    """As tables keep them: by day, and in a day by their place."""
+    return events.sortWithinPartitions(F.to_date("nakadi_time"), *ORDER)
+
+
+def newest_per_key(events: DataFrame) -> DataFrame:
+    """Of the events of each key the newest, which may be a tombstone. Those without a key are nobody's successors."""
+    newness = F.struct("nakadi_timeline", "nakadi_time", "nakadi_partition", "nakadi_offset")
+    whole = F.struct(*(F.col(f"`{name}`") for name in events.columns))
+    newest = events.where("nakadi_key is not null").groupBy("nakadi_key").agg(F.max_by(whole, newness).alias("newest"))
+    return newest.select("newest.*")
+
+
+def _payload(columns: Struct) -> Sequence[Column]:
+    return [F.col(f"line.event.`{field.name}`").alias(field.name) for field in columns.fields]
+
+
+def _line(columns: Struct) -> Struct:
+    if not columns.fields:
+        return Struct((*HEADER, Field("event", STRING, contested=True)))
+    return Struct((*HEADER, Field("event", columns)))

