@@ -21,6 +21,8 @@ REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamod
 EVENT_LOGS: Mapping[str, str] = {
     "memory": "memory:",
     "sqlite": SQLITE,
+    "tiered": "tiered:sqlite",
+    "tiered-cold": "tiered:memory",
     "kinesis": "kinesis:moto",
     "kinesis-local": "kinesis:local",
 }
@@ -108,12 +110,28 @@ class LogUnderTest:
 @contextmanager
 def a_log(url: str, folder: Path) -> Iterator[LogUnderTest]:
     clock = HandMovedClock()
+    if url.startswith("tiered:"):
+        with a_tiered_log(url.removeprefix("tiered:"), folder, clock) as log:
+            yield LogUnderTest(log, clock)
+        return
     with beside(url.format(folder=folder), folder) as (address, others):
         log = open_event_log(address, clock, others)
         try:
             yield LogUnderTest(log, clock)
         finally:
             log.close()
+
+
+@contextmanager
+def a_tiered_log(hot: str, folder: Path, clock: HandMovedClock) -> Iterator[EventLog]:
+    """A log that archives all the time, and lets the hot half keep as little as it can."""
+    from tests.support.tiers import ColdLog, tiered  # noqa: PLC0415  # not everybody asks for it
+
+    log = tiered(hot, folder, clock)
+    try:
+        yield log if hot == "sqlite" else ColdLog(log)
+    finally:
+        log.close()
 
 
 @contextmanager

@@ -36,32 +36,70 @@ class Line(msgspec.Struct, gc=False):
     partition: int
     offset: int
     time: datetime
+    event_type: str | None = None
     key: str | None = None
     owner: tuple[str, str] | None = None
     directed_to: str | None = None
     event: msgspec.Raw = ABSENT
 
 
-def member(topic: str, partition: int, events: Iterable[StoredEvent]) -> bytes:
+class Packer:
+    """Writes a member, some events at a time."""
+
+    def __init__(self, topic: str, partition: int, event_type: str | None = None) -> None:
+        self._head = b'{"topic":%b,"partition":%d,"offset":' % (orjson.dumps(topic), partition)
+        self._event_type = b"" if event_type is None else b',"event_type":' + orjson.dumps(event_type)
+        self._packer = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP)
+        self._packed: list[bytes] = []
+
+    def add(self, events: Iterable[StoredEvent]) -> None:
+        head, event_type = self._head, self._event_type
+        lines: list[bytes] = []
+        moment: datetime | None = None
+        time = b""
+        for offset, record, stored_at in events:
+            if stored_at is not moment:
+                moment, time = stored_at, b',"time":"%b"%b' % (_written(stored_at), event_type)
+            lines.append(b"%b%d%b%b\n" % (head, offset, time, _rest(record)))
+        self._packed.append(self._packer.compress(b"".join(lines)))
+
+    def finish(self) -> bytes:
+        return b"".join([*self._packed, self._packer.flush()])
+
+
+def member(topic: str, partition: int, events: Iterable[StoredEvent], event_type: str | None = None) -> bytes:
     """The events of a partition as one member."""
-    head = b'{"topic":%b,"partition":%d,"offset":' % (orjson.dumps(topic), partition)
-    lines: list[bytes] = []
-    moment: datetime | None = None
-    time = b""
-    for offset, record, stored_at in events:
-        if stored_at is not moment:
-            moment, time = stored_at, b',"time":"%b"' % _written(stored_at)
-        lines.append(b"%b%d%b%b\n" % (head, offset, time, _rest(record)))
-    return compressed(b"".join(lines))
+    packer = Packer(topic, partition, event_type)
+    packer.add(events)
+    return packer.finish()
 
 
 def events_in(content: bytes) -> Sequence[StoredEvent]:
     """The events of a member."""
+    return [_event(line) for line in _lines(content)]
+
+
+def events_of(content: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
+    """The events of a member, which must be of this partition and in their order."""
+    lines = _lines(content)
+    last = -1
+    for line in lines:
+        if line.topic != topic or line.partition != partition or line.offset <= last:
+            raise BadArchive(f"{line.topic}/{line.partition} at {line.offset} is not what should follow {last}")
+        last = line.offset
+    return [_event(line) for line in lines]
+
+
+def _lines(content: bytes) -> list[Line]:
+    """Whoever unpacks a member finds out by its checksum whether it is what was written."""
     try:
-        lines = _DECODER.decode_lines(zlib.decompress(content, GZIP))
+        unpacker = zlib.decompressobj(GZIP)
+        text = unpacker.decompress(content)
+        if not unpacker.eof or unpacker.unused_data:
+            raise BadArchive("its end is not where it should be")
+        return _DECODER.decode_lines(text)
     except (zlib.error, msgspec.DecodeError) as error:
         raise BadArchive(str(error)) from error
-    return [_event(line) for line in lines]
 
 
 def compressed(text: bytes) -> bytes:

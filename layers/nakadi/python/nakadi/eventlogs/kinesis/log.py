@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from nakadi.archive.library import Library
 from nakadi.eventlogs.announcements import Announcements
 from nakadi.eventlogs.kinesis.compaction import Compactor
 from nakadi.eventlogs.kinesis.events import microseconds
 from nakadi.eventlogs.kinesis.indexing import Indexer
-from nakadi.eventlogs.kinesis.library import Library
 from nakadi.eventlogs.kinesis.places import LONGEST_TOPIC
 from nakadi.eventlogs.kinesis.reading import Reader
 from nakadi.eventlogs.kinesis.stream import Stream

@@ -6,8 +6,8 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from nakadi.archive.library import Library
 from nakadi.eventlogs.kinesis.events import cut, microseconds, slice_of
-from nakadi.eventlogs.kinesis.library import Library
 from nakadi.eventlogs.kinesis.places import hash_key, partition_key, place_of
 from nakadi.eventlogs.kinesis.scanning import Scanner
 from nakadi.eventlogs.kinesis.stream import Stream
@@ -153,7 +153,7 @@ class Reader:
             if each.archived is None or each.first > following:
                 break
             try:
-                found = [event for event in self._library.events(each.archived) if event.offset >= start]
+                found = [event for event in self._library.events(topic, partition, each) if event.offset >= start]
             except ArchiveGone:
                 break
             events += found

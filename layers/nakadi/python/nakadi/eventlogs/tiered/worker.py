@@ -1,0 +1,195 @@
+"""The thread that archives, cools and sweeps, a little at a time so that nobody else waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+from nakadi.archive.sweeping import Sweep
+from nakadi.eventlogs.tiered.archiver import Archiver
+from nakadi.eventlogs.tiered.cooling import cool
+from nakadi.eventlogs.tiered.options import Directory, Tiers
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex, UnknownTopic
+
+RESTS = 3.0
+"""For each second of work so many of rest: at most a quarter of a processor."""
+
+COOLED_EVERY = 60.0
+SWEPT_EVERY = 3600.0
+
+log = logging.getLogger(__name__)
+
+Place = tuple[str, int]
+
+
+class Stopped(Exception):
+    """Raised in the midst of work when the log is being closed."""
+
+
+class Worker:
+    def __init__(
+        self,
+        hot: EventLog,
+        index: LogIndex,
+        store: ArchiveStore,
+        clock: Clock,
+        directory: Directory,
+        tiers: Tiers,
+    ) -> None:
+        self._hot = hot
+        self._index = index
+        self._clock = clock
+        self._directory = directory
+        self._tiers = tiers
+        self._archiver = Archiver(hot, index, store, directory)
+        self._sweep = Sweep(index, store, namespaces=(index.identity(),))
+        # Place -> since when it has something to archive. Whoever takes a place out looks at all that is there then.
+        self._waiting: dict[Place, float] = {}
+        self._warm: set[Place] = set()
+        self._turn = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="event-log-archiver", daemon=True)
+        self._thread.start()
+
+    def stored(self, topic: str, partitions: Iterable[int]) -> None:
+        """Something new is there to be archived."""
+        for partition in partitions:
+            self._waiting.setdefault((topic, partition), time.monotonic())
+
+    def archive_all(self) -> None:
+        """Archive what waits, and let the hot half go of what it need not keep any more, without a rest."""
+        self._archive(list(self._waiting), rest=_no_rest)
+        self.cool_all()
+
+    def archive(self, topic: str, partition: int) -> None:
+        """Archive all there is of a partition."""
+        with self._turn:
+            while self._archiver.archive(topic, [partition]):
+                pass
+            self._warm.add((topic, partition))
+
+    def cool_all(self) -> None:
+        before = self._clock.now() - timedelta(seconds=self._tiers.hot)
+        for topic, partition in list(self._warm):
+            if self._closing.is_set():
+                return
+            try:
+                left = cool(self._hot, self._index, topic, partition, before)
+            except UnknownTopic:
+                left = False
+            if not left:
+                self._warm.discard((topic, partition))
+
+    def sweep(self) -> None:
+        """Let go of objects that nobody refers to, and of what is noted of topics that are not there any more."""
+        for topic in self._index.topics():
+            if not self._is_there(topic):
+                self._index.delete_topic(topic)
+        self._sweep.run(datetime.now(UTC) - timedelta(seconds=self._tiers.grace))
+
+    def stop(self) -> None:
+        """End what is under way after its current step."""
+        self._closing.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        chores = (
+            _Chore(self._archive_due, max(0.02, min(1.0, self._tiers.after / 4))),
+            _Chore(self.cool_all, max(0.02, min(COOLED_EVERY, self._tiers.hot / 4))),
+            _Chore(self.sweep, max(1.0, min(SWEPT_EVERY, self._tiers.grace / 4))),
+        )
+        if self._closing.wait(chores[0].every):
+            return
+        self._tried(self._look_at_everything)
+        while not self._closing.wait(min(each.due_in() for each in chores)):
+            for each in chores:
+                if each.due_in() <= 0:
+                    self._tried(each.work)
+                    each.done()
+
+    def _tried(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Stopped:
+            pass
+        except Unavailable as error:
+            log.warning("The archive has to wait: %s", error)
+        except Exception:  # the next time may be a better one, and nobody else would tell
+            log.exception("The work on the archive failed")
+
+    def _look_at_everything(self) -> None:
+        """What was stored before this process began is as good as due."""
+        due = time.monotonic() - self._tiers.after
+        known = [(topic, known.partitions) for topic in self._index.topics() if (known := self._index.topic(topic))]
+        for topic, partitions in (*self._directory.topics(), *known):
+            for partition in range(partitions):
+                self._waiting.setdefault((topic, partition), due)
+
+    def _archive_due(self) -> None:
+        due = time.monotonic() - self._tiers.after
+        self._archive([place for place, since in list(self._waiting.items()) if since <= due], Rests(self._closing))
+
+    def _archive(self, places: list[Place], rest: Callable[[], None]) -> None:
+        topics: dict[str, list[int]] = {}
+        for topic, partition in places:
+            topics.setdefault(topic, []).append(partition)
+        for topic, partitions in topics.items():
+            self._archive_topic(topic, partitions, rest)
+
+    def _archive_topic(self, topic: str, partitions: list[int], rest: Callable[[], None]) -> None:
+        since = {partition: self._waiting.pop((topic, partition), None) for partition in partitions}
+        try:
+            with self._turn:
+                while self._archiver.archive(topic, partitions, rest):
+                    rest()
+        except UnknownTopic:
+            return
+        except BaseException:
+            for partition, moment in since.items():
+                self._waiting.setdefault((topic, partition), moment or time.monotonic())
+            raise
+        self._warm.update((topic, partition) for partition in partitions)
+        rest()
+
+    def _is_there(self, topic: str) -> bool:
+        try:
+            self._hot.bounds(topic, [])
+        except UnknownTopic:
+            return False
+        return True
+
+
+class Rests:
+    """Called in the midst of work, it rests in proportion to the work since the last rest."""
+
+    def __init__(self, closing: threading.Event) -> None:
+        self._closing = closing
+        self._began = time.monotonic()
+
+    def __call__(self) -> None:
+        if self._closing.wait(RESTS * min(1.0, time.monotonic() - self._began)):
+            raise Stopped
+        self._began = time.monotonic()
+
+
+class _Chore:
+    """Something that is done again and again."""
+
+    def __init__(self, work: Callable[[], None], every: float) -> None:
+        self.work = work
+        self.every = every
+        self._due = time.monotonic() + every
+
+    def due_in(self) -> float:
+        return self._due - time.monotonic()
+
+    def done(self) -> None:
+        self._due = time.monotonic() + self.every
+
+
+def _no_rest() -> None:
+    pass

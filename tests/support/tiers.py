@@ -1,0 +1,55 @@
+"""Logs of two halves, in which little is hot."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nakadi.archive.stores import open_archive
+from nakadi.eventlogs import open_event_log
+from nakadi.eventlogs.tiered.log import TieredLog
+from nakadi.eventlogs.tiered.options import Directory, Tiers
+from nakadi.model.events import Fate, Record
+from nakadi.ports import ArchiveStore, Clock, LogIndex
+from nakadi.registries.log_indexes import open_log_index
+
+AT_ONCE = Tiers(after=0, hot=0, grace=3600, share=0)
+"""Events are archived and leave the hot half as soon as may be, and compaction spares no effort."""
+
+BY_HAND = Tiers(after=3600, hot=0, grace=0, share=0)
+"""Nothing happens by itself."""
+
+
+def tiered(
+    hot: str,
+    folder: Path,
+    clock: Clock,
+    tiers: Tiers = AT_ONCE,
+    *,
+    index: LogIndex | None = None,
+    store: ArchiveStore | None = None,
+    directory: Directory | None = None,
+) -> TieredLog:
+    """A log whose hot half is in memory or in a file in this folder, and its archive in the folder."""
+    url = f"sqlite:///{folder}/nakadi.db" if hot == "sqlite" else "memory:"
+    return TieredLog(
+        open_event_log(url, clock),
+        index or open_log_index(url),
+        store or open_archive("memory:" if hot == "memory" else f"{folder}/archive"),
+        clock,
+        directory,
+        tiers,
+    )
+
+
+class ColdLog:
+    """A log of two halves in which every append is archived before it returns, and the hot half keeps the least."""
+
+    def __init__(self, log: TieredLog) -> None:
+        self._log = log
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        fates = self._log.append(topic, batches)
+        self._log.archive()
+        return fates
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
