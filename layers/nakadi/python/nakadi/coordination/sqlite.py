@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from nakadi.coordination import sqlite_lot as lot
 from nakadi.coordination.documents import assignment_in, text_of
-from nakadi.coordination.listeners import Listeners
-from nakadi.coordination.rules import Positions, moved, moves, successor, verdict
+from nakadi.coordination.listeners import Listeners, once
+from nakadi.coordination.moments import microseconds, moment_of
+from nakadi.coordination.rules import Positions, moved, moves, parking_place, parking_verdict, successor, verdict
 from nakadi.coordination.sqlite_news import News
 from nakadi.coordination.sqlite_turns import Turns
-from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Offset, Verdict
+from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import AssignmentChanged
 from nakadi.sqlite_file import SqliteFile
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 
 LONG_AGO = timedelta(days=1)
 
@@ -98,10 +97,54 @@ class SqliteCoordination:
             self._listeners.tell(subscription, Changed.OFFSETS)
         return verdicts
 
+    def park(
+        self,
+        subscription: str,
+        session: str,
+        events: Sequence[ParkedEvent],
+        now: datetime,
+        upto: Position | None = None,
+    ) -> Verdict:
+        place = parking_place(events)
+
+        def work(connection: sqlite3.Connection) -> tuple[Verdict, int | None]:
+            found = parking_verdict(_offset(connection, subscription, place), session, upto)
+            if found is not Verdict.COMMITTED:
+                return found, None
+            lot.put(connection, subscription, events)
+            if upto is not None:
+                _put_offset(connection, subscription, place, Offset(upto, session, now))
+            return found, self._news.note(connection, subscription, Changed.OFFSETS)
+
+        found, number = self._turns.run(work)
+        if number is not None:
+            self._news.told(number)
+            self._listeners.tell(subscription, Changed.OFFSETS)
+        return found
+
+    def parked(
+        self,
+        subscription: str,
+        *,
+        place: EventTypePartition | None = None,
+        after: tuple[EventTypePartition, Position] | None = None,
+        limit: int = 1000,
+    ) -> Sequence[Parked]:
+        with self._file.lent() as connection:
+            return lot.listed(connection, subscription, place, after, limit)
+
+    def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
+        with self._file.lent() as connection:
+            return lot.value(connection, subscription, place, position)
+
+    def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
+        self._turns.run(lambda connection: lot.remove(connection, subscription, place, positions))
+
     def forget(self, subscription: str) -> None:
         def work(connection: sqlite3.Connection) -> int:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
+            lot.clear(connection, subscription)
             return self._news.note(connection, subscription, Changed.ASSIGNMENT)
 
         self._news.told(self._turns.run(work))
@@ -109,8 +152,8 @@ class SqliteCoordination:
 
     def renew(self, holder: str, until: datetime) -> None:
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM leases WHERE until < ?", (_microseconds(until - LONG_AGO),))
-            connection.execute(RENEW, (holder, _microseconds(until)))
+            connection.execute("DELETE FROM leases WHERE until < ?", (microseconds(until - LONG_AGO),))
+            connection.execute(RENEW, (holder, microseconds(until)))
 
         self._turns.run(work)
 
@@ -120,7 +163,7 @@ class SqliteCoordination:
     def leases(self) -> Mapping[str, datetime]:
         with self._file.lent() as connection:
             rows = connection.execute("SELECT holder, until FROM leases").fetchall()
-        return {holder: _moment(until) for holder, until in rows}
+        return {holder: moment_of(until) for holder, until in rows}
 
     def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
         self._news.attend()
@@ -130,7 +173,7 @@ class SqliteCoordination:
             end()
             self._news.leave()
 
-        return _once(end_both)
+        return once(end_both)
 
     def close(self) -> None:
         self._news.close()
@@ -149,7 +192,7 @@ def _offset(connection: sqlite3.Connection, subscription: str, place: EventTypeP
 
 def _offset_of(row: tuple[str, str, int, int, str | None, int]) -> Offset:
     _, _, timeline, position, owner, since = row
-    return Offset(Position(timeline, position), owner, _moment(since))
+    return Offset(Position(timeline, position), owner, moment_of(since))
 
 
 def _put_offset(connection: sqlite3.Connection, subscription: str, place: EventTypePartition, offset: Offset) -> None:
@@ -163,7 +206,7 @@ def _put_offset(connection: sqlite3.Connection, subscription: str, place: EventT
             at.timeline,
             at.offset,
             offset.owner,
-            _microseconds(offset.since),
+            microseconds(offset.since),
         ),
     )
 
@@ -181,22 +224,3 @@ def _commit(
     if found is Verdict.COMMITTED:
         _put_offset(connection, subscription, place, Offset(position, session, now))
     return found
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - EPOCH) // MICROSECOND
-
-
-def _moment(microseconds: int) -> datetime:
-    return EPOCH + microseconds * MICROSECOND
-
-
-def _once(end: Callable[[], None]) -> Callable[[], None]:
-    ended: list[bool] = []
-
-    def end_once() -> None:
-        if not ended:
-            ended.append(True)
-            end()
-
-    return end_once
