@@ -75,5 +75,5 @@ NEEDS: Mapping[str, Needs] = {
     "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "storages", "monitoring", "documentation")),
     "authorizer": _needs(*TOKENS),
     "log_indexer": _needs("event_log", "log_index", "archive"),
-    "housekeeping": _needs(*STORES, "auth", "default_admin", "all_data_access"),
+    "housekeeping": _needs(*STORES, "coordination", "auth", "default_admin", "all_data_access"),
 }

@@ -1,9 +1,11 @@
-"""On a schedule: retention, compaction, and what deleted event types left."""
+"""On a schedule: retention, compaction, and what deleted event types and subscriptions left."""
 
 import os
 
 import nakadi.catalog.housekeeping
-import nakadi.registries.dynamodb  # noqa: F401  # loaded while the function starts
+import nakadi.coordination.dynamodb
+import nakadi.registries.dynamodb
+import nakadi.subscriptions.leftovers  # noqa: F401  # all four are loaded while the function starts
 from nakadi.bootstrap import open_broker
 from nakadi.doorways.function import Function
 from nakadi.doorways.telling import Counts, Handle

@@ -18,7 +18,6 @@ def environment(tmp_path, monkeypatch):
         "AWS_DEFAULT_REGION": REGION,
         "NAKADI_REGISTRY": "dynamodb://live",
         "NAKADI_EVENT_LOG": f"sqlite:///{tmp_path / 'events.db'}",
-        "NAKADI_COORDINATION": f"sqlite:///{tmp_path / 'coordination.db'}",
         "NAKADI_AUTH": "gateway",
         "NAKADI_DEFAULT_ADMIN": "user=the-admin",
         "NAKADI_CACHE_SECONDS": "0",

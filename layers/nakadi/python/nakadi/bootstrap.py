@@ -25,6 +25,7 @@ from nakadi.ports import Clock, Coordination, EventLog, Registry
 from nakadi.registries import open_registry
 from nakadi.registries.log_indexes import open_log_index
 from nakadi.settings import Settings
+from nakadi.sqlite_file import SCHEME
 
 if TYPE_CHECKING:
     from nakadi.access.permissions import Permissions
@@ -43,13 +44,15 @@ if TYPE_CHECKING:
     from nakadi.catalog.repartitioning import Repartitioning
     from nakadi.catalog.schema_versions import SchemaVersions
     from nakadi.catalog.timelines import Timelines
+    from nakadi.catalog.topics import TopicDirectory
     from nakadi.catalog.update import Update
     from nakadi.consuming.streams import SubscriptionStreams
     from nakadi.cursors.service import Cursors
+    from nakadi.eventlogs.tiered.options import Tiers
     from nakadi.publishing.pipeline import Publisher
     from nakadi.schemas.validator import Validators
     from nakadi.streaming.streams import Streams
-    from nakadi.subscriptions.deletion import Leftovers as SubscriptionLeftovers
+    from nakadi.subscriptions.leftovers import Leftovers as SubscriptionLeftovers
 
 
 AroundLog = Callable[[EventLog], EventLog]
@@ -64,18 +67,43 @@ def open_broker(settings: Settings, clock: Clock | None = None, around_log: Arou
     authenticate = authentication(settings, clock)
     registry = open_registry(settings.registry, clock)
     try:
-        event_log = open_event_log(settings.event_log, clock, _beside_the_log(settings))
+        event_log = open_event_log(settings.event_log, clock, _beside_the_log(settings, registry, clock))
     except BaseException:
         registry.close()
         raise
     return Broker(settings, clock, registry, around_log(event_log), around_log, authenticate)
 
 
-def _beside_the_log(settings: Settings) -> Beside:
+def _beside_the_log(settings: Settings, registry: Registry, clock: Clock) -> Beside:
     """What some logs need; it is opened by those that do."""
     return Beside(
-        index=partial(open_log_index, settings.log_index),
+        index=partial(open_log_index, log_index_url(settings)),
         archive=partial(archive_at, settings.archive),
+        directory=partial(_directory, registry, clock),
+        tiers=partial(_tiers, settings),
+    )
+
+
+def log_index_url(settings: Settings) -> str:
+    """Where the log index is: in the data file, if there is one, unless something else is said."""
+    beside_the_events = settings.event_log if settings.event_log.startswith(SCHEME) else "memory:"
+    return settings.log_index or beside_the_events
+
+
+def _directory(registry: Registry, clock: Clock) -> TopicDirectory:
+    from nakadi.catalog.event_types import EventTypes
+    from nakadi.catalog.topics import TopicDirectory
+
+    return TopicDirectory(EventTypes(registry, Cache(clock, 0)), clock.monotonic)
+
+
+def _tiers(settings: Settings) -> Tiers:
+    from nakadi.eventlogs.tiered.options import Tiers
+
+    return Tiers(
+        after=settings.archive_after_seconds,
+        hot=settings.hot_retention_ms / 1000,
+        grace=settings.archive_grace_seconds,
     )
 
 
@@ -115,7 +143,7 @@ class Broker:
 
     def _opened(self, storage: Storage) -> EventLog:
         url = url_of(storage, self.settings.event_log)
-        return self._around_log(open_event_log(url, self.clock, _beside_the_log(self.settings)))
+        return self._around_log(open_event_log(url, self.clock, _beside_the_log(self.settings, self.registry, self.clock)))
 
     # Administration and access
 
@@ -267,7 +295,7 @@ class Broker:
     @cached_property
     def _subscription_leftovers(self) -> SubscriptionLeftovers:
         """Without all the rest of subscriptions, which housekeeping has no use for."""
-        from nakadi.subscriptions.deletion import Leftovers
+        from nakadi.subscriptions.leftovers import Leftovers
         from nakadi.subscriptions.repository import Subscriptions
 
         subscriptions = Subscriptions(self.registry, Cache(self.clock, self.settings.cache_seconds), self.clock)

@@ -6,8 +6,8 @@ Every step is small, can be repeated, and does no harm when two processes do it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -34,10 +34,14 @@ class Housekeeping:
     leftovers: Leftovers
     logs: EventLogs
     clock: Clock
+    more: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    """What other rooms want done, by what it is."""
 
     def run(self) -> None:
         """Look after everything once. What fails is told in the log, and tried again the next time."""
         self._try("clearing up after deleted event types", self.leftovers.clear_all)
+        for what, step in self.more.items():
+            self._try(what, step)
         for event_type in self.event_types.all():
             self._try(f"looking after {event_type.name}", partial(self._look_after, event_type))
 

@@ -11,8 +11,8 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict
 from nakadi.model.subscription import Subscription
 from nakadi.ports import Change
-from nakadi.subscriptions.deletion import Leftovers
 from nakadi.subscriptions.initialisation import Initialisation
+from nakadi.subscriptions.leftovers import Leftovers
 from nakadi.subscriptions.repository import Subscriptions, removal
 from nakadi.subscriptions.resets import Resets
 
