@@ -1,0 +1,141 @@
+"""Subscriptions in the functions: the resource, offsets, and what goes with event types."""
+
+import json
+
+import pytest
+
+from nakadi.clock import SystemClock
+from nakadi.coordination import open_coordination
+from nakadi.model.coordination import NOTHING_YET, Assignment, Entry
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+from tests.support.aws import refused
+from tests.support.coordination import a_session
+from tests.support.functions import recorded
+
+EVENT_TYPE = "shop.order-placed"
+PLACE = EventTypePartition(EVENT_TYPE, "0")
+OFFSET = "001-0001-000000000000000001"
+
+
+@pytest.fixture
+def ask(functions):
+    """Ask the function of subscriptions, as the administrator."""
+
+    def ask(method, path, body=None, function="subscriptions", headers=None):
+        event = recorded("apigateway/delete_event_type") | {
+            "httpMethod": method,
+            "path": path,
+            "body": None if body is None else json.dumps(body),
+        }
+        given = {"Content-Type": "application/json", **(headers or {})}
+        event["requestContext"]["authorizer"]["scopes"] = "uid nakadi.config.write nakadi.event_stream.read"
+        event["headers"], event["multiValueHeaders"] = given, {name: [value] for name, value in given.items()}
+        answer = functions.invoke(function, event)
+        return answer["statusCode"], json.loads(answer["body"]) if answer["body"] else None
+
+    return ask
+
+
+@pytest.fixture
+def subscription(functions, ask):
+    assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
+    assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
+    status, body = ask("POST", "/subscriptions", wanted())
+    assert status == 201
+    return body["id"]
+
+
+@pytest.fixture
+def coordination(world):  # noqa: ARG001  # it is inside
+    """What streams have in common with the functions."""
+    opened = open_coordination("dynamodb://live", SystemClock())
+    yield opened
+    opened.close()
+
+
+def wanted(**changes):
+    return {"owning_application": "shop", "event_types": [EVENT_TYPE], "read_from": "begin", **changes}
+
+
+def cursor(offset=OFFSET):
+    return {"event_type": EVENT_TYPE, "partition": "0", "offset": offset, "cursor_token": "t"}
+
+
+def streamed(coordination, subscription, session):
+    """Somebody streams all of it."""
+    old = coordination.assignment(subscription)
+    positions = {PLACE: Position(1, -1)} if old == NOTHING_YET else {}
+    new = Assignment(initialised=True, entries=(Entry(PLACE, session),), sessions=(a_session(session),))
+    return coordination.write(subscription, old, new, SystemClock().now(), positions)
+
+
+def test_offsets_are_set_and_read(ask, subscription):
+    """Offsets are made, set and shown by functions that share nothing but tables. (S103, S134, S135)"""
+    path = f"/subscriptions/{subscription}/cursors"
+    assert ask("PATCH", path, {"items": []})[0] == 204
+    assert [each["offset"] for each in ask("GET", path)[1]["items"]] == ["001-0001--1"]
+    assert ask("PATCH", path, {"items": [cursor()]})[0] == 204
+    assert [each["offset"] for each in ask("GET", path)[1]["items"]] == [OFFSET]
+    status, stats = ask("GET", f"/subscriptions/{subscription}/stats")
+    assert (status, stats["items"][0]["partitions"][0]["state"]) == (200, "unassigned")
+
+
+def test_a_stream_commits_by_a_function(ask, subscription, coordination):
+    """The session that owns a partition commits by a function, once; nobody else does. (S114, S118, S123, S124)"""
+    stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
+    streamed(coordination, subscription, stream)
+    path = f"/subscriptions/{subscription}/cursors"
+
+    def commit(session):
+        return ask("POST", path, {"items": [cursor()]}, headers={"X-Nakadi-StreamId": session})
+
+    assert commit("4c1c9a6d-3ab4-4f5e-9a54-222222222222")[0] == 422
+    assert commit(stream)[0] == 204
+    status, body = commit(stream)
+    assert (status, body["items"][0]["result"]) == (200, "outdated")
+    assert coordination.offsets(subscription)[PLACE].position == Position(1, 1)
+
+
+def test_a_commit_that_cannot_be_made_is_a_503(ask, world, subscription, coordination):
+    """When DynamoDB has no capacity for longer, the client is told to come back, and nothing is committed."""
+    stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
+    streamed(coordination, subscription, stream)
+    world.goes_wrong("UpdateItem", *[refused("ProvisionedThroughputExceededException")] * 4)
+    path = f"/subscriptions/{subscription}/cursors"
+    assert ask("POST", path, {"items": [cursor()]}, headers={"X-Nakadi-StreamId": stream})[0] == 503
+    assert coordination.offsets(subscription)[PLACE].position == Position(1, -1)
+
+
+def test_a_deleted_subscription_leaves_nothing(ask, subscription, coordination):
+    """What streams shared goes with the subscription. (S60, S72)"""
+    streamed(coordination, subscription, "a")
+    assert ask("DELETE", f"/subscriptions/{subscription}")[0] == 204
+    assert coordination.assignment(subscription) == NOTHING_YET
+    assert coordination.offsets(subscription) == {}
+
+
+def test_what_could_not_be_cleared_is_cleared_on_schedule(ask, functions, world, subscription, coordination):
+    """A deletion that leaves something behind is finished by housekeeping. (S72)"""
+    streamed(coordination, subscription, "a")
+    world.goes_wrong("BatchWriteItem", *[refused("ThrottlingException")] * 4)
+    assert ask("DELETE", f"/subscriptions/{subscription}")[0] == 204
+    assert coordination.assignment(subscription) != NOTHING_YET
+    functions.invoke("housekeeping", "schedule/housekeeping")
+    assert coordination.assignment(subscription) == NOTHING_YET
+
+
+def test_an_event_type_goes_with_subscriptions_that_may(ask, subscription, coordination):
+    """A subscription keeps its event type; one of those that are given up goes with it, offsets too. (S290, S291)"""
+    given_up = wanted(owning_application="nakadi_archiver", consumer_group="nakadi_to_s3")
+    other = ask("POST", "/subscriptions", given_up)[1]["id"]
+    assert ask("PATCH", f"/subscriptions/{other}/cursors", {"items": []})[0] == 204
+    path = f"/event-types/{EVENT_TYPE}"
+
+    assert ask("DELETE", path, function="event_types")[0] == 409
+    assert ask("DELETE", f"/subscriptions/{subscription}")[0] == 204
+    assert coordination.assignment(other).initialised
+    assert ask("DELETE", path, function="event_types")[0] == 200
+
+    assert ask("GET", f"/subscriptions/{other}")[0] == 404
+    assert coordination.assignment(other) == NOTHING_YET
