@@ -25,7 +25,6 @@ from nakadi.ports import Clock, Coordination, EventLog, Registry
 from nakadi.registries import open_registry
 from nakadi.registries.log_indexes import open_log_index
 from nakadi.settings import Settings
-from nakadi.sqlite_file import SCHEME
 
 if TYPE_CHECKING:
     from nakadi.access.permissions import Permissions
@@ -77,17 +76,11 @@ def open_broker(settings: Settings, clock: Clock | None = None, around_log: Arou
 def _beside_the_log(settings: Settings, registry: Registry, clock: Clock) -> Beside:
     """What some logs need; it is opened by those that do."""
     return Beside(
-        index=partial(open_log_index, log_index_url(settings)),
+        index=partial(open_log_index, settings.log_index_url),
         archive=partial(archive_at, settings.archive),
         directory=partial(_directory, registry, clock),
         tiers=partial(_tiers, settings),
     )
-
-
-def log_index_url(settings: Settings) -> str:
-    """Where the log index is: in the data file, if there is one, unless something else is said."""
-    beside_the_events = settings.event_log if settings.event_log.startswith(SCHEME) else "memory:"
-    return settings.log_index or beside_the_events
 
 
 def _directory(registry: Registry, clock: Clock) -> TopicDirectory:
@@ -143,7 +136,9 @@ class Broker:
 
     def _opened(self, storage: Storage) -> EventLog:
         url = url_of(storage, self.settings.event_log)
-        return self._around_log(open_event_log(url, self.clock, _beside_the_log(self.settings, self.registry, self.clock)))
+        return self._around_log(
+            open_event_log(url, self.clock, _beside_the_log(self.settings, self.registry, self.clock))
+        )
 
     # Administration and access
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from nakadi.sqlite_file import SCHEME
+
 
 class BadSetting(Exception):
     """Raised at start when a variable cannot be understood; the message names it."""
@@ -34,8 +36,11 @@ class Settings:
     registry: str = "memory:"
     event_log: str = "memory:"
     coordination: str = ""  # where the registry is, if nothing is said
-    log_index: str = "memory:"
+    log_index: str = ""  # in the data file of the event log, if nothing is said; else in memory
     archive: str = ""
+    archive_after_seconds: int = 60
+    archive_grace_seconds: int = 86_400
+    hot_retention_ms: int = 86_400_000
 
     # Who may ask.
     auth: str = "off"
@@ -81,6 +86,11 @@ class Settings:
 
     # How fresh what is remembered must be.
     cache_seconds: int = 1
+
+    @property
+    def log_index_url(self) -> str:
+        """Where the log index is: unless it is said, in the data file, if there is one."""
+        return self.log_index or (self.event_log if self.event_log.startswith(SCHEME) else "memory:")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:

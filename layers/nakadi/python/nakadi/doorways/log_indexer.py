@@ -35,7 +35,7 @@ class Indexers:
 
     def __init__(self, settings: Settings) -> None:
         self._event_log = settings.event_log
-        self._index = open_log_index(settings.log_index)
+        self._index = open_log_index(settings.log_index_url)
         self._archive = archive_at(settings.archive)
         self._open: dict[str, Indexer] = {}
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex
+
+if TYPE_CHECKING:
+    from nakadi.eventlogs.tiered.options import Directory, Tiers
 
 
 class UnknownEngine(Exception):
@@ -22,22 +27,24 @@ class Beside:
 
     index: Callable[[], LogIndex | None] = _nothing_beside
     archive: Callable[[], ArchiveStore | None] = _nothing_beside
+    directory: Callable[[], Directory | None] = _nothing_beside
+    tiers: Callable[[], Tiers | None] = _nothing_beside
 
 
 NOTHING_BESIDE = Beside()
 
 
-def _memory(_url: str, clock: Clock, _beside: Beside) -> EventLog:
+def _memory(_url: str, clock: Clock, beside: Beside) -> EventLog:
     from nakadi.eventlogs.memory import MemoryLog  # noqa: PLC0415  # an engine is imported when it is asked for
 
-    return MemoryLog(clock)
+    return _with_archive(lambda: MemoryLog(clock), clock, beside)
 
 
-def _sqlite(url: str, clock: Clock, _beside: Beside) -> EventLog:
+def _sqlite(url: str, clock: Clock, beside: Beside) -> EventLog:
     from nakadi.eventlogs.sqlite import SqliteLog  # noqa: PLC0415  # an engine is imported when it is asked for
     from nakadi.sqlite_file import path_in  # noqa: PLC0415  # as above
 
-    return SqliteLog(path_in(url), clock)
+    return _with_archive(lambda: SqliteLog(path_in(url), clock), clock, beside)
 
 
 def _kinesis(url: str, clock: Clock, beside: Beside) -> EventLog:
@@ -47,6 +54,24 @@ def _kinesis(url: str, clock: Clock, beside: Beside) -> EventLog:
     if index is None:
         raise UnknownEngine("A Kinesis event log needs a log index.")
     return open_at(url, clock, index, beside.archive())
+
+
+def _with_archive(hot: Callable[[], EventLog], clock: Clock, beside: Beside) -> EventLog:
+    """A log and, if there is an archive, the archive as its cold half."""
+    with ExitStack() as opened:
+        store = beside.archive()
+        if store is None:
+            return hot()
+        from nakadi.eventlogs.tiered.log import TieredLog  # noqa: PLC0415  # only who has an archive needs it
+
+        opened.callback(store.close)
+        index = beside.index()
+        if index is None:
+            raise UnknownEngine("An archive needs a log index.")
+        opened.callback(index.close)
+        log = TieredLog(hot(), index, store, clock, beside.directory(), beside.tiers())
+        opened.pop_all()
+        return log
 
 
 ENGINES: Mapping[str, Callable[[str, Clock, Beside], EventLog]] = {

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from nakadi.archive.stores import UnknownStore
 from nakadi.bootstrap import open_broker
 from nakadi.eventlogs import UnknownEngine as UnknownLog
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
         _run(options, os.environ)
-    except (CannotStart, BadSetting, BadDataFile, UnknownLog, UnknownRegistry, Unavailable) as reason:
+    except (CannotStart, BadSetting, BadDataFile, UnknownLog, UnknownRegistry, UnknownStore, Unavailable) as reason:
         print(f"The broker cannot start. {reason}", file=sys.stderr)
         return CANNOT_START
     except KeyboardInterrupt:
@@ -93,7 +94,11 @@ async def _serve(server: Server, listening: socket.socket) -> None:
 def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     """The environment has the last word, so that a registry or log of one's own can be named."""
     engine = "memory:" if options.engine == "memory" else f"{SCHEME}{options.data / 'nakadi.db'}"
-    settings = Settings.from_env({"NAKADI_REGISTRY": engine, "NAKADI_EVENT_LOG": engine, **environ})
+    archive = "" if options.engine == "memory" else str(options.data / "archive")
+    chosen = {"NAKADI_REGISTRY": engine, "NAKADI_EVENT_LOG": engine}
+    if environ.get("NAKADI_EVENT_LOG", engine) == engine:
+        chosen["NAKADI_ARCHIVE"] = archive
+    settings = Settings.from_env({**chosen, **environ})
     if engine in (settings.registry, settings.event_log) and options.engine == "sqlite":
         _see_that_it_is_writable(options.data)
     return settings
@@ -121,6 +126,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def _greeting(url: str, settings: Settings) -> str:
     kept = sorted({_place(settings.registry), _place(settings.event_log)})
+    archive = [f"Old events move to {settings.archive}"] if settings.archive else []
     token = ' -H "Authorization: Bearer $TOKEN"' if settings.auth != "off" else ""
     example = (
         '{"name":"hello.world","owning_application":"me","category":"undefined",'
@@ -128,7 +134,7 @@ def _greeting(url: str, settings: Settings) -> str:
     )
     return f"""\
 Nakadi is ready at {url}
-Everything is kept in {" and ".join(kept)}
+{chr(10).join([f"Everything is kept in {' and '.join(kept)}", *archive])}
 
   curl {url}/health
   curl{token} -H 'Content-Type: application/json' -d '{example}' {url}/event-types

@@ -86,8 +86,11 @@ class Worker:
 
     def sweep(self) -> None:
         """Let go of objects that nobody refers to, and of what is noted of topics that are not there any more."""
-        for topic in self._index.topics():
-            if not self._is_there(topic):
+        known = self._index.topics()
+        # Other logs may have their topics in the same index.
+        live = {topic for topic, _ in self._directory.topics()}
+        for topic in known:
+            if topic not in live and not self._is_there(topic):
                 self._index.delete_topic(topic)
         self._sweep.run(datetime.now(UTC) - timedelta(seconds=self._tiers.grace))
 
