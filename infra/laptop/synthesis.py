@@ -1,0 +1,82 @@
+"""The templates, synthesized anew whenever what they are made of has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from infra.laptop.templates import Deployment
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / ".cache" / "aws-local"
+MADE_OF = ("infra", "functions", "services", "layers/nakadi")
+STAGE = "laptop"
+
+# Nothing is copied: functions run from where they are written.
+CONTEXT = {"stage": STAGE, "analytics": "false", "aws:cdk:disable-asset-staging": "true"}
+
+PROGRAM = """
+import json, sys
+from infra.app import application
+application(outdir=sys.argv[1], context=json.loads(sys.argv[2])).synth()
+"""
+
+
+class NotSynthesized(Exception):
+    """Raised when there are no templates; the message is what the CDK said."""
+
+
+def synthesized() -> Deployment:
+    folder = KEPT / "cdk.out" / _fingerprint()
+    if not folder.exists():
+        unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+        _synthesize(unfinished)
+        _put(unfinished, folder)
+    return Deployment(folder, f"nakadi-{STAGE}")
+
+
+def _put(unfinished: Path, folder: Path) -> None:
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        # Somebody else was faster, with the same.
+        shutil.rmtree(unfinished)
+    for each in folder.parent.iterdir():
+        if each != folder and not each.suffix:
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _synthesize(folder: Path) -> None:
+    # Where the machine has no node, it is beside the interpreter.
+    path = os.pathsep.join((os.environ["PATH"], str(Path(sys.executable).parent)))
+    done = subprocess.run(  # noqa: S603  # nobody else says what is started
+        [sys.executable, "-c", PROGRAM, str(folder), json.dumps(CONTEXT)],
+        cwd=ROOT,
+        env={**os.environ, "PATH": path, "PYTHONPATH": f"{ROOT / 'layers/nakadi/python'}:{ROOT}"},
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        raise NotSynthesized(done.stderr.decode(errors="replace"))
+
+
+def _fingerprint() -> str:
+    summary = hashlib.sha256()
+    for path in sorted(_sources()):
+        summary.update(str(path).encode())
+        summary.update(path.read_bytes())
+    return summary.hexdigest()[:16]
+
+
+def _sources() -> Iterator[Path]:
+    for folder in MADE_OF:
+        for path in (ROOT / folder).rglob("*"):
+            made_by_python = path.suffix == ".pyc" or "laptop" in path.relative_to(ROOT).parts
+            if path.is_file() and not made_by_python:
+                yield path
