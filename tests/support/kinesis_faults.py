@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from nakadi.archive.stores import MemoryStore
 from nakadi.eventlogs.kinesis import opening
 from nakadi.eventlogs.kinesis.log import KinesisLog, Options
@@ -21,16 +23,34 @@ HURRIED = Options(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
 
 
 class Client:
-    """A client whose PutRecords may refuse some records of a call, as only the real service does."""
+    """A client whose PutRecords may refuse some records of a call, and that forgets: as only the real service does."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._refusals: deque[dict[int, str]] = deque()
+        self._forgotten = 0
+        self._strict = False
         self.put: list[list[dict[str, Any]]] = []
 
     def refuses(self, *refusals: dict[int, str]) -> None:
         """In the next calls, the records at these places are refused with these error codes."""
         self._refusals.extend(refusals)
+
+    def forgets(self, sequence: int, *, strict: bool = False) -> None:
+        """What is not behind this record is too old. Who asks for a place there is refused, or begins behind it."""
+        self._forgotten, self._strict = sequence, strict
+
+    def get_shard_iterator(self, **asked: Any) -> dict[str, Any]:
+        if self._strict and int(asked.get("StartingSequenceNumber", self._forgotten + 1)) <= self._forgotten:
+            error = {"Error": {"Code": "InvalidArgumentException", "Message": "too old"}}
+            raise ClientError({**error, "ResponseMetadata": {"HTTPStatusCode": 400}}, "GetShardIterator")
+        answer: dict[str, Any] = self._client.get_shard_iterator(**asked)
+        return answer
+
+    def get_records(self, **asked: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._client.get_records(**asked)
+        kept = [each for each in answer["Records"] if int(each["SequenceNumber"]) > self._forgotten]
+        return {**answer, "Records": kept}
 
     def put_records(self, **asked: Any) -> dict[str, Any]:
         self.put.append(asked["Records"])

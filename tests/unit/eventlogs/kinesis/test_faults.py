@@ -1,6 +1,8 @@
 """What publishers and readers are told when Kinesis fails: nothing acknowledged is lost, and no answer is wrong."""
 
 import random
+import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -228,6 +230,53 @@ class TestReading:
         world.archive.remove(world.archive.kept())
         with pytest.raises(Unavailable):
             world.a_log().read("t", 0, 0)
+
+
+class Cut:
+    """An index whose user dies after compacted segments were written."""
+
+    def __init__(self, index) -> None:
+        self._index = index
+
+    def note_compacted(self, *_: object) -> None:
+        raise Unavailable("the end")
+
+    def __getattr__(self, name: str):
+        return getattr(self._index, name)
+
+
+class TestCompaction:
+    def test_that_was_cut_short_is_completed(self, world: World, log):
+        """When a process ends after it wrote compacted segments, the next one says what is to be read from them."""
+        log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
+        world.clock.move(3600)
+        now = world.clock.now()
+        with pytest.raises(Unavailable):
+            world.a_log(index=Cut(world.index)).compact("t", 0, upto=now, tombstones_before=now)
+        assert world.index.topic("t").compacted == {}
+        log.compact("t", 0, upto=now, tombstones_before=now)
+        assert world.index.topic("t").compacted == {0: 3}
+        assert values(world.a_log()) == [b"2", b"3"]
+
+
+class TestWatching:
+    def test_goes_on_whatever_happens(self, world: World, log):
+        """News come again after faults of every kind, known or not: nobody waits for ever."""
+        told = threading.Event()
+        reader = world.a_log()
+        end = reader.watch(lambda *_: told.set())
+
+        def beyond_understanding(*_: object) -> None:
+            raise KeyError("what is this?")
+
+        for fault in (THROTTLED, EXPIRED, beyond_understanding, broken_before, ITERATOR_EXPIRED):
+            told.clear()
+            world.faults.goes_wrong("GetRecords", fault)
+            while world.faults._faults["GetRecords"]:
+                time.sleep(0.01)
+            log.append("t", {0: [Record(b"1")]})
+            assert told.wait(30)
+        end()
 
 
 class Broken:

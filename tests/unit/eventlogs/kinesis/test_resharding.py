@@ -16,7 +16,7 @@ from nakadi.clock import SystemClock
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.lineage import Lineage
 from nakadi.eventlogs.kinesis.log import KinesisLog, Options
-from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.eventlogs.kinesis.stream import Patience, Stream
 from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.model.events import Record, Stored
 from nakadi.registries.log_index_memory import MemoryLogIndex
@@ -196,3 +196,60 @@ class TestWhileShardsSplitAndMerge:
                 surroundings.an_indexer().catch_up(leaf)
         with surroundings.a_log() as later:
             assert later.bounds(TOPIC, range(PARTITIONS)) == ends
+
+
+class Before:
+    """An index as it was a moment ago, for those who ask how far shards are counted."""
+
+    def __init__(self, index: MemoryLogIndex, stream: str) -> None:
+        self._index = index
+        self._progress = dict(index.progress(stream))
+
+    def progress(self, _stream: str) -> Mapping[str, int]:
+        return self._progress
+
+    def __getattr__(self, name: str):
+        return getattr(self._index, name)
+
+
+class TestWhoeverIsBehind:
+    def test_counts_nothing_twice(self, surroundings: Surroundings):
+        """Whoever indexes an old shard again, and does not know yet of those that came from it, changes nothing."""
+        with surroundings.a_log() as log:
+            log.create_topic(TOPIC, PARTITIONS)
+            for partition in range(PARTITIONS):
+                log.append(TOPIC, {partition: [Record(b"1")]})
+            behind = surroundings.an_indexer(Before(surroundings.index, surroundings.stream))
+            old = behind._ancestry.current.leaves()
+            surroundings.reshard("split")
+            surroundings.reshard("merge")
+            for partition in range(PARTITIONS):
+                log.append(TOPIC, {partition: [Record(b"2")]})
+            for leaf in surroundings.lineage().leaves():
+                surroundings.an_indexer().catch_up(leaf)
+            places = [(TOPIC, partition) for partition in range(PARTITIONS)]
+            indexed = surroundings.index.heads(places)
+            assert {head.counted.next for head in indexed.values()} == {2}
+            for shard in old:
+                behind.catch_up(shard)
+            assert surroundings.index.heads(places) == indexed
+
+    def test_begins_with_what_others_have_counted(self, surroundings: Surroundings):
+        """A reader that finds a partition counted in a shard that it has not heard of takes the count as it is."""
+        with surroundings.a_log() as log, surroundings.a_log() as reader:
+            log.create_topic(TOPIC, PARTITIONS)
+            for partition in range(PARTITIONS):
+                log.append(TOPIC, {partition: [Record(b"1")]})
+            inner = reader._reader._reader
+            inner.tails.know(0, time.monotonic())
+            for shard in reader._ancestry.current.leaves():
+                inner.tails.advance(shard, time.monotonic(), Patience(SOON))
+            surroundings.reshard("split")
+            surroundings.reshard("merge")
+            for partition in range(PARTITIONS):
+                log.append(TOPIC, {partition: [Record(b"2")]})
+            for leaf in surroundings.lineage().leaves():
+                surroundings.an_indexer().catch_up(leaf)
+            for partition in range(PARTITIONS):
+                assert inner._counted(f"{TOPIC}/{partition}", TOPIC, partition).next == 2
+            assert seen_from_the_beginning(reader) == {partition: [b"1", b"2"] for partition in range(PARTITIONS)}

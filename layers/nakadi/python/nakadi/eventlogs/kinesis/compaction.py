@@ -13,9 +13,9 @@ from nakadi.archive import members
 from nakadi.eventlogs.kinesis.events import microseconds
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.places import hash_key, partition_key
-from nakadi.eventlogs.kinesis.reading import Reader
 from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.eventlogs.kinesis.topics import Topics
+from nakadi.eventlogs.kinesis.waking import LastingReader
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
 from nakadi.model.outcomes import Unavailable
@@ -58,7 +58,7 @@ class Compactor:
     index: LogIndex
     archive: ArchiveStore | None
     topics: Topics
-    reader: Reader
+    reader: LastingReader
     indexer: Indexer
     ancestry: Ancestry
 
@@ -103,14 +103,21 @@ class Compactor:
     def _rewrite(self, topic: str, partition: int, rule: Rule) -> None:
         there = list(self._segments(topic, partition, rule.oldest, rule.end))
         written = [self._written(topic, partition, group, rule) for group in _groups(there)]
-        if written == there:
-            return
         end = there[-1].end
-        self.index.replace(topic, partition, written, end)
+        if written != there:
+            self.index.replace(topic, partition, written, end)
+        elif not self._was_cut_short(topic, partition, there):
+            return
         self.index.note_compacted(topic, partition, end)
         self.topics.forget(topic)
         kept = {segment.archived for segment in written}
         self.removed([each.archived for each in there if each.archived and each.archived not in kept])
+
+    def _was_cut_short(self, topic: str, partition: int, there: Sequence[Segment]) -> bool:
+        """Whether somebody wrote compacted segments, and did not come to say so."""
+        compacted = [each.end for each in there if each.archived and each.archived.key.startswith(FOLDER)]
+        noted = self.topics.fresh(topic).topic.compacted.get(partition, 0)
+        return max(compacted, default=0) > noted
 
     def _written(self, topic: str, partition: int, group: Sequence[Segment], rule: Rule) -> Segment:
         """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""

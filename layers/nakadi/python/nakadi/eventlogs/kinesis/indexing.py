@@ -160,7 +160,9 @@ class Indexer:
         return left
 
     def _counted(self, head: Head, records: Sequence[Arrived]) -> Counting:
-        rank = self._ancestry.knowing(records[0].mark.shard).rank
+        self._ancestry.knowing(records[0].mark.shard)
+        # Somebody else may have counted on in a shard that is newer than this process knows of.
+        rank = self._ancestry.placing(head.counted.mark).rank
         counter = Counter(head.counted, self._scanner.parts(head.counted))
         done = rank(head.counted.mark)
         found = [counter.met(record) for record in records if rank(record.mark) > done]

@@ -21,8 +21,9 @@ from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.places import LONGEST_TOPIC
 from nakadi.eventlogs.kinesis.reading import Reader
 from nakadi.eventlogs.kinesis.stream import Stream
-from nakadi.eventlogs.kinesis.tails import Ancestry
+from nakadi.eventlogs.kinesis.tails import Ancestry, Ours
 from nakadi.eventlogs.kinesis.topics import Known, Topics
+from nakadi.eventlogs.kinesis.waking import LastingReader
 from nakadi.eventlogs.kinesis.watching import Watcher
 from nakadi.eventlogs.kinesis.writing import GIVE_UP_AFTER, RECORD_BYTES, TIMED_OUT, Writer
 from nakadi.model.events import Bounds, Fate, Record, Refused, Slice, Stored
@@ -66,18 +67,23 @@ class KinesisLog:
         self._topics = Topics(index, options.lease)
         self._writer = Writer(stream, options.record_bytes, options.give_up_after)
         self._ancestry = Ancestry(stream)
-        self._reader = Reader(
-            stream,
-            self._ancestry,
-            index,
-            self._topics,
-            Library(archive) if archive else None,
-            self._announcements.announce,
-            shared_for=options.shared_for,
-            window_bytes=options.window_bytes,
-        )
-        self._watcher = Watcher(self._reader.tails, self._ancestry, options.poll)
+        self._library = Library(archive) if archive else None
+        self._options = options
+        self._reader = LastingReader(self._new_reader, self._ancestry)
+        self._watcher = Watcher(self._reader, self._ancestry, options.poll)
         self._indexer = Indexer(stream, self._ancestry, index, archive)
+
+    def _new_reader(self, ours: Ours) -> Reader:
+        return Reader(
+            self._ancestry,
+            self._index,
+            self._topics,
+            self._library,
+            self._announcements.announce,
+            ours,
+            shared_for=self._options.shared_for,
+            window_bytes=self._options.window_bytes,
+        )
 
     # Topics
 
@@ -103,7 +109,7 @@ class KinesisLog:
         for fate in fates.values():
             if isinstance(fate, Refused):
                 raise Unavailable(f"The seal of {topic} is not known to be written")
-            self._reader.tails.acknowledged(fate)
+            self._reader.acknowledged(fate)
 
     def delete_topic(self, topic: str) -> None:
         self._refuse_if_closed()
@@ -120,7 +126,7 @@ class KinesisLog:
         )
         for fate in fates.values():
             if isinstance(fate, Mark):
-                self._reader.tails.acknowledged(fate)
+                self._reader.acknowledged(fate)
         if not self._topics.holds(known):
             fates = self._confirmed(topic, fates)
         for number, fate in fates.items():

@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from nakadi.archive.library import Library
 from nakadi.eventlogs.kinesis.events import cut, microseconds, slice_of
 from nakadi.eventlogs.kinesis.places import hash_key, partition_key, place_of
-from nakadi.eventlogs.kinesis.scanning import Scanner
-from nakadi.eventlogs.kinesis.stream import Stream
-from nakadi.eventlogs.kinesis.tails import Ancestry, Tails
+from nakadi.eventlogs.kinesis.scanning import Scanner, Start
+from nakadi.eventlogs.kinesis.tails import Ancestry, Ours, Tails
 from nakadi.eventlogs.kinesis.tally import Arrived
 from nakadi.eventlogs.kinesis.topics import Topics
-from nakadi.eventlogs.kinesis.trails import Frame, Rank, Trails
+from nakadi.eventlogs.kinesis.trails import Rank, Trails
 from nakadi.model.events import Bounds, Slice, StoredEvent
-from nakadi.model.log_index import NOTHING_COUNTED, Counted, Segment, Topic
+from nakadi.model.log_index import Counted, Segment, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveGone, LogIndex, OffsetUnavailable
 
@@ -28,16 +27,17 @@ MANY_BYTES = 4_000_000
 class Reader:
     def __init__(
         self,
-        stream: Stream,
         ancestry: Ancestry,
         index: LogIndex,
         topics: Topics,
         library: Library | None,
         announce: Callable[[str, int], None],
+        ours: Ours,
         *,
         shared_for: float,
         window_bytes: int,
     ) -> None:
+        stream = ancestry.stream
         self._index = index
         self._ancestry = ancestry
         self._topics = topics
@@ -46,7 +46,7 @@ class Reader:
         self._shared_for = shared_for
         self._trails = Trails(window_bytes)
         self._scanner = Scanner(stream, ancestry)
-        self.tails = Tails(stream, ancestry, lambda: index.progress(stream.name), self._received)
+        self.tails = Tails(stream, ancestry, lambda: index.progress(stream.name), self._received, ours)
 
     # The tip
 
@@ -77,7 +77,8 @@ class Reader:
         return state
 
     def _count_from(self, key: str, start: Counted) -> bool:
-        return self._trails.count_from(key, start, self._scanner.parts(start), self._ancestry.rank)
+        parts = self._scanner.parts(start)
+        return self._trails.count_from(key, start, parts, self._ancestry.placing(start.mark).rank)
 
     # Events
 
@@ -121,25 +122,33 @@ class Reader:
             remembered = self._trails.frames(key, start, limit, max_bytes)
             if remembered is not None:
                 return slice_of(remembered, start, limit, max_bytes)
-        segment = self._index.segment(topic, partition, start)
-        inside = segment is not None and start < segment.end
-        if segment is not None and inside and segment.archived and self._library:
+        segment, known = self._known_before(topic, partition, start)
+        if segment is not None and segment.archived and self._library:
             archived = self._from_archive(segment, topic, partition, start, limit, max_bytes)
             if archived is not None:
                 return archived
         if compacted:
             raise Unavailable(f"The archive lacks offset {start} of {key}")
-        known = segment.before if segment and inside else self._head_or_nothing(topic, partition, start)
-        frames = self._scan(key, known, start, max_bytes)
+        frames = self._scanner.frames(key, known, start, self._trails.first(key), max_bytes)
         return slice_of(frames, start, limit, max_bytes)
 
-    def _scan(self, key: str, known: Counted, start: int, max_bytes: int) -> Sequence[Frame]:
-        nearest = self._scanner.nearest(key, start, known)
-        return self._scanner.frames(key, nearest, start, self._trails.first(key), max_bytes)
-
-    def _head_or_nothing(self, topic: str, partition: int, start: int) -> Counted:
+    def _known_before(self, topic: str, partition: int, start: int) -> tuple[Segment | None, Start]:
+        """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
+        segment = self._segment_with(topic, partition, start)
+        if segment is not None:
+            return segment, Start(segment.before, segment.since)
         head = self._index.heads([(topic, partition)])[topic, partition].counted
-        return head if head.next <= start else NOTHING_COUNTED
+        if head.next <= start:
+            return None, Start(head)
+        # It was indexed just now.
+        segment = self._segment_with(topic, partition, start)
+        if segment is None:
+            raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
+        return segment, Start(segment.before, segment.since)
+
+    def _segment_with(self, topic: str, partition: int, offset: int) -> Segment | None:
+        found = self._index.segment(topic, partition, offset)
+        return found if found is not None and offset < found.end else None
 
     def _from_archive(
         self, segment: Segment, topic: str, partition: int, start: int, limit: int, max_bytes: int

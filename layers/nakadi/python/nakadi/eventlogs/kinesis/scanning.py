@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from typing import NamedTuple
 
 from nakadi.eventlogs.kinesis.envelopes import opened
 from nakadi.eventlogs.kinesis.places import hash_key
@@ -19,21 +20,36 @@ from nakadi.model.outcomes import Unavailable
 
 MOST_REMEMBERED = 1000
 
+YOUNG = 12 * 3600.0
+REMEMBERED_FOR = 3600.0
+"""Seconds. Together well below the day that a stream keeps records for at least."""
+
+
+class Start(NamedTuple):
+    """Where counting begins, and when the first events behind it were stored, where that is known."""
+
+    state: Counted
+    since: int | None = None
+
+
+NOTHING: tuple[float, Counted | None] = (float("-inf"), None)
+
 
 @dataclass(slots=True)
 class Remembered:
     """Where scans ended, so that the next one goes on there."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _states: OrderedDict[tuple[str, int], Counted] = field(default_factory=OrderedDict)
+    _states: OrderedDict[tuple[str, int], tuple[float, Counted]] = field(default_factory=OrderedDict)
 
     def at(self, key: str, offset: int) -> Counted | None:
         with self._lock:
-            return self._states.get((key, offset))
+            noted_at, state = self._states.get((key, offset), NOTHING)
+            return state if abs(time.time() - noted_at) < REMEMBERED_FOR else None
 
     def note(self, key: str, state: Counted) -> None:
         with self._lock:
-            self._states[key, state.next] = state
+            self._states[key, state.next] = (time.time(), state)
             self._states.move_to_end((key, state.next))
             if len(self._states) > MOST_REMEMBERED:
                 self._states.popitem(last=False)
@@ -46,27 +62,38 @@ class Scanner:
         self._remembered = Remembered()
 
     def parts(self, state: Counted) -> Mapping[Mark, bytes]:
-        """The records of appends that were not complete at this state: the bytes of their frames' parts."""
-        return {part.mark: self._fetch(part.mark) for part in state.parts}
+        """The records of appends that were not complete at this state: the bytes of their frames' parts.
 
-    def nearest(self, key: str, offset: int, known: Counted) -> Counted:
-        """Where to begin, so that as little as possible is read before an offset."""
-        return self._remembered.at(key, offset) or known
+        Those of an append that was given up long ago may be missing: nothing will complete it.
+        """
+        found = {part.mark: self._fetch(part.mark) for part in state.parts}
+        return {mark: frame for mark, frame in found.items() if frame is not None}
 
-    def frames(self, key: str, start: Counted, offset: int, end: int, most_bytes: int) -> Sequence[Frame]:
+    def frames(self, key: str, start: Start, offset: int, end: int, most_bytes: int) -> Sequence[Frame]:
         """Frames from the one with `offset` on, up to `end` or about so many bytes; at least one with events."""
+        near = self._remembered.at(key, offset)
+        start = Start(near) if near else start
         found: list[Frame] = []
         size = 0
-        counter = Counter(start, self.parts(start))
-        for record in self._records(key, start):
-            frame = counter.met(record)
+        for state, last, frame in self._counted(key, start):
             if frame.end > offset:
                 found.append(frame)
                 size += len(frame.content)
             if found and (size >= most_bytes or frame.end >= end):
-                self._remembered.note(key, counter.state)
+                self._remember(key, state, last)
                 return found
         raise Unavailable(f"The stream ends before offset {end} of {key}")
+
+    def _counted(self, key: str, start: Start) -> Iterator[tuple[Counted, Arrived, Frame]]:
+        """Counting on would give events the wrong numbers when the stream has forgotten some."""
+        counter = Counter(start.state, self.parts(start.state))
+        expected = start.since
+        for record in self._records(key, start.state):
+            frame = counter.met(record)
+            if frame.lacking or (frame.events and expected not in {None, frame.stored_at}):
+                raise Unavailable(f"The stream has forgotten events behind offset {frame.first} of {key}")
+            expected = None if frame.events else expected
+            yield counter.state, record, frame
 
     def state_behind(self, key: str, start: Counted, last: Mark) -> Counted:
         """The partition counted on up to a record that is known to be there."""
@@ -80,12 +107,16 @@ class Scanner:
                 return counter.state
         return counter.state
 
+    def _remember(self, key: str, state: Counted, last: Arrived) -> None:
+        """What comes next must not be forgotten by the stream while it is remembered here."""
+        if time.time() - last.at / 1000 < YOUNG:
+            self._remembered.note(key, state)
+
     def _records(self, key: str, start: Counted) -> Iterator[Arrived]:
         """The partition's records behind a state, to the end of what is there now."""
         patience = Patience(GIVE_UP_AFTER)
         began_in = start.mark.shard if start.mark else None
-        lineage = self._ancestry.refreshed() if began_in else self._ancestry.current
-        chain = lineage.chain(hash_key(key))
+        chain = self._ancestry.refreshed().chain(hash_key(key))
         chain = chain[chain.index(began_in) :] if began_in in chain else chain
         for shard in chain:
             behind = start.mark.sequence if start.mark and shard == start.mark.shard else None
@@ -96,17 +127,19 @@ class Scanner:
                 if page.at_tip and shard == chain[-1]:
                     break
 
-    def _fetch(self, mark: Mark) -> bytes:
-        """One record's part of a frame."""
+    def _fetch(self, mark: Mark) -> bytes | None:
+        """One record's part of a frame; None when the stream has forgotten it."""
+        if mark.shard not in self._ancestry.placing(mark):
+            return None
+        cursor = Cursor(self._stream, mark.shard, mark.sequence, including=True)
         patience = Patience(GIVE_UP_AFTER)
-        iterator = patience.calling(lambda: self._stream.at(mark))
-        while not patience.over:
-            page = patience.calling(partial(self._stream.page, mark.shard, iterator, 1))
+        while not cursor.ended:
+            page = cursor.read(patience, 1)
             for record in page.records:
                 envelope = opened(record.data)
-                if record.mark == mark and envelope is not None:
-                    return envelope.frame
-            if page.following is None:
-                break
-            iterator = page.following
-        raise Unavailable(f"The stream does not show record {mark.sequence} of {mark.shard}")
+                return envelope.frame if record.mark == mark and envelope is not None else None
+            if page.at_tip:
+                return None
+            if patience.over:
+                raise Unavailable(f"The stream does not show record {mark.sequence} of {mark.shard}")
+        return None

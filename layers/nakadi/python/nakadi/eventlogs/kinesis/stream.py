@@ -14,6 +14,7 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConnectTimeoutError,
+    CredentialRetrievalError,
     EndpointConnectionError,
     NoCredentialsError,
 )
@@ -32,7 +33,8 @@ THROTTLING = {
     "Throttling",
     "ThrottlingException",
 }
-NOTHING_SENT = (ConnectTimeoutError, EndpointConnectionError, NoCredentialsError)
+READING = {"GetRecords", "GetShardIterator"}
+NOTHING_SENT = (ConnectTimeoutError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError)
 
 
 class Trouble(Unavailable):
@@ -42,6 +44,10 @@ class Trouble(Unavailable):
         super().__init__(message)
         self.passing = passing
         self.undone = undone
+
+
+class NoSuchShard(Trouble):
+    """Raised when a shard is not there: the stream has forgotten it, or there is no such stream."""
 
 
 class IteratorExpired(Exception):
@@ -199,6 +205,8 @@ def _trouble_of(error: ClientError) -> Exception:
         return IteratorExpired(str(error))
     if code == "InvalidArgumentException" and error.operation_name == "GetShardIterator":
         return NoSuchPlace(str(error))
+    if code == "ResourceNotFoundException" and error.operation_name in READING:
+        return NoSuchShard(f"Kinesis: {error}", passing=False, undone=True)
     if code in THROTTLING:
         return Trouble(f"Kinesis: {error}", passing=True, undone=True)
     failed_within = status >= 500

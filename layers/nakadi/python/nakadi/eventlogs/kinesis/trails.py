@@ -25,12 +25,16 @@ Rank = Callable[[Mark | None], tuple[int, int]]
 
 
 class Frame(NamedTuple):
-    """Events in their place. A record that completes no frame is one without events."""
+    """Events in their place. A record that completes no frame is one without events.
+
+    One that is `lacking` has records that the stream had no more when it was counted.
+    """
 
     first: int
     events: int
     stored_at: int
     content: bytes
+    lacking: bool = False
 
     @property
     def end(self) -> int:
@@ -51,8 +55,10 @@ class Counter:
             self._parts[record.mark] = envelope.frame
         frame = Frame(self.state.next, 0, self.state.latest, b"")
         if numbered is not None and envelope is not None:
-            content = b"".join([self._parts[mark] for mark in numbered.marks[:-1]]) + envelope.frame
-            frame = Frame(numbered.first, numbered.events, numbered.stored_at, content)
+            earlier = numbered.marks[:-1]
+            lacking = any(mark not in self._parts for mark in earlier)
+            content = b"" if lacking else b"".join([self._parts[mark] for mark in earlier]) + envelope.frame
+            frame = Frame(numbered.first, numbered.events, numbered.stored_at, content, lacking)
         if self._parts:
             expected = {part.mark for part in self.state.parts}
             self._parts = {mark: part for mark, part in self._parts.items() if mark in expected}

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from nakadi.eventlogs.kinesis.stream import Patience
-from nakadi.eventlogs.kinesis.tails import GIVE_UP_AFTER, Ancestry, Tails
+from nakadi.eventlogs.kinesis.tails import GIVE_UP_AFTER, Ancestry
+from nakadi.eventlogs.kinesis.waking import LastingReader
 from nakadi.model.outcomes import Unavailable
 
 log = logging.getLogger(__name__)
@@ -19,8 +20,8 @@ log = logging.getLogger(__name__)
 class Watch:
     """One thread for each shard, from now until `end`."""
 
-    def __init__(self, tails: Tails, ancestry: Ancestry, interval: float) -> None:
-        self._tails = tails
+    def __init__(self, reader: LastingReader, ancestry: Ancestry, interval: float) -> None:
+        self._reader = reader
         self._ancestry = ancestry
         self._interval = interval
         self._lock = threading.Lock()
@@ -58,12 +59,23 @@ class Watch:
         """Read one shard to its end, then begin with those that came from it."""
         while not self._ended.is_set():
             try:
-                ended = self._tails.advance(shard, time.monotonic(), Patience(GIVE_UP_AFTER))
+                ended = self._reader.advance(shard, time.monotonic(), Patience(GIVE_UP_AFTER))
                 if ended and self._begin_children(shard):
                     return
             except Unavailable:
                 log.warning("Shard %s is asked again", shard, exc_info=True)
+                if self._is_forgotten(shard):
+                    self._begin_leaves()
+                    return
+            except Exception:  # whatever it was, those who wait for news must not wait for ever
+                log.exception("Shard %s is asked again", shard)
             self._ended.wait(self._interval)
+
+    def _is_forgotten(self, shard: str) -> bool:
+        try:
+            return shard not in self._ancestry.refreshed()
+        except Unavailable:
+            return False
 
     def _begin_children(self, shard: str) -> bool:
         children = self._ancestry.current.children(shard) or self._ancestry.refreshed().children(shard)
@@ -75,8 +87,8 @@ class Watch:
 class Watcher:
     """Watches as long as anybody wants it to."""
 
-    def __init__(self, tails: Tails, ancestry: Ancestry, interval: float) -> None:
-        self._tails = tails
+    def __init__(self, reader: LastingReader, ancestry: Ancestry, interval: float) -> None:
+        self._reader = reader
         self._ancestry = ancestry
         self._interval = interval
         self._lock = threading.Lock()
@@ -87,7 +99,7 @@ class Watcher:
         with self._lock:
             self._wanted += 1
             if self._watch is None:
-                self._watch = Watch(self._tails, self._ancestry, self._interval)
+                self._watch = Watch(self._reader, self._ancestry, self._interval)
 
     def not_wanted(self) -> None:
         with self._lock:
