@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import cached_property
+from uuid import uuid4
 
 from pynamodb.exceptions import PutError, UpdateError
 from pynamodb.transactions import TransactWrite
@@ -125,16 +126,16 @@ class DynamoDbCoordination:
     ) -> tuple[Verdict, bool]:
         """What became of it, and whether it is news that this partition moves."""
         item = self._table.items(place_of(subscription), offset_item(place))
-        since = microseconds(now)
+        since, token = microseconds(now), uuid4().hex[:12]
 
         def attempt(in_doubt: bool) -> Verdict | None:
             try:
-                item.update(moved_to(position, since), may_move(session, position))
+                item.update([*moved_to(position, since), Item.token.set(token)], may_move(session, position))
             except UpdateError as error:
                 if not condition_failed(error):
                     raise
                 item.before = None
-                return self._judged(item, session, position, in_doubt)
+                return self._judged(item, session, position, token if in_doubt else None)
             return Verdict.COMMITTED
 
         for _ in range(TIMES_JUDGED):
@@ -143,19 +144,18 @@ class DynamoDbCoordination:
                 return found, item.before is None or not in_one_moment(int(item.before), since)
         raise Unavailable("The owner of a partition changes all the time")
 
-    def _judged(self, item: CoordinationItem, session: str, position: Position, in_doubt: bool) -> Verdict | None:
+    def _judged(self, item: CoordinationItem, session: str, position: Position, token: str | None) -> Verdict | None:
         """Why it was refused; None if now it would not be.
 
-        In doubt, an attempt before may have had its effect: then its position is there. If something greater is there
-        that is not this session's, nobody can say.
+        With a token, an attempt before may have had its effect: then its token is there. If a position is there that
+        somebody else committed behind ours, nobody can say.
         """
         found = self._table.found(item.place, item.item)
         offset = None if found is None else offset_of(found)
-        if in_doubt and offset is not None and offset.position >= position:
-            if offset.owner != session:
-                raise Unavailable("It is not known whether a position was committed")
-            if offset.position == position:
-                return Verdict.COMMITTED
+        if token and found and found.token == token:
+            return Verdict.COMMITTED
+        if token and offset and offset.owner != session and offset.position > position:
+            raise Unavailable("It is not known whether a position was committed")
         judged = verdict(offset, session, position)
         return None if judged is Verdict.COMMITTED else judged
 

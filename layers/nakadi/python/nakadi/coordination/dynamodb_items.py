@@ -51,16 +51,16 @@ class CoordinationItem(Model):
     body = UnicodeAttribute(null=True)
     packed = BinaryAttribute(null=True, legacy_encoding=False)
 
-    # An offset. `since` is when it last changed, `before` when it did the time before.
+    # An offset. `since` is when it last changed, `before` when it did the time before; by its token a commit is known.
     timeline = NumberAttribute(null=True)
     position = NumberAttribute(null=True)
     owner = UnicodeAttribute(null=True)
     since = NumberAttribute(null=True)
     before = NumberAttribute(null=True)
-
-    # A parked event: what is told of it in `body`, its value in `packed`, or in so many `pieces` elsewhere.
-    pieces = NumberAttribute(null=True)
     token = UnicodeAttribute(null=True)
+
+    # A parked event: what is told of it in `body`, its value in `packed`, or in so many `pieces` with its token.
+    pieces = NumberAttribute(null=True)
 
     # A lease, and when in the life of its holder it was asked for.
     until = NumberAttribute(null=True)
