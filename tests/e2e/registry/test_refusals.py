@@ -52,6 +52,11 @@ SCOPES = {
     ("POST", "/subscriptions/{subscription_id}/cursors"): READ,
     ("PATCH", "/subscriptions/{subscription_id}/cursors"): UID,
     ("GET", "/subscriptions/{subscription_id}/stats"): READ,
+    ("GET", "/subscriptions/{subscription_id}/parked-events"): READ,
+    ("POST", "/subscriptions/{subscription_id}/parked-events/redrive"): READ,
+    ("GET", "/subscriptions/{subscription_id}/parked-events/{parked_event_id}"): READ,
+    ("DELETE", "/subscriptions/{subscription_id}/parked-events/{parked_event_id}"): READ,
+    ("POST", "/subscriptions/{subscription_id}/parked-events/{parked_event_id}/redrive"): READ,
     ("GET", "/subscriptions/{subscription_id}/events"): READ,
     ("POST", "/subscriptions/{subscription_id}/events"): READ,
     ("GET", "/registry/partition-strategies"): UID,
@@ -84,6 +89,7 @@ def asked(client: httpx.Client, method: str, template: str, **options: object) -
         "id": "some-id",
         "blacklist_type": "PRODUCER_ET",
         "subscription_id": "some-id",
+        "parked_event_id": "some-id",
     }
     path = template.format(**values)
     with client.stream(method, path, **options) as answer:

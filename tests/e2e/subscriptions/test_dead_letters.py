@@ -6,8 +6,9 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.api import a_business_definition, created
-from tests.support.consumer import Consumer
+from tests.support.consumer import Consumer, soon
 from tests.support.open_stream import OpenStream
+from tests.support.parking import PARKING, fail_until_parked, keyed, published
 from tests.support.subscriptions import subscribed
 
 COUNT = "nakadi.zalando.org/subscription-max-event-send-count"
@@ -70,3 +71,28 @@ def letters(api, subscription):
     mine = [each for each in events if each["subscription_id"] == subscription["id"]]
     assert all(each["event"]["n"] == 0 and each["event"]["metadata"]["eid"] == _eid(0) for each in mine)
     return mine
+
+
+def test_an_event_is_parked_and_redriven(api, consumer):
+    """Sent twice in batches and twice alone without a commit, an event is parked with those of its key, while others
+    are sent; redriven, they come in their order before later ones."""
+    name = created(api, keyed())["name"]
+    subscription = subscribed(api, name, read_from="begin", annotations=PARKING)
+    published(api, name, "a1", "b1", "a2")
+    fail_until_parked(api, subscription, "a1")
+    with consumer(subscription) as stream:
+        assert [each["event"] for each in stream.consumed(1)] == ["b1"]
+        first, second = soon_parked(api, subscription, 2)
+        assert (first["failed_commits"], second["failed_commits"]) == (2, 0)
+    target = f"/subscriptions/{subscription['id']}/parked-events"
+    assert api.get(f"{target}/{first['id']}").json()["event"]["event"] == "a1"
+    assert api.post(f"{target}/{first['id']}/redrive").status_code == 204
+    published(api, name, "a3")
+    assert [each["event"] for each in consumer(subscription).consumed(3)] == ["a1", "a2", "a3"]
+    soon_parked(api, subscription, 0)
+
+
+def soon_parked(api, subscription, count):
+    target = f"/subscriptions/{subscription['id']}/parked-events"
+    soon(lambda: len(api.get(target).json()["items"]) == count, seconds=30)
+    return api.get(target).json()["items"]

@@ -64,9 +64,14 @@ WITH_A_SUBSCRIPTION = (
     "reset_subscription_cursors",
     "get_subscription_cursors",
     "get_subscription_stats",
+    "list_parked_events",
+    "redrive_parked_events",
     "delete_subscription",
 )
 NEED_A_STREAM = {
+    "get_parked_event",
+    "skip_parked_event",
+    "redrive_parked_event",
     "commit_subscription_cursors",
     "stream_subscription_events",
     "stream_subscription_events_with_parameters",

@@ -68,7 +68,10 @@ def _cursors(broker: Broker) -> list[Route]:
 
 
 def _subscriptions(broker: Broker) -> list[Route]:
-    return broker.subscribing.doors.routes()
+    from nakadi.http.routes.parked_events import ParkedEventDoors
+
+    subscribing = broker.subscribing
+    return [*subscribing.doors.routes(), *ParkedEventDoors(subscribing.parked_events).routes()]
 
 
 def _subscription_streams(broker: Broker) -> list[Route]:

@@ -15,10 +15,12 @@ from nakadi.ports import Clock, Coordination, EventLogs, Registry
 from nakadi.settings import Settings
 from nakadi.subscriptions.creation import Creation
 from nakadi.subscriptions.cursors import SubscriptionCursors
-from nakadi.subscriptions.deletion import Deletion, Leftovers
+from nakadi.subscriptions.deletion import Deletion
 from nakadi.subscriptions.event_types import SubscribedEventTypes
 from nakadi.subscriptions.initialisation import Initialisation
+from nakadi.subscriptions.leftovers import Leftovers
 from nakadi.subscriptions.listing import Listing
+from nakadi.subscriptions.parked import ParkedEvents
 from nakadi.subscriptions.repository import Subscriptions
 from nakadi.subscriptions.resets import Resets
 from nakadi.subscriptions.stats import Stats
@@ -128,6 +130,18 @@ class Subscribing:
             permissions=self.permissions,
             coordination=self.coordination,
             logs=self.logs,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def parked_events(self) -> ParkedEvents:
+        return ParkedEvents(
+            subscriptions=self.subscriptions,
+            event_types=self.event_types,
+            permissions=self.permissions,
+            features=self.features,
+            coordination=self.coordination,
+            resets=self.resets,
             clock=self.clock,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nakadi.model.coordination import Replay
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.chunks import Run
@@ -31,11 +32,15 @@ class SendKeepAlive:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Find out where reading goes on behind a position, and say `opened`; whatever was being read is let go."""
+    """Find out where reading goes on behind a position, and say `opened`; whatever was being read is let go.
+
+    With a `replay` parked events come first.
+    """
 
     place: EventTypePartition
     position: Position
     number: int = 0
+    replay: Replay | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,38 @@ class Drop:
     place: EventTypePartition
     event: Run
     fails: int
+    replay: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Park:
+    """Put events away that have to follow others of their keys, and perhaps move the cursor; then say `parked`.
+
+    `number` is that of the opening since when they were read.
+    """
+
+    place: EventTypePartition
+    events: tuple[Run, ...]
+    upto: Position | None
+    replay: str | None
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relearn:
+    """Find out which keys are parked by now, and say `learned`."""
+
+    place: EventTypePartition
+    replay: Replay | None
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndReplay:
+    """All that was to be sent once more is consumed, or parked again: it leaves the lot."""
+
+    place: EventTypePartition
+    replay: Replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,5 +124,5 @@ class Farewell:
 
 
 Line = SendBatch | SendKeepAlive
-Call = Open | AutoCommit | HandOver | Note | Drop
+Call = Open | AutoCommit | HandOver | Note | Drop | Park | Relearn | EndReplay
 Action = Line | Call | Close

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol, assert_never
 
-from nakadi.consuming.actions import Action, AutoCommit, Drop, HandOver, Note, Open
+from nakadi.consuming.actions import Action, AutoCommit, Drop, EndReplay, HandOver, Note, Open, Park, Relearn
 from nakadi.consuming.members import Members
+from nakadi.consuming.parking import Attendant
 from nakadi.consuming.session import Session
-from nakadi.consuming.survey import Beginning
+from nakadi.consuming.survey import Again, Beginning
+from nakadi.model.coordination import Replay, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
 
@@ -27,16 +30,37 @@ class Undertaker(Protocol):
 
 
 class Clerk:
-    def __init__(self, members: Members, session: Session, surveyor: Surveyor, undertaker: Undertaker) -> None:
+    """Without an `attendant` there is no lot."""
+
+    def __init__(
+        self,
+        members: Members,
+        session: Session,
+        surveyor: Surveyor,
+        undertaker: Undertaker,
+        attendant: Attendant | None = None,
+    ) -> None:
         self._members = members
         self._session = session
         self._surveyor = surveyor
         self._undertaker = undertaker
+        self._attendant = attendant
 
     def begin(self, opening: Open) -> Beginning:
-        return self._surveyor.beginning(opening.place, opening.position)
+        if self._attendant is None:
+            return self._surveyor.beginning(opening.place, opening.position)
+        parked = self._attendant.keys(opening.place, opening.replay)
+        return replace(self._beginning(opening, self._attendant), parked=parked)
 
-    def perform(self, call: AutoCommit | HandOver | Note | Drop) -> Fact:
+    def _beginning(self, opening: Open, attendant: Attendant) -> Beginning:
+        place, replay = opening.place, opening.replay
+        if replay is None:
+            return self._surveyor.beginning(place, opening.position)
+        onward = self._surveyor.beginning(place, max(opening.position, replay.until))
+        again = Again(attendant.again(place, replay, opening.position), replay.until, onward.start)
+        return replace(onward, start=opening.position, again=again)
+
+    def perform(self, call: AutoCommit | HandOver | Note | Drop | Park | Relearn | EndReplay) -> Fact:
         """Carry it out, and say what the session is to be told. Raises `Unavailable`."""
         session = self._session
         match call:
@@ -47,10 +71,35 @@ class Clerk:
             case Note():
                 self._members.note(session.id, call)
             case Drop():
-                self._undertaker.bury(call)
-                self._members.commit(session.id, {call.place: call.event.end})
+                self._drop(call)
+            case Park():
+                if self._parked(call):
+                    return lambda now: session.parked(call, now)
+            case Relearn(place, replay):
+                keys = self._attendant.keys(place, replay) if self._attendant else frozenset()
+                return lambda _: session.learned(call, keys)
+            case EndReplay(place, replay):
+                self._end_replay(place, replay)
             case AutoCommit(positions):
                 self._members.commit(session.id, positions)
             case _:
                 assert_never(call)
         return session.tick
+
+    def _drop(self, call: Drop) -> None:
+        if self._attendant is not None and self._attendant.follows:
+            self._attendant.park_failed(self._session.id, call)
+            return
+        self._undertaker.bury(call)
+        self._members.commit(self._session.id, {call.place: call.event.end})
+
+    def _parked(self, call: Park) -> bool:
+        """Put events away; whether the partition was still ours."""
+        assert self._attendant is not None, "nothing follows where there is no lot"
+        return self._attendant.park(self._session.id, call) is not Verdict.NOT_OWNED
+
+    def _end_replay(self, place: EventTypePartition, replay: Replay) -> None:
+        """First the events go: what is left of a replay that was interrupted in between is nothing."""
+        if self._attendant is not None:
+            self._attendant.lot.clear(place, replay)
+        self._members.end_replay(self._session.id, place, replay)

@@ -16,6 +16,7 @@ from nakadi.consuming.actions import Action, Call, Close, Open, SendBatch, SendK
 from nakadi.consuming.clerk import Clerk, Fact
 from nakadi.consuming.facts import Shared
 from nakadi.consuming.lines import Lines
+from nakadi.consuming.replaying import Source
 from nakadi.consuming.session import Session
 from nakadi.consuming.survey import Beginning
 from nakadi.model.event_type import EventType
@@ -24,7 +25,6 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import Clock
 from nakadi.streaming.alarm import Alarm
 from nakadi.streaming.outlet import Outlet, Pen
-from nakadi.streaming.places import Place
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 SHORTEST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
 
-NewPlace = Callable[[EventTypePartition, Beginning], Place]
+NewPlace = Callable[[EventTypePartition, Beginning], Source]
 
 
 class Driver:
@@ -58,7 +58,7 @@ class Driver:
         self._threads = threads
         self._new_place = new_place
         self._find_out = find_out
-        self._places: dict[EventTypePartition, Place] = {}
+        self._places: dict[EventTypePartition, Source] = {}
         self._facts: list[Fact] = []
         self._updates: list[EventType] = []
         self._calls: deque[Call] = deque()
@@ -149,7 +149,7 @@ class Driver:
                 if each.event_type == event_type.name:
                     place.update(event_type)
 
-    async def _take(self, each: EventTypePartition, place: Place) -> bool:
+    async def _take(self, each: EventTypePartition, place: Source) -> bool:
         if not self.session.wants(each) or self._places.get(each) is not place:
             return False
         if place.at_border:
@@ -191,6 +191,8 @@ class Driver:
                 self.tell(await self._performed(call))
             except Exception as error:  # whatever it is, the stream must not go on as if it had worked
                 log.warning("The stream %s ends, for a call failed: %s", self.session.id, call, exc_info=error)
+                # What was to come after it counts on it.
+                self._calls.clear()
                 self.tell(lambda _, error=error: self.session.refused(error))  # type: ignore[misc]  # bound early
         self._calling = None
 
@@ -214,7 +216,7 @@ class Driver:
         if not self.session.expects(opening):
             return []
         self._places[opening.place] = self._new_place(opening.place, beginning)
-        return self.session.opened(opening, beginning.start, beginning.lost, now)
+        return self.session.opened(opening, beginning.start, beginning.lost, now, beginning.parked)
 
     async def _flush(self) -> None:
         if not self._somebody_listens:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from nakadi.consuming.actions import Farewell, Note
-from nakadi.model.coordination import Assignment, Session, Verdict
+from nakadi.model.coordination import Assignment, Replay, Session, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
@@ -104,6 +104,17 @@ class Members:
             return assignments.with_entries(assignment, [changed])
 
         self._changed(noted)
+
+    def end_replay(self, session: str, place: EventTypePartition, replay: Replay) -> None:
+        """Write down that nothing is left to be sent once more, if the partition is still the session's."""
+
+        def ended(assignment: Assignment) -> Assignment:
+            entry = assignment.entry(place)
+            if entry is None or entry.owner != session or entry.replay != replay:
+                return assignment
+            return assignments.with_entries(assignment, [replace(entry, replay=None)])
+
+        self._changed(ended)
 
     def commit(self, session: str, positions: Mapping[EventTypePartition, Position]) -> Collection[EventTypePartition]:
         """Commit on behalf of a session; the partitions that are not its own any more."""

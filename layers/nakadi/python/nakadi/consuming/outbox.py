@@ -113,7 +113,7 @@ class Outbox:
         if self._policy and reading.searching and reading.fails >= self._policy.most_fails:
             event = reading.first()
             reading.dropping = event.end
-            return Drop(reading.place, event, reading.fails)
+            return Drop(reading.place, event, reading.fails, None if reading.replay is None else reading.replay.id)
         return self._batch(reading, count, now)
 
     def _batch(self, reading: Reading, count: int, now: float, info: str = "") -> Action:

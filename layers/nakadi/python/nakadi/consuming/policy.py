@@ -15,6 +15,7 @@ POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
 class Unprocessable(StrEnum):
     SKIP_EVENT = "SKIP_EVENT"
     DEAD_LETTER_QUEUE = "DEAD_LETTER_QUEUE"
+    PARK_KEY = "PARK_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,10 @@ class Policy:
 
     kind: Unprocessable
     most_fails: int
+
+    @property
+    def parks(self) -> bool:
+        return self.kind is Unprocessable.PARK_KEY
 
 
 def policy_of(annotations: Mapping[str, str | None]) -> Policy | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from functools import partial
 from itertools import groupby
 
+from nakadi.model.coordination import Entry, Replay
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
@@ -18,14 +20,23 @@ Measure = Callable[[EventTypePartition, Position, Position], int]
 """How many events lie behind the first position, up to and including the second."""
 
 
+class Fate(Enum):
+    """What becomes of an event that was read."""
+
+    SEND = auto()
+    PASS_OVER = auto()
+    FOLLOW = auto()  # to where others of its key are parked
+
+
 class Reading:
     """Positions only grow here: committed <= sent <= taken. Whoever goes back makes a new one.
 
     `stored` is the offset as it was last seen. `committed` is at least where reading began, so that events that were
-    gone before they could be sent are not waited for.
+    gone before they could be sent are not waited for. `parked` are the keys that wait in the lot.
     """
 
     __slots__ = (
+        "_parking",
         "_skipped",
         "committed",
         "count",
@@ -34,13 +45,16 @@ class Reading:
         "flushed_at",
         "handing_over",
         "keep_alives",
+        "learned",
         "lost",
         "open",
         "opening",
         "outstanding",
+        "parked",
         "place",
         "release_by",
         "released",
+        "replay",
         "runs",
         "search_end",
         "sent",
@@ -50,13 +64,12 @@ class Reading:
         "window_end",
     )
 
-    def __init__(
-        self, place: EventTypePartition, stored: Position, now: float, fails: int, search_end: Position | None
-    ) -> None:
-        self.place = place
+    def __init__(self, entry: Entry, stored: Position, now: float, *, counts: bool) -> None:
+        self.place = entry.place
         self.stored = self.committed = self.sent = self.taken = stored
-        self.fails = fails
-        self.search_end = search_end
+        self.fails = entry.fails if counts else 0
+        self.search_end = entry.search_end if counts else None
+        self.replay: Replay | None = entry.replay
         self.flushed_at = now
         self.keep_alives = 0
         # How many events are sent and not committed, counted by their positions.
@@ -76,12 +89,22 @@ class Reading:
         self.count = 0
         self.size = 0
         self.window_end: datetime | None = None
+        self.parked: frozenset[str] = frozenset()
+        # The assignment's revision when the keys in the lot were asked for.
+        self.learned = 0
+        # Events that are being put away: where they begin, and their keys.
+        self._parking: deque[tuple[Position, frozenset[str]]] = deque()
         # Stretches that are not for this client: behind which event each follows, and where it ends.
         self._skipped: deque[tuple[Position, Position]] = deque()
 
     @property
     def sendable(self) -> bool:
-        return self.open and not self.released and self.release_by is None and self.dropping is None
+        return self.open and not self.released and self.release_by is None and not self.putting_away
+
+    @property
+    def putting_away(self) -> bool:
+        """Whether an event is being dealt with that nobody behind it may be sent before."""
+        return self.dropping is not None or bool(self._parking)
 
     @property
     def searching(self) -> bool:
@@ -99,20 +122,26 @@ class Reading:
     def reopened(self) -> None:
         """What was read and not sent will be read again."""
         self.open = False
+        self._parking.clear()
         self._drop_everything()
 
     # Events
 
-    def take_in(self, run: Run, deliverable: Deliverable, *, closely: bool) -> None:
-        """Events were read: keep those that are for the client, and remember those that are not."""
-        for wanted, stretch in stretches(run, partial(deliverable, self.place), closely=closely):
-            if wanted:
+    def take_in(self, run: Run, deliverable: Deliverable, *, closely: bool) -> Sequence[Run]:
+        """Events were read: keep those that are for the client, and remember those that are not. The answer are those
+        that have to follow others into the lot."""
+        following = []
+        for fate, stretch in stretches(run, partial(self._fate, deliverable), closely=closely or bool(self.parked)):
+            if fate is Fate.SEND:
                 self.runs.append(stretch)
                 self.count += len(stretch)
                 self.size += stretch.size
             else:
                 self._skip(stretch.end)
+                if fate is Fate.FOLLOW:
+                    following.append(stretch)
             self.taken = stretch.end
+        return following
 
     def take(self, count: int, measure: Measure) -> tuple[Run, ...]:
         """The first `count` events that wait; they count as sent."""
@@ -148,6 +177,21 @@ class Reading:
         older = sum(run.stored_at(index) < end for run in self.runs for index in range(len(run)))
         return max(1, older)
 
+    # Parking
+
+    def waits_for(self, events: Sequence[Run]) -> None:
+        """Send nothing before these are put away."""
+        keys = frozenset(key for each in events if (key := each.chunk.records[each.first].key) is not None)
+        self._parking.append((events[0].end, keys))
+
+    def put_away(self) -> None:
+        """Those that waited longest are."""
+        self._parking.popleft()
+
+    def learn(self, keys: frozenset[str]) -> None:
+        """These keys were in the lot before what is being put away now."""
+        self.parked = keys.union(*(being_parked for _, being_parked in self._parking))
+
     # Commits
 
     def advance(self, stored: Position, measure: Measure) -> int:
@@ -171,15 +215,25 @@ class Reading:
         return measure(self.place, before, self.committed)
 
     def committable(self) -> Position | None:
-        """How far everything is committed or was passed over, if that is further than what is committed."""
-        reached = self.committed
-        for after, end in self._skipped:
-            if after > reached:
-                break
-            reached = max(reached, end)
+        """How far everything is committed, was passed over or put away, if that is further than what is committed."""
+        reached = self.reached(short_of=self._parking[0][0] if self._parking else None)
         return reached if reached > self.committed else None
 
+    def reached(self, short_of: Position | None = None) -> Position:
+        """How far there is nothing that waits for a commit; not as far as a position that must not be passed."""
+        reached = self.committed
+        for after, end in self._skipped:
+            if after > reached or (short_of is not None and end >= short_of):
+                break
+            reached = max(reached, end)
+        return reached
+
     # Inside
+
+    def _fate(self, deliverable: Deliverable, record: Record) -> Fate:
+        if not deliverable(self.place, record):
+            return Fate.PASS_OVER
+        return Fate.FOLLOW if record.key in self.parked else Fate.SEND
 
     def _skip(self, end: Position) -> None:
         after = self.runs[-1].end if self.runs else self.sent
@@ -202,15 +256,15 @@ class Reading:
         self.outstanding = measure(self.place, self.committed, self.sent)
 
 
-def stretches(run: Run, deliverable: Callable[[Record], bool], *, closely: bool) -> Iterator[tuple[bool, Run]]:
-    """A run cut into what a client gets to see and what it does not; `closely` looks at every event whatever it is."""
+def stretches(run: Run, fate_of: Callable[[Record], Fate], *, closely: bool) -> Iterator[tuple[Fate, Run]]:
+    """A run cut by what becomes of the events; `closely` looks at every one of them whatever it is."""
     if run.chunk.plain and not closely:
         if len(run):
-            yield True, run
+            yield Fate.SEND, run
         return
-    for wanted, group in groupby(range(run.first, run.last), key=lambda index: deliverable(run.chunk.records[index])):
+    for fate, group in groupby(range(run.first, run.last), key=lambda index: fate_of(run.chunk.records[index])):
         indices = list(group)
-        yield wanted, Run(run.chunk, indices[0], indices[-1] + 1)
+        yield fate, Run(run.chunk, indices[0], indices[-1] + 1)
 
 
 def _behind(run: Run, position: Position) -> Run:

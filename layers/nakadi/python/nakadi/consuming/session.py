@@ -16,15 +16,19 @@ from nakadi.consuming.actions import (
     Action,
     AutoCommit,
     Close,
+    EndReplay,
     Farewell,
     HandOver,
     Note,
     Open,
+    Park,
+    Relearn,
     SendKeepAlive,
 )
 from nakadi.consuming.facts import End, Shared, Surroundings
 from nakadi.consuming.outbox import Outbox
 from nakadi.consuming.parameters import Limits
+from nakadi.consuming.parking import parks
 from nakadi.consuming.policy import Policy, tracking
 from nakadi.consuming.reading import Reading
 from nakadi.model.coordination import Assignment, Entry
@@ -77,6 +81,7 @@ class Session:
             # An offset of somebody else is newer than the assignment: the next look will tell.
             if offset is not None and offset.owner == self.id:
                 actions += self._owned(entry, offset.position, now)
+        actions += self._relearned(shared.assignment.revision)
         self._note_idleness(shared.assignment, now)
         if self._policy and any(isinstance(each, Open) for each in actions):
             self._outbox.tracking = tracking(mine.values())
@@ -84,12 +89,31 @@ class Session:
             actions += self._close(End.RESET, now, "Resetting subscription cursors")
         return [*actions, *self._went_on(now)]
 
-    def opened(self, opening: Open, start: Position, lost: int, now: float) -> list[Action]:
-        """Events of a partition will come from behind `start`; as many as `lost` were gone before."""
+    def opened(
+        self, opening: Open, start: Position, lost: int, now: float, parked: frozenset[str] = frozenset()
+    ) -> list[Action]:
+        """Events of a partition will come from behind `start`; as many as `lost` were gone before. Those with the keys
+        that are `parked` are to be put away."""
         if self._is_over(now) or not self.expects(opening):
             return []
-        self._readings[opening.place].opened(start, lost, self._around.measure)
+        reading = self._readings[opening.place]
+        reading.learn(parked)
+        reading.opened(start, lost, self._around.measure)
         return self._went_on(now)
+
+    def parked(self, call: Park, now: float) -> list[Action]:
+        """Events were put away: what is behind them may be sent."""
+        reading = self._readings.get(call.place)
+        if reading is not None and reading.opening == call.number:
+            reading.put_away()
+        return [] if self._is_over(now) else self._went_on(now)
+
+    def learned(self, call: Relearn, keys: frozenset[str]) -> list[Action]:
+        """These keys are parked, and those of what we have put away since this was asked."""
+        reading = self._readings.get(call.place)
+        if reading is not None and reading.opening == call.number:
+            reading.learn(keys)
+        return []
 
     def handed_over(self, places: Iterable[EventTypePartition], revision: int, now: float) -> list[Action]:
         """Partitions were let go, or nobody waited for them any more; `revision` is the assignment's since then."""
@@ -106,8 +130,8 @@ class Session:
         reading = self._readings.get(place)
         if self._is_over(now) or self.closing or reading is None or not reading.open:
             return []
-        reading.take_in(run, self._around.deliverable, closely=self._around.closely())
-        return [*self._outbox.sent(reading, now), *self._outbox.relieved(now)]
+        following = reading.take_in(run, self._around.deliverable, closely=self._around.closely())
+        return [*parks(reading, following), *self._outbox.sent(reading, now), *self._outbox.relieved(now)]
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
@@ -175,8 +199,7 @@ class Session:
         """A partition is ours, and committed up to there."""
         reading = self._readings.get(entry.place)
         if reading is None or stored < reading.stored:
-            fails, search_end = (entry.fails, entry.search_end) if self._policy else (0, None)
-            reading = Reading(entry.place, stored, now, fails, search_end)
+            reading = Reading(entry, stored, now, counts=self._policy is not None)
             self._readings[entry.place] = reading
             yield from self._begun(reading)
         elif stored > reading.stored:
@@ -196,26 +219,47 @@ class Session:
             yield self._note(reading, end)
         elif reading.search_end is not None and reading.stored >= reading.search_end:
             yield self._note(reading, None)
+        yield from self._replayed(reading)
         yield self._open(reading)
 
     def _open(self, reading: Reading) -> Action:
         self._openings += 1
         reading.opening = self._openings
-        return Open(reading.place, reading.stored, self._openings)
+        reading.learned = self._seen
+        return Open(reading.place, reading.stored, self._openings, reading.replay)
+
+    def _replayed(self, reading: Reading) -> Iterator[Action]:
+        """What follows once everything is consumed that was to be sent once more."""
+        if reading.replay is not None and reading.stored >= reading.replay.until:
+            yield EndReplay(reading.place, reading.replay)
+            reading.replay = None
+
+    def _relearned(self, revision: int) -> Iterator[Action]:
+        """Whoever takes events out of the lot changes the assignment; more often it is for other reasons."""
+        for reading in self._readings.values():
+            if reading.parked and reading.learned < revision and not self.closing:
+                reading.learned = revision
+                yield Relearn(reading.place, reading.replay, reading.opening)
 
     def _note(self, reading: Reading, search_end: Position | None) -> Action:
         reading.fails, reading.search_end = 0, search_end
         return Note(reading.place, 0, search_end)
 
     def _advanced(self, reading: Reading, stored: Position, now: float) -> Iterator[Action]:
+        dropped = reading.dropping
         self._committed_events += reading.advance(stored, self._around.measure)
         self._outbox.last_commit = now
-        if stored > reading.taken and not self.closing:
+        yield from self._replayed(reading)
+        if (stored > reading.taken or self._parked_one(reading, dropped)) and not self.closing:
             reading.reopened()
             yield self._open(reading)
         found_all = reading.search_end is not None and stored >= reading.search_end
         if reading.fails or found_all:
             yield self._note(reading, None if found_all else reading.search_end)
+
+    def _parked_one(self, reading: Reading, dropped: Position | None) -> bool:
+        """Whether an event was parked at last, so that those of its key behind it are to be looked at anew."""
+        return self._policy is not None and self._policy.parks and dropped is not None and reading.dropping is None
 
     def _forgotten(self, place: EventTypePartition) -> Action:
         del self._readings[place]
@@ -280,7 +324,7 @@ class Session:
     def _handed_over(self) -> Iterator[Action]:
         """Partitions that others wait for, and of which nothing is outstanding any more."""
         waited_for = [each for each in self._readings.values() if each.release_by is not None and not each.released]
-        drained = [each for each in waited_for if not each.outstanding and each.dropping is None]
+        drained = [each for each in waited_for if not each.outstanding and not each.putting_away]
         if drained:
             for each in drained:
                 each.released = each.handing_over = True

@@ -23,7 +23,9 @@ from nakadi.consuming.lines import Lines
 from nakadi.consuming.members import Members
 from nakadi.consuming.news import News
 from nakadi.consuming.parameters import Asked, Limits, limits_of
+from nakadi.consuming.parking import Attendant
 from nakadi.consuming.policy import policy_of
+from nakadi.consuming.replaying import Replaying, Source
 from nakadi.consuming.session import Session
 from nakadi.consuming.survey import Beginning, Survey, distance
 from nakadi.cursors.service import Cursors
@@ -40,6 +42,7 @@ from nakadi.streaming.outlet import Outlet
 from nakadi.streaming.oversight import Oversight
 from nakadi.streaming.parameters import PickSeconds
 from nakadi.streaming.places import Place
+from nakadi.subscriptions.lot import Lot
 
 log = logging.getLogger(__name__)
 
@@ -188,9 +191,13 @@ class SubscriptionStreams:
         def measure(place: EventTypePartition, first: Position, last: Position) -> int:
             return distance(event_types[place.event_type], place, first, last)
 
-        def new_place(place: EventTypePartition, beginning: Beginning) -> Place:
+        policy = policy_of(opening.subscription.annotations)
+        lot = Lot(self._coordination, opening.subscription.id)
+        attendant = Attendant(lot, self._clock, follows=policy is not None and policy.parks)
+
+        def new_place(place: EventTypePartition, beginning: Beginning) -> Source:
             event_types[place.event_type] = beginning.event_type
-            return Place(self._feeds, self._cursors, beginning.event_type, place.partition, beginning.start)
+            return self._source(place, beginning, attendant)
 
         around = Surroundings(
             measure=measure,
@@ -198,11 +205,10 @@ class SubscriptionStreams:
             leased_until=lambda: opening.lease.good_until,
             closely=lambda: judge.misplaced_are_skipped,
         )
-        policy = policy_of(opening.subscription.annotations)
         session = Session(opening.id, opening.limits, self._clock.monotonic(), around, policy)
         return Driver(
             session,
-            Clerk(members, session, self._survey, Undertaker(self._letters, opening.subscription)),
+            Clerk(members, session, self._survey, Undertaker(self._letters, opening.subscription), attendant),
             lines,
             outlet,
             clock=self._clock,
@@ -210,6 +216,15 @@ class SubscriptionStreams:
             new_place=new_place,
             find_out=self._oversight.hurry,
         )
+
+    def _source(self, place: EventTypePartition, beginning: Beginning, attendant: Attendant) -> Source:
+        """Where the events come from: the log, or first the lot."""
+        again = beginning.again
+        start = beginning.start if again is None else again.onward
+        source = Place(self._feeds, self._cursors, beginning.event_type, place.partition, start)
+        if again is None:
+            return source
+        return Replaying(again.events, beginning.start, again.until, attendant.value, self._threads, source)
 
     def _leave(self, opening: Opening, driver: Driver) -> None:
         session = driver.session

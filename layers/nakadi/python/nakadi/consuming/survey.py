@@ -9,6 +9,7 @@ from nakadi.cursors import timelines
 from nakadi.cursors.conversion import CursorError
 from nakadi.cursors.service import Cursors
 from nakadi.cursors.view import View
+from nakadi.model.coordination import Parked
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Invalid, Unusable
@@ -20,12 +21,26 @@ VIEW_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Again:
+    """Parked events come once more; what else there is up to `until` is done, and reading goes on behind `onward`."""
+
+    events: tuple[Parked, ...]
+    until: Position
+    onward: Position
+
+
+@dataclass(frozen=True, slots=True)
 class Beginning:
-    """Reading goes on behind `start`; as many events as `lost` are gone that would have come before."""
+    """Reading goes on behind `start`; as many events as `lost` are gone that would have come before.
+
+    `parked` are the keys of events that wait in the lot.
+    """
 
     event_type: EventType
     start: Position
     lost: int = 0
+    parked: frozenset[str] = frozenset()
+    again: Again | None = None
 
 
 class Survey:

@@ -7,14 +7,14 @@ this keeps nobody waiting for long.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from uuid import uuid4
 
-from nakadi.model.coordination import Assignment, Reset
+from nakadi.model.coordination import Assignment, Entry, Reset
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, TryLater
 from nakadi.model.subscription import EventTypePartition
@@ -43,10 +43,26 @@ class Resets:
 
     def reset(self, subscription_id: str, positions: Positions) -> None:
         """Put these offsets where they are wanted. Waits for the streams of the subscription to end."""
+        with self.while_nobody_streams(subscription_id) as marker:
+            self._set(subscription_id, marker, positions)
+
+    @contextmanager
+    def while_nobody_streams(self, subscription_id: str) -> Iterator[str]:
+        """Wait for the streams of a subscription to end, and let none begin. The marker is what keeps them away."""
         with ExitStack() as markers:
             marker = self._marked(subscription_id, markers)
             self._wait([subscription_id])
-            self._set(subscription_id, marker, positions)
+            yield marker
+
+    def put_back(
+        self, subscription_id: str, marker: str, replays: Mapping[EventTypePartition, tuple[Entry, Position]]
+    ) -> None:
+        """Put offsets where they are wanted, with entries that tell what is to be sent once more from there on."""
+        rest = iter(sorted(replays))
+        while part := list(islice(rest, MOST_PLACES)):
+            entries = [replace(replays[place][0], owner=None, next=None, fails=0, search_end=None) for place in part]
+            positions = {place: replays[place][1] for place in part}
+            self._write_part(subscription_id, marker, entries, positions)
 
     def close_streams(self, subscription_ids: Sequence[str]) -> None:
         """Have the streams of several subscriptions end as if offsets were set. Where they are being set, streams end
@@ -90,14 +106,15 @@ class Resets:
         """As many at a time as fit a write; while the marker stands nobody can get in between."""
         rest = iter(sorted(positions.items()))
         while part := dict(islice(rest, MOST_PLACES)):
-            self._write_part(subscription_id, marker, part)
+            self._write_part(subscription_id, marker, None, part)
 
-    def _write_part(self, subscription_id: str, marker: str, part: Positions) -> None:
+    def _write_part(self, subscription_id: str, marker: str, entries: Sequence[Entry] | None, part: Positions) -> None:
         old = self.coordination.assignment(subscription_id)
         if old.reset is None or old.reset.id != marker or old.sessions:
             raise TryLater(TIMEOUT)
+        new = cleared(old, part.keys()) if entries is None else assignments.with_entries(old, entries)
         try:
-            self.coordination.write(subscription_id, old, cleared(old, part.keys()), self.clock.now(), part)
+            self.coordination.write(subscription_id, old, new, self.clock.now(), part)
         except AssignmentChanged as error:
             raise TryLater(TIMEOUT) from error
 
@@ -136,7 +153,7 @@ def cleared(assignment: Assignment, places: Collection[EventTypePartition]) -> A
     return assignments.with_entries(
         assignment,
         [
-            replace(entry, owner=None, next=None, fails=0, search_end=None)
+            replace(entry, owner=None, next=None, fails=0, search_end=None, replay=None)
             for entry in assignment.entries
             if entry.place in places
         ],

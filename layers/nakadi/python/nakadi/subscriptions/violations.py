@@ -15,7 +15,7 @@ NOT_EMPTY = "must contain at least one character"
 
 SEND_COUNT = "nakadi.zalando.org/subscription-max-event-send-count"
 POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
-POLICIES = ("SKIP_EVENT", "DEAD_LETTER_QUEUE")
+POLICIES = ("SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY")
 SEND_COUNTS = range(2, 11)
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)

@@ -1,0 +1,194 @@
+"""The lot of a subscription: an event that nobody can process goes there, and its key follows till somebody sees to it.
+
+What it takes until an event is given up is shown with the other policies, on every engine; here it is made up.
+"""
+
+from contextlib import ExitStack
+
+import pytest
+
+from nakadi.local import Broker
+from tests.e2e.conftest import engine_settings
+from tests.support.api import a_definition, created, problem
+from tests.support.consumer import Consumer, soon
+from tests.support.parking import PARKING, give_up_on_the_next, keyed, lot, published
+from tests.support.subscriptions import a_cursor, cursors, its_lists, reset, subscribed
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def running(request, tmp_path_factory):
+    with Broker(**engine_settings(request.param, tmp_path_factory.mktemp("data"))) as broker:
+        yield broker
+
+
+@pytest.fixture
+def consumer(api):
+    with ExitStack() as streams:
+        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
+
+
+@pytest.fixture
+def subscription(api, running):
+    """Its first event, which is a's, is about to be given up."""
+    subscription = subscribed(api, created(api, keyed())["name"], read_from="begin", annotations=PARKING)
+    published(api, *subscription["event_types"], "a1", "b1", "a2", "b2", "a3")
+    give_up_on_the_next(running, api, subscription)
+    return subscription
+
+
+@pytest.fixture
+def parked(api, subscription):
+    """Everything of a is in the lot, and of b nothing is left."""
+    with Consumer(api, subscription) as stream:
+        assert received(stream, 2) == ["b1", "b2"]
+        soon(lambda: len(lot(api, subscription)) == 3)
+    return subscription
+
+
+def received(stream, count):
+    """The next so many events, each batch committed."""
+    return [each["event"] for each in stream.consumed(count)]
+
+
+def items(api, subscription):
+    return api.get(f"/subscriptions/{subscription['id']}/parked-events").json()["items"]
+
+
+def test_a_key_is_parked_and_others_flow(api, consumer, subscription):
+    """Later events of a parked key follow it into the lot, and others are sent."""
+    [name] = subscription["event_types"]
+    stream = consumer(subscription, batch_flush_timeout=1)
+    assert received(stream, 2) == ["b1", "b2"]
+    published(api, name, "a4", "b3")
+    assert received(stream, 1) == ["b3"]
+    assert [(each["key"], each["failed_commits"], each["state"]) for each in items(api, subscription)] == [
+        ("a", 2, "parked"),
+        *[("a", 0, "parked")] * 3,
+    ]
+    soon(lambda: cursors(api, subscription)[name, "0"] == f"001-0001-{6:018d}")
+
+
+def test_the_lot_is_told_page_by_page(api, parked):
+    """Pages of the lot follow each other by links, and may be of one event type, partition or key."""
+    [name] = parked["event_types"]
+    target = f"/subscriptions/{parked['id']}/parked-events"
+    first = api.get(target, params={"limit": 2, "event_type": name, "partition": "0", "key": "a"}).json()
+    second = api.get(first["_links"]["next"]["href"]).json()
+    assert [each["id"] for each in first["items"] + second["items"]] == lot(api, parked)
+    assert (len(first["items"]), len(second["items"]), second["_links"]) == (2, 1, {})
+    for other in ({"key": "b"}, {"event_type": "another"}, {"partition": "1"}):
+        assert api.get(target, params=other).json() == {"items": [], "_links": {}}
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=nonsense"])
+def test_odd_pages_are_refused(api, query):
+    """A page that cannot be is malformed."""
+    target = f"/subscriptions/{subscribed(api)['id']}/parked-events?{query}"
+    assert problem(api.get(target), 400)
+
+
+def test_a_parked_event_can_be_looked_at(api, parked):
+    """A parked event is told as it was published."""
+    found = api.get(f"/subscriptions/{parked['id']}/parked-events/{lot(api, parked)[0]}").json()
+    assert (found["event"]["event"], found["key"], found["failed_commits"]) == ("a1", "a", 2)
+
+
+@pytest.mark.parametrize("parked_id", ["nonsense", "order:0:001-0001-000000000000000012", "a:b:001-0001--1"])
+def test_what_is_not_parked_is_not_found(api, parked_id):
+    """What is not in the lot can neither be told nor skipped nor redriven."""
+    subscription = subscribed(api)
+    target = f"/subscriptions/{subscription['id']}/parked-events/{parked_id}"
+    for answer in (api.get(target), api.delete(target), api.post(f"{target}/redrive")):
+        assert problem(answer, 404) == f'There is no parked event "{parked_id}"'
+
+
+def test_a_skipped_key_flows_again(api, consumer, subscription):
+    """When the last event of a key is taken out of the lot, later ones are sent again, within the same stream."""
+    [name] = subscription["event_types"]
+    stream = consumer(subscription, batch_flush_timeout=1)
+    assert received(stream, 2) == ["b1", "b2"]
+    soon(lambda: len(lot(api, subscription)) == 3)
+    for parked_id in lot(api, subscription):
+        assert api.delete(f"/subscriptions/{subscription['id']}/parked-events/{parked_id}").status_code == 204
+    stream.keep_alive()
+    published(api, name, "a4", "b3")
+    assert received(stream, 2) == ["a4", "b3"]
+    assert lot(api, subscription) == []
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_redriven_key_comes_before_what_follows_it(api, consumer, parked, everything):
+    """Redriven events come again in their order, before later ones of their key, and others come once."""
+    [name] = parked["event_types"]
+    target = f"/subscriptions/{parked['id']}/parked-events"
+    first, second, third = lot(api, parked)
+    assert api.delete(f"{target}/{second}").status_code == 204
+    with Consumer(api, parked, batch_flush_timeout=1) as stream:
+        assert stream.keep_alive()
+        assert api.post(f"{target}/redrive" if everything else f"{target}/{third}/redrive").status_code == 204
+        assert stream.debug_at_the_end() == ["Resetting subscription cursors"]
+    assert [(each["id"], each["state"]) for each in items(api, parked)] == [(first, "redriving"), (third, "redriving")]
+    published(api, name, "a4", "b3")
+    assert received(consumer(parked), 4) == ["a1", "a3", "a4", "b3"]
+    soon(lambda: lot(api, parked) == [])
+    assert cursors(api, parked)[name, "0"] == f"001-0001-{6:018d}"
+
+
+def test_a_key_that_fails_again_is_parked_again(api, running, consumer, parked):
+    """An event that consumers fail at once more goes back to the lot, and all of its key with it, in order."""
+    [name] = parked["event_types"]
+    before = lot(api, parked)
+    assert api.post(f"/subscriptions/{parked['id']}/parked-events/{before[0]}/redrive").status_code == 204
+    give_up_on_the_next(running, api, parked)
+    published(api, name, "b3", "a4")
+    assert received(consumer(parked, batch_flush_timeout=1), 1) == ["b3"]
+    soon(lambda: lot(api, parked) == [*before, f"{name}:0:001-0001-{6:018d}"])
+    soon(lambda: {each["state"] for each in items(api, parked)} == {"parked"})
+    assert [each["failed_commits"] for each in items(api, parked)] == [2, 0, 0, 0]
+
+
+def test_a_reset_leaves_the_lot_alone(api, consumer, parked):
+    """Whoever puts the cursor back gets what is not parked once more; what is parked stays so, and is there once."""
+    [name] = parked["event_types"]
+    before = lot(api, parked)
+    assert reset(api, parked, a_cursor(name, "0", "BEGIN")).status_code == 204
+    assert received(consumer(parked), 2) == ["b1", "b2"]
+    assert lot(api, parked) == before
+
+
+def test_events_without_a_key_are_parked_alone(api, running, consumer):
+    """Where events have no key, one that nobody can process is parked, and nothing follows it."""
+    name = created(api, a_definition())["name"]
+    subscription = subscribed(api, name, read_from="begin", annotations=PARKING)
+    published(api, name, "a1", "a2")
+    give_up_on_the_next(running, api, subscription)
+    with Consumer(api, subscription) as stream:
+        assert received(stream, 1) == ["a2"]
+    [found] = items(api, subscription)
+    assert "key" not in found
+    assert api.post(f"/subscriptions/{subscription['id']}/parked-events/{found['id']}/redrive").status_code == 204
+    assert received(consumer(subscription), 1) == ["a1"]
+    soon(lambda: lot(api, subscription) == [])
+
+
+def test_who_may_see_and_who_may_change(guarded, ann):
+    """Readers see the lot, admins skip and redrive; whether an event is there is told to those alone."""
+    subscription = subscribed(ann, annotations=PARKING, authorization=its_lists("ann", "ann bob"))
+    all_ = f"/subscriptions/{subscription['id']}/parked-events"
+    one = f"{all_}/order:0:001-0001-000000000000000012"
+    denied = f"subscription:{subscription['id']} denied"
+    with guarded.client("bob") as bob, guarded.client("mallory") as mallory:
+        assert bob.get(all_).json()["items"] == []
+        assert problem(bob.get(one), 404)
+        for answer in (bob.delete(one), bob.post(f"{one}/redrive"), bob.post(f"{all_}/redrive")):
+            assert problem(answer, 403) == f"Access on ADMIN {denied}"
+        for answer in (mallory.get(all_), mallory.get(one), mallory.delete(one)):
+            assert problem(answer, 403) == f"Access on VIEW {denied}"
+    assert problem(ann.delete(one), 404)
+    assert ann.post(f"{all_}/redrive").status_code == 204
+
+
+def test_a_subscription_has_to_be_there(api):
+    """The lot of a subscription that does not exist is not found."""
+    for answer in (api.get("/subscriptions/x/parked-events"), api.post("/subscriptions/x/parked-events/redrive")):
+        assert problem(answer, 404) == 'Subscription with id "x" does not exist'

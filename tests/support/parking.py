@@ -1,0 +1,62 @@
+"""A subscription that parks what nobody can process, and consumers that cannot process something."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import httpx
+
+from nakadi.local import Broker
+from nakadi.model.cursor import Position
+from tests.support.api import a_definition
+from tests.support.consumer import Consumer
+
+COUNT = "nakadi.zalando.org/subscription-max-event-send-count"
+POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
+
+PARKING = {COUNT: "2", POLICY: "PARK_KEY"}
+
+
+def keyed(**changes: Any) -> dict[str, Any]:
+    """An event type with one partition, whose events have a key."""
+    fields = {
+        "partition_strategy": "hash",
+        "partition_key_fields": ["key"],
+        "schema": {"type": "object", "properties": {"key": {"type": "string"}}},
+    }
+    return a_definition(**fields | changes)
+
+
+def published(api: httpx.Client, event_type: str, *events: str) -> None:
+    """Publish events; `a1` has the key a."""
+    body = [{"key": each[0], "event": each} for each in events]
+    answer = api.post(f"/event-types/{event_type}/events", json=body)
+    assert answer.status_code == 200, answer.text
+
+
+def fail_until_parked(api: httpx.Client, subscription: dict[str, Any], event: str) -> None:
+    """Be a consumer that never commits an event, until it is no longer the next one."""
+    for _ in range(10):
+        parameters = {"batch_limit": 1, "commit_timeout": 1, "batch_flush_timeout": 1, "stream_keep_alive_limit": 2}
+        with Consumer(api, subscription, **parameters) as stream:
+            batch = stream.batch()
+            stream.rest()
+        if batch is None or batch["events"][0]["event"] != event:
+            return
+    raise AssertionError(f"{event} comes again and again")
+
+
+def lot(api: httpx.Client, subscription: dict[str, Any]) -> list[str]:
+    """What is parked, by id."""
+    return [each["id"] for each in api.get(f"/subscriptions/{subscription['id']}/parked-events").json()["items"]]
+
+
+def give_up_on_the_next(broker: Broker, api: httpx.Client, subscription: dict[str, Any]) -> None:
+    """As if so many consumers had failed at the next event of a partition that it is given up."""
+    assert api.patch(f"/subscriptions/{subscription['id']}/cursors", json={"items": []}).status_code == 204
+    coordination = broker._inside.coordination
+    old = coordination.assignment(subscription["id"])
+    [entry], [offset] = old.entries, coordination.offsets(subscription["id"]).values()
+    failed = replace(entry, fails=2, search_end=Position(offset.position.timeline, offset.position.offset + 1))
+    coordination.write(subscription["id"], old, replace(old, entries=(failed,)), broker._inside.clock.now())
