@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -50,14 +50,33 @@ class History:
     excused: dict[Place, set[int]] = field(default_factory=dict)
     sent: dict[tuple[str, Place], int] = field(default_factory=dict)
     begun: dict[tuple[str, Place], int] = field(default_factory=dict)
+    # How far partitions are committed as far as their owners have heard.
+    heard: dict[tuple[str, Place], int] = field(default_factory=dict)
+    deleted: bool = False
+
+    def grow(self, places: Iterable[Place]) -> None:
+        """There are these partitions now."""
+        for place in places:
+            self.events.setdefault(place, [])
+            self.oldest.setdefault(place, 0)
+            self.delivered.setdefault(place, set())
+            self.excused.setdefault(place, set())
 
     # Sending
+
+    def was_told(self, session: str, offsets: Mapping[Place, Offset]) -> None:
+        """A session has heard how far its partitions are committed."""
+        for place, offset in offsets.items():
+            if offset.owner == session:
+                self.heard[session, place] = offset.position.offset
 
     def was_sent(self, session: str, place: Place, offsets: list[int]) -> None:
         owner = self.offsets[place].owner
         promise("I1", owner == session, f"{session} sends {place.partition}:{offsets}, which belongs to {owner}")
         key = (session, place)
         promise("I4", offsets[0] > self.begun[key], f"{session} sends {offsets[0]}, committed was {self.begun[key]}")
+        heard = self.heard.get(key, -1)
+        promise("once committed", offsets[0] > heard, f"{session} sends {offsets[0]}, and knows of a commit of {heard}")
         last = self.sent.get(key, self.begun[key])
         promise("order", offsets == sorted(set(offsets)) and offsets[0] > last, f"{offsets} come behind {last}")
         reached = max(last, self.offsets[place].position.offset)
@@ -80,17 +99,25 @@ class History:
     def was_written(self, actor: str, new: Assignment, offsets: Mapping[Place, Offset], *, handing_over: bool) -> None:
         """An assignment was stored by a process, perhaps as a hand-over of the session that is called `actor`."""
         old = self.assignment
+        promise("deletion", not self.deleted, "something is written of a subscription that is gone")
         self._check_owners(actor, old, new, handing_over=handing_over)
         self._check_admission(old, new)
         for place, offset in offsets.items():
             before = self.offsets.get(place)
-            if before is not None and before.position != offset.position:
+            if before is None:
+                self._check_beginning(place, offset.position, initialised=old.initialised)
+            elif before.position != offset.position:
                 promise("I3", not old.sessions and old.reset is not None, f"{place} is set while there are sessions")
                 self.excuse(place, before.position, offset.position)
             if offset.owner is not None and (before is None or before.owner != offset.owner):
                 self.begun[offset.owner, place] = offset.position.offset
                 self.sent.pop((offset.owner, place), None)
         self.assignment, self.offsets = new, dict(offsets)
+
+    def _check_beginning(self, place: Place, position: Position, *, initialised: bool) -> None:
+        """A partition has its first offset: the subscription begins there, unless the partition is newer."""
+        promise("I8", not initialised or position.offset == -1, f"{place} is new, and begins at {position.offset}")
+        self.excuse(place, Position(position.timeline, -1), position)
 
     def _check_owners(self, actor: str, old: Assignment, new: Assignment, *, handing_over: bool) -> None:
         places = [entry.place for entry in new.entries]
@@ -139,5 +166,8 @@ class History:
 
     def left(self) -> dict[Place, int]:
         """How many events are still there and not committed, where there are any."""
-        ends = {place: max(self.offsets[place].position.offset + 1, self.oldest[place]) for place in self.events}
+        ends = {place: max(self._committed(place) + 1, self.oldest[place]) for place in self.events}
         return {place: len(events) - ends[place] for place, events in self.events.items() if len(events) > ends[place]}
+
+    def _committed(self, place: Place) -> int:
+        return self.offsets[place].position.offset if place in self.offsets else -1

@@ -11,7 +11,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "layers/nakadi/python/nakadi"
+import nakadi
+
+PACKAGE = Path(nakadi.__file__).parent
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,8 +30,8 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
-        "I1",
-        "a session that was removed from the assignment goes on",
+        "progress",
+        "a session whose subscription is gone goes on",
         "consuming/session.py",
         "        if shared.assignment.session(self.id) is None:\n            return self._stopped(End.REMOVED)\n",
         "        if shared.assignment.session(self.id) is None:\n            return []\n",
@@ -96,8 +98,8 @@ MUTANTS = (
         "I5",
         "a partition is let go although events of it are outstanding",
         "consuming/session.py",
-        "if not each.outstanding and each.dropping is None]",
-        "if each.dropping is None]",
+        "if not each.outstanding and not each.putting_away]",
+        "if not each.putting_away]",
     ),
     Mutant(
         "I6",
@@ -142,25 +144,39 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "I8",
+        "whoever begins a subscription a second time begins it anew",
+        "subscriptions/initialisation.py",
+        "    missing = sorted((place for place in positions if place not in there), key=_in_order)\n",
+        "    assignment, missing = replace(assignment, entries=()), sorted(positions, key=_in_order)\n",
+    ),
+    Mutant(
         "at least once",
         "what was passed over is committed before what was sent",
         "consuming/reading.py",
-        "            if after > reached:\n                break\n",
-        "",
+        "if after > reached or (",
+        "if (",
     ),
     Mutant(
-        "order",
+        "once committed",
         "a commit beyond what was read drops nothing",
         "consuming/session.py",
-        "if stored > reading.taken and not self.closing:",
-        "if False:",
+        "if (stored > reading.taken or",
+        "if (False or",
     ),
     Mutant(
-        "order",
+        "once committed",
         "an opening that was overtaken is believed",
         "consuming/session.py",
         "not reading.open and reading.opening == opening.number and not self.closing",
         "not self.closing",
+    ),
+    Mutant(
+        "order",
+        "events that are not for the client end a batch in its middle",
+        "consuming/reading.py",
+        "            self.taken = stretch.end\n",
+        "            self.taken = stretch.end\n            if not wanted:\n                break\n",
     ),
     Mutant(
         "progress",
@@ -176,21 +192,14 @@ MUTANTS = (
         "        self._leftovers.add((subscription, session))\n",
         "        return\n",
     ),
-    Mutant(
-        "progress",
-        "partitions that nobody waits for any more are not read again",
-        "consuming/session.py",
-        "            reading.release_by = None\n        elif",
-        "            pass\n        elif",
-    ),
-    Mutant(
-        "progress",
-        "a session does not close when it cannot hand over in time",
-        "consuming/session.py",
-        "            return self._close(End.RELEASE_TIMEOUT, now)\n",
-        "            pass\n",
-    ),
 )
+
+
+def mutated(mutant: Mutant) -> str:
+    """The text of its file with the fault in it."""
+    text = (PACKAGE / mutant.file).read_text()
+    assert text.count(mutant.was) == 1, f"{mutant.what}: the code has changed"
+    return text.replace(mutant.was, mutant.becomes)
 
 
 def found(mutant: Mutant, seeds: int) -> str:
@@ -198,10 +207,7 @@ def found(mutant: Mutant, seeds: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "nakadi"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        file = copy / mutant.file
-        text = file.read_text()
-        assert text.count(mutant.was) == 1, f"{mutant.what}: the code has changed"
-        file.write_text(text.replace(mutant.was, mutant.becomes))
+        (copy / mutant.file).write_text(mutated(mutant))
         environment = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
         command = [sys.executable, "-m", "tests.simulation", "--first-only", str(seeds)]
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)

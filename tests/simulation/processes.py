@@ -23,12 +23,13 @@ from nakadi.model.coordination import Changed
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
+from nakadi.model.subscription import Subscription
 from nakadi.streaming.chunks import Chunk, Run
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place
+from tests.simulation.operators import SUBSCRIPTION, Topic, initialisation
 from tests.simulation.wire import Wire
 
-SUBSCRIPTION = "the subscription"
 MOST_EVENTS_READ = 4
 
 
@@ -97,6 +98,13 @@ class Stream:
         finally:
             wire.actor = ""
 
+    def looked(self, shared: Shared, now: float) -> Sequence[Action]:
+        actions = self.session.looked(shared, now)
+        # What is older than what the session has done since is not believed, and so not heard.
+        if self.session._seen == shared.assignment.revision:
+            self.process.history.was_told(self.session.id, shared.offsets)
+        return actions
+
     def _opened(self, opening: Open, beginning: Beginning, now: float) -> Sequence[Action]:
         if not self.session.expects(opening):
             return []
@@ -138,6 +146,7 @@ class Process:
     clock: SkewedClock
     wire: Wire
     history: History
+    topic: Topic
     random: Random
     policy: Policy | None
     streams: list[Stream] = field(default_factory=list)
@@ -147,6 +156,7 @@ class Process:
 
     def __post_init__(self) -> None:
         names = iter(range(10_000))
+        self.wire.alive = lambda: self.alive
         self.members = Members(self.wire, SUBSCRIPTION, self.clock, pause=lambda _: None)  # type: ignore[arg-type]
         self.host = Host(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
         self.news: set[Changed] = set()
@@ -157,11 +167,22 @@ class Process:
         return self.alive and self.clock.time.seconds >= self.paused_until
 
     @property
+    def takes_lease(self) -> bool:
+        """Whether somebody in here is at it: others wait."""
+        return self.host._lock.locked()
+
+    @property
     def has_duties(self) -> bool:
         return bool(self.streams) or self.host.has_leftovers
 
-    def open(self, session_id: str, limits: Limits, requested: Sequence[Place]) -> bool:
-        """What the door does before the driver; whether a stream began."""
+    def open(
+        self, subscription: Subscription, session_id: str, limits: Limits, requested: Sequence[Place]
+    ) -> Stream | None:
+        """What the door does before the driver; the stream, if one began."""
+        try:
+            initialisation(self.topic, self.wire, self.clock).initialised(subscription)
+        except Unavailable:
+            return None
         try:
             lease = self.host.lease()
             session = coordination.Session(
@@ -175,13 +196,13 @@ class Process:
             self.members.join(session)
         except Unavailable:
             self.host.left_behind(SUBSCRIPTION, session_id)
-            return False
+            return None
         except Conflict:
-            return False
+            return None
         stream = Stream(self, session_id, limits, lease)
         self.streams.append(stream)
         self.news.add(Changed.ASSIGNMENT)
-        return True
+        return stream
 
     def look(self) -> None:
         """Read the news once for all streams that were there before."""
@@ -196,7 +217,7 @@ class Process:
             return
         self.shared = shared
         for stream in streams:
-            stream.facts.append(lambda now, session=stream.session: session.looked(shared, now))
+            stream.facts.append(lambda now, stream=stream: stream.looked(shared, now))
 
     def tend(self) -> None:
         circles = [(self.members, self.shared.assignment)] if self.shared else []

@@ -4,6 +4,7 @@ import pytest
 
 from nakadi.consuming.session import Session
 from tests.simulation.history import Broken
+from tests.simulation.mutants import MUTANTS, PACKAGE, mutated
 from tests.simulation.world import World, run
 
 SEEDS_IN_A_TEST = 50
@@ -37,3 +38,15 @@ def test_broken_promises_are_found(monkeypatch):
 def run_many(count, first=0):
     for seed in range(first, first + count):
         run(seed)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[each.what for each in MUTANTS])
+def test_every_mutant_still_fits(mutant):
+    """Each of the faults that the simulation was shown to find is still one that can be put into the code."""
+    assert mutated(mutant) != (PACKAGE / mutant.file).read_text()
+
+
+def test_every_promise_was_broken_once():
+    """There is a mutant for each invariant, and for each promise beyond them."""
+    promises = {f"I{number}" for number in range(1, 9)} | {"at least once", "order", "once committed", "progress"}
+    assert {each.breaks for each in MUTANTS} == promises

@@ -31,18 +31,23 @@ class Faults:
         self.call_lost = self.answer_lost = self.sent_twice = 0.0
 
 
+class Died(BaseException):
+    """Raised within whatever a process is doing when it crashes; nobody there can catch it."""
+
+
 class Wire:
-    """A `Coordination`. `meanwhile` lets the rest of the world make a move; `actor` is the session that is calling, if
-    one is, and `letting_go` whether it hands over."""
+    """A `Coordination`. `meanwhile` lets the rest of the world make moves; `actor` is the session that is calling, if
+    one is, and `letting_go` whether it hands over. Whoever owns the wire sets `alive`."""
 
     def __init__(
         self, store: MemoryCoordination, history: History, faults: Faults, random: Random, meanwhile: Callable[[], None]
     ) -> None:
+        self.alive: Callable[[], bool] = lambda: True
         self._store = store
         self._history = history
         self._faults = faults
         self._random = random
-        self._meanwhile = meanwhile
+        self.meanwhile = meanwhile
         self.actor = ""
         self.letting_go = False
 
@@ -100,8 +105,10 @@ class Wire:
     def _called(self, call: Callable[[], Answer]) -> Answer:
         faults, context = self._faults, (self.actor, self.letting_go)
         if self._random.random() < faults.others_move:
-            self._meanwhile()
+            self.meanwhile()
             self.actor, self.letting_go = context
+            if not self.alive():
+                raise Died
         fate = self._random.random()
         if fate < faults.call_lost:
             raise Unavailable("the call was lost")

@@ -1,39 +1,38 @@
 """A world: a store, processes with streams, clients, publishers, and somebody who sets offsets and adds partitions.
 
-Everything that happens is drawn from one seed, one move at a time; and while one process talks to the store, others
-move as well. After some hundred moves nothing goes wrong any more, and then everybody with work must come to its end.
+Everything that happens is drawn from one seed, one move at a time; and while somebody waits for the store, others move
+as well, also in the same process: as threads do. After some hundred moves nothing goes wrong any more, and then
+everybody with work must come to its end.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime
 from random import Random
 
 from nakadi.consuming.parameters import Limits
 from nakadi.consuming.policy import Policy, Unprocessable
 from nakadi.coordination.memory import MemoryCoordination
-from nakadi.model.coordination import NOTHING_YET, Verdict
+from nakadi.model.coordination import Verdict
 from nakadi.model.cursor import Position
-from nakadi.model.outcomes import Conflict, TryLater, Unavailable
-from nakadi.model.subscription import EventTypePartition
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.subscription import ReadFrom
 from nakadi.subscriptions import assignments
-from nakadi.subscriptions.initialisation import with_added
-from nakadi.subscriptions.resets import Resets
 from tests.simulation.clocks import SkewedClock, Time
 from tests.simulation.history import Broken, Event, History, Place, promise
-from tests.simulation.processes import SUBSCRIPTION, Process, Stream
-from tests.simulation.wire import Faults, Wire
+from tests.simulation.operators import SUBSCRIPTION, Repartitioning, Resetting, Topic, a_subscription
+from tests.simulation.processes import Process, Stream
+from tests.simulation.wire import Died, Faults, Wire
 
 MOVES = 150
 MOST_SKEW_SECONDS = 0.9
 MOST_PROCESSES = 3
 MOST_PARTITIONS = 5
 
-# How long everything may take to come to its end once nothing goes wrong any more: leases and markers run out first.
+# How long it may take until something more is committed, or all is at rest, once nothing goes wrong any more: leases
+# and markers run out first, and events that nobody can digest are found one by one.
 PATIENCE_SECONDS = 240.0
 
 
@@ -46,32 +45,39 @@ class World:
         self.store = MemoryCoordination()
         self.history = History(able=self._able, now=self._now)
         self.faults = Faults() if random.random() < 0.8 else Faults(0.0, 0.0, 0.0)
+        self.faults.others_move = random.choice([0.05, 0.15, 0.15, 0.4])
         self.poison: set[tuple[Place, int]] = set()
         self.policy = Policy(Unprocessable.SKIP_EVENT, 2) if random.random() < 0.25 else None
+        self.topic = Topic(self.history, random.randint(1, 4))
+        self.subscription = a_subscription(random.choice([ReadFrom.BEGIN, ReadFrom.BEGIN, ReadFrom.END]))
         self.processes = [self._new_process() for _ in range(random.randint(1, MOST_PROCESSES))]
         self.streams: dict[str, Stream] = {}
         self.clients = self._wire()
         self.reset: Resetting | None = None
+        self.repartitioning: Repartitioning | None = None
 
         self._depth = 0
         self._busy: set[str] = set()
-        self._add_partitions(random.randint(1, 4))
-        self._moves: list[tuple[int, Callable[[], None]]] = [
-            (8, self._publish),
-            (5, self._open),
-            (14, self._look),
-            (26, self._turn),
-            (14, self._call),
-            (10, self._commit),
-            (6, self._tend),
-            (6, self._pass_time),
-            (2, self._client_goes),
-            (1, self._crash),
-            (1, self._pause),
-            (1, self._expire),
-            (3, self._reset),
-            (1, self._repartition),
-        ]
+        self._moves = self._drawn_moves()
+
+    def _drawn_moves(self) -> dict[Callable[[], None], float]:
+        """How often what happens in this world: worlds that differ in that show more than many of one kind."""
+        usual = {
+            self._publish: 8,
+            self._open: 5,
+            self._look: 14,
+            self._turn: 26,
+            self._call: 14,
+            self._commit: 10,
+            self._tend: 6,
+            self._pass_time: 6,
+            self._client_goes: 2,
+        }
+        seldom = {self._crash: 1, self._pause: 1, self._expire: 1, self._reset: 3, self._repartition: 1}
+        return {
+            **{move: weight * self.random.choice([0.3, 1, 1, 3]) for move, weight in usual.items()},
+            **{move: weight * self.random.choice([0, 1, 1, 4]) for move, weight in seldom.items()},
+        }
 
     # Running
 
@@ -81,59 +87,89 @@ class World:
         self._calm_down()
 
     def move(self) -> None:
-        weights = [weight for weight, _ in self._moves]
-        [(_, move)] = self.random.choices(self._moves, weights)
+        [move] = self.random.choices(list(self._moves), list(self._moves.values()))
         self.time.move(self.random.expovariate(10))
         move()
 
-    def _meanwhile(self) -> None:
-        """What others do while a call is under way."""
+    def _meanwhile(self, process: Process | None = None) -> None:
+        """What others do while a call is under way, which takes long if its process is paused."""
         if self._depth < 2:
             self._depth += 1
             for _ in range(self.random.randint(1, 2)):
                 self.move()
-            if self.random.random() < 0.05:
-                self.time.move(self.random.uniform(0, 15))
+            stalled = self.time.seconds + (self.random.uniform(0, 15) if self.random.random() < 0.05 else 0.0)
+            while self.time.seconds < max(stalled, process.paused_until if process else 0.0):
+                self.time.move(self.random.uniform(0, 2))
+                self.move()
             self._depth -= 1
 
     def _calm_down(self) -> None:
         self.faults.end()
         self.faults.others_move = 0.0
         self._note("nothing goes wrong from here on")
-        end = self.time.seconds + PATIENCE_SECONDS
+        end, left = self.time.seconds + PATIENCE_SECONDS, self._left()
         for process in self.processes:
             process.paused_until = 0.0
+        if self.random.random() < 0.05:
+            self._delete()
         while not self._is_quiet():
             if self.time.seconds > end:
                 raise Broken(f"progress: {self._what_is_left()}")
             self._everybody_moves()
+            if self._left() < left:
+                end, left = self.time.seconds + PATIENCE_SECONDS, self._left()
+
+    def _left(self) -> int:
+        return sum(self.history.left().values())
 
     def _everybody_moves(self) -> None:
         self.time.move(0.7)
         if self.reset is not None:
             self._reset()
-        if not any(process.awake for process in self.processes):
-            self.processes.append(self._new_process())
-        if all(each.requested or not self._able(each.id) for each in self.store.assignment(SUBSCRIPTION).sessions):
-            self._open_in(self.random.choice([each for each in self.processes if each.awake]), requested=[])
+        if self.repartitioning is not None:
+            self._repartition()
+        self._see_that_somebody_streams()
         for process in [each for each in self.processes if each.awake]:
             if process.has_duties:
                 process.tend()
             if process.news:
                 process.look()
             for stream in tuple(process.streams):
-                self._one_turn(stream)
-                while stream.calls and not stream.left:
-                    stream.call()
-                for place in tuple(stream.received):
-                    self._commit_all(stream, place)
+                self._stream_moves(stream)
+
+    def _see_that_somebody_streams(self) -> None:
+        if not any(process.awake for process in self.processes):
+            self.processes.append(self._new_process())
+        sessions = self.store.assignment(SUBSCRIPTION).sessions
+        if not self.history.deleted and all(each.requested or not self._able(each.id) for each in sessions):
+            self._open_in(self.random.choice([each for each in self.processes if each.awake]), requested=[])
+
+    def _stream_moves(self, stream: Stream) -> None:
+        self._one_turn(stream)
+        while stream.calls and not stream.left:
+            stream.call()
+        for place in tuple(stream.received):
+            self._commit_all(stream, place)
+
+    def _delete(self) -> None:
+        """The subscription is deleted: its streams end, and nothing is left of it."""
+        self._note("the subscription is deleted")
+        self.store.forget(SUBSCRIPTION)
+        self.history.deleted = True
+        self.reset = self.repartitioning = None
 
     def _is_quiet(self) -> bool:
+        if self.history.deleted:
+            return not any(process.streams for process in self.processes)
         assignment = self.store.assignment(SUBSCRIPTION)
         balanced = assignments.rebalanced(assignment) == assignment
         settled = all(entry.next is None for entry in assignment.entries)
         alive = all(self._able(each.id) for each in assignment.sessions)
-        return not self.history.left() and balanced and settled and alive and self.reset is None
+        return not self.history.left() and balanced and settled and alive and not self._being_changed
+
+    @property
+    def _being_changed(self) -> bool:
+        return self.reset is not None or self.repartitioning is not None
 
     def _what_is_left(self) -> str:
         left = {place.partition: count for place, count in self.history.left().items()}
@@ -151,7 +187,7 @@ class World:
 
     def _open(self) -> None:
         process = self._some_process()
-        if process is not None:
+        if process is not None and not process.takes_lease:
             places = list(self.history.events)
             direct = self.random.random() < 0.2
             requested = self.random.sample(places, min(len(places), self.random.randint(1, 2))) if direct else []
@@ -168,21 +204,23 @@ class World:
             commit_seconds=random.choice([2, 5]),
         )
         session_id = f"s{next(self._numbers):03d}"
-        self._busy.add(process.name)
-        if process.open(session_id, limits, requested):
-            self.streams[session_id] = process.streams[-1]
-        self._busy.discard(process.name)
+        self._doing(session_id, lambda: self._opened(process, session_id, limits, requested))
+
+    def _opened(self, process: Process, session_id: str, limits: Limits, requested: list[Place]) -> None:
+        stream = process.open(self.subscription, session_id, limits, requested)
+        if stream is not None:
+            self.streams[session_id] = stream
         self._note(f"{process.name} opened {session_id} {[each.partition for each in requested]}: {self._told()}")
 
     def _look(self) -> None:
         process = self._some_process()
         if process is not None and process.news:
-            self._within(process, process.look)
+            self._doing(f"{process.name} looks", process.look)
 
     def _turn(self) -> None:
         stream = self._some_stream()
         if stream is not None:
-            self._within(stream.process, lambda: self._one_turn(stream))
+            self._doing(f"{stream.session.id} turns", lambda: self._one_turn(stream))
 
     def _one_turn(self, stream: Stream) -> None:
         if stream.left:
@@ -194,14 +232,17 @@ class World:
             self._note(f"{stream.session.id} got {got}")
         if stream.session.end:
             self._note(f"{stream.session.id} ends: {stream.session.end.name}")
-            stream.leave()
             stream.process.streams.remove(stream)
+            stream.leave()
 
     def _call(self) -> None:
         stream = self._some_stream()
         if stream is not None and stream.calls:
-            self._note(f"{stream.session.id} calls {stream.calls[0]}")
-            self._within(stream.process, stream.call)
+            self._doing(f"{stream.session.id} calls", lambda: self._one_call(stream))
+
+    def _one_call(self, stream: Stream) -> None:
+        self._note(f"{stream.session.id} calls {stream.calls[0]}")
+        stream.call()
 
     def _commit(self) -> None:
         # The client of a stream may commit whatever has become of the stream.
@@ -243,8 +284,8 @@ class World:
 
     def _tend(self) -> None:
         process = self._some_process()
-        if process is not None and process.has_duties:
-            self._within(process, process.tend)
+        if process is not None and process.has_duties and not process.takes_lease:
+            self._doing(f"{process.name} tends", process.tend)
 
     def _pass_time(self) -> None:
         self.time.move(self.random.choice([0.5, 1.0, 2.0, 6.0]))
@@ -274,49 +315,42 @@ class World:
 
     def _reset(self) -> None:
         if self.reset is None:
-            places = [each for each in self.history.events if self.random.random() < 0.6]
+            places = [each for each in self.history.offsets if self.random.random() < 0.6]
             positions = {
                 each: Position(1, self.random.randint(self.history.oldest[each], len(self.history.events[each])) - 1)
                 for each in places
             }
             self.reset = Resetting(self._wire(), self._clock(), positions)
-        self._take_step()
+        self._doing("somebody resets", self._next_of_reset)
+
+    def _next_of_reset(self) -> None:
+        assert self.reset is not None
+        self.reset.step()
+        self._note(f"reset of {[place.partition for place in self.reset.positions]}: {self.reset.state}")
+        if self.reset.state == "over":
+            self.reset = None
 
     def _repartition(self) -> None:
-        if self.reset is None and len(self.history.events) < MOST_PARTITIONS:
-            self._add_partitions(len(self.history.events) + 1)
-            self.reset = Resetting(self._wire(), self._clock(), {})
-            self._take_step()
+        if self.repartitioning is None and len(self.history.events) < MOST_PARTITIONS:
+            self.repartitioning = Repartitioning(self.subscription, self.topic, self._wire(), self._clock())
+        if self.repartitioning is not None:
+            self._doing("somebody repartitions", self._next_of_repartitioning)
 
-    def _take_step(self) -> None:
-        assert self.reset is not None
-        if "reset" not in self._busy:
-            self._busy.add("reset")
-            self.reset.step()
-            self._busy.discard("reset")
-            self._note(f"reset of {[place.partition for place in self.reset.positions]}: {self.reset.state}")
-            if self.reset.state == "over":
-                self.reset = None
+    def _next_of_repartitioning(self) -> None:
+        assert self.repartitioning is not None
+        self.repartitioning.step()
+        self._note(f"repartitioning to {len(self.history.events)}: {self.repartitioning.state}")
+        if self.repartitioning.state == "over":
+            self.repartitioning = None
 
     # Making things
 
-    def _add_partitions(self, count: int) -> None:
-        positions = {EventTypePartition("order", str(number)): Position(1, -1) for number in range(count)}
-        for place in positions:
-            for kept, empty in (
-                (self.history.events, list),
-                (self.history.delivered, set),
-                (self.history.excused, set),
-            ):
-                kept.setdefault(place, empty())  # type: ignore[attr-defined]
-            self.history.oldest.setdefault(place, 0)
-        old = self.store.assignment(SUBSCRIPTION) or NOTHING_YET
-        new, added = with_added(old, positions)
-        stored = self.store.write(SUBSCRIPTION, old, replace(new, initialised=True), self._now(), added)
-        self.history.was_written("", stored, self.store.offsets(SUBSCRIPTION), handing_over=False)
-
     def _new_process(self) -> Process:
-        return Process(f"p{next(self._numbers)}", self._clock(), self._wire(), self.history, self.random, self.policy)
+        wire = self._wire()
+        name = f"p{next(self._numbers)}"
+        process = Process(name, self._clock(), wire, self.history, self.topic, self.random, self.policy)
+        wire.meanwhile = lambda: self._meanwhile(process)
+        return process
 
     def _wire(self) -> Wire:
         return Wire(self.store, self.history, self.faults, self.random, self._meanwhile)
@@ -327,17 +361,20 @@ class World:
 
     # Choosing
 
-    def _within(self, process: Process, move: Callable[[], None]) -> None:
-        """A process does one thing at a time."""
-        self._busy.add(process.name)
+    def _doing(self, what: str, move: Callable[[], None]) -> None:
+        """Nobody does the same thing twice at a time; and who crashes does not come to the end of it."""
+        if what in self._busy:
+            return
+        self._busy.add(what)
         try:
-            move()
+            with contextlib.suppress(Died):
+                move()
         finally:
-            self._busy.discard(process.name)
+            self._busy.discard(what)
 
     def _some_process(self) -> Process | None:
-        free = [each for each in self.processes if each.awake and each.name not in self._busy]
-        return self.random.choice(free) if free else None
+        awake = [each for each in self.processes if each.awake]
+        return self.random.choice(awake) if awake else None
 
     def _some_stream(self) -> Stream | None:
         process = self._some_process()
@@ -356,37 +393,6 @@ class World:
 
     def _note(self, what: str) -> None:
         self.trail.append(f"{self.time.seconds:7.2f} {'  ' * self._depth}{what}")
-
-
-class Resetting:
-    """A reset, or the end of all streams when there are no positions, step by step."""
-
-    def __init__(self, wire: Wire, clock: SkewedClock, positions: dict[Place, Position]) -> None:
-        self._resets = Resets(coordination=wire, clock=clock, max_commit_timeout=5.0)  # type: ignore[arg-type]
-        self._clock = clock
-        self._markers = ExitStack()
-        self._marker = ""
-        self._until = clock.monotonic() + 6.0
-        self.positions = positions
-        self.state = "new"
-
-    def step(self) -> None:
-        try:
-            self.state = self._next()
-        except (Conflict, TryLater, Unavailable):
-            self.state = "over"
-        if self.state == "over":
-            with contextlib.suppress(Unavailable, TryLater):
-                self._markers.close()
-
-    def _next(self) -> str:
-        if self.state == "new":
-            self._marker = self._resets._marked(SUBSCRIPTION, self._markers)
-            return "waiting"
-        if not self._resets._has_sessions(SUBSCRIPTION):
-            self._resets._set(SUBSCRIPTION, self._marker, self.positions)
-            return "over"
-        return "over" if self._clock.monotonic() > self._until else "waiting"
 
 
 def run(seed: int) -> None:

@@ -1,0 +1,579 @@
+"""How fast, how soon and how many: streams of subscriptions over a loopback socket, with commits.
+
+    python benchmarks/subscriptions.py [throughput] [commits] [takeover] [idle] [--engine memory|sqlite] [--quick]
+                                       [--json FILE]
+
+The server runs in a process of its own, and all clients in another. Consuming is held against low-level streams of the
+same server in the same run: as many clients read the same partitions with the same code, and just do not commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from benchmarks.stream import an_event, connected, cpu_of, drain, memory_of, raise_file_limit
+
+NAME = "bench.subscriptions"
+PARTITIONS = 8
+BATCH = 100
+WINDOW = 10_000
+COMMIT_SECONDS = 5
+
+CURSOR = re.compile(rb'\{"cursor":(\{"partition":"([0-9]+)","offset":"[0-9a-f]+-[0-9a-f]+-([0-9]+)"[^}]*\}),"events":')
+LONGEST_CURSOR = 300
+
+Figures = dict[str, float]
+numbers = count()
+
+
+# The server ----------------------------------------------------------------------------------------------------------
+
+
+def serve(url: str, parent: Any) -> None:
+    """A broker, with one route more that stores as many events as are asked for, evenly in all partitions."""
+    from nakadi.bootstrap import open_broker  # noqa: PLC0415  # the load generators do without
+    from nakadi.http.application import Application  # noqa: PLC0415
+    from nakadi.http.message import Request, Response  # noqa: PLC0415
+    from nakadi.http.routing import Route  # noqa: PLC0415
+    from nakadi.http.security import nobody_is_asked  # noqa: PLC0415
+    from nakadi.http.server import settle_in  # noqa: PLC0415
+    from nakadi.local.serving import Serving  # noqa: PLC0415
+    from nakadi.model.events import Record  # noqa: PLC0415
+    from nakadi.settings import Settings  # noqa: PLC0415
+
+    raise_file_limit()
+    broker = open_broker(Settings(registry=url, event_log=url))
+
+    def fill(request: Request) -> Response:
+        timeline = broker.event_types.get(request.parameter("event_type") or "").timeline
+        events = request.integer("events") or 0
+        for first in range(0, events, 1000):
+            records = [Record(an_event(number).encode()) for number in range(first, min(first + 1000, events))]
+            broker.logs.of(timeline.storage_id).append(timeline.topic, dict.fromkeys(range(PARTITIONS), records))
+        return Response()
+
+    fill_route = Route(method="GET", template="/fill", handler=fill, operation="fill")
+    settle_in()
+    with Serving(Application([*broker.application.router.routes, fill_route], nobody_is_asked)) as serving:
+        parent.send(serving.url)
+        parent.poll(None)  # until it says anything, or ends
+    broker.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    pid: int
+
+    def fill(self, events: int, name: str = NAME) -> None:
+        """So many events in each partition of an event type."""
+        httpx.get(f"{self.url}/fill?event_type={name}&events={events}", timeout=120).raise_for_status()
+
+    def subscribed(self, name: str = NAME, read_from: str = "begin") -> str:
+        """The id of a new subscription."""
+        body = {
+            "owning_application": "bench",
+            "consumer_group": f"group {next(numbers)}",
+            "event_types": [name],
+            "read_from": read_from,
+        }
+        return str(httpx.post(f"{self.url}/subscriptions", json=body).raise_for_status().json()["id"])
+
+
+@contextmanager
+def a_server(url: str, name: str = NAME) -> Iterator[Server]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(url, theirs))
+    process.start()
+    theirs.close()
+    assert process.pid is not None
+    try:
+        server = Server(ours.recv(), process.pid)
+        if name:
+            create_event_type(server.url, name)
+        yield server
+    finally:
+        ours.close()
+        process.join(30)
+        process.kill()
+
+
+@contextmanager
+def a_place(engine: str) -> Iterator[str]:
+    """Where a server keeps everything."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"
+
+
+def create_event_type(url: str, name: str) -> None:
+    statistic = {
+        "messages_per_minute": 1,
+        "message_size": 1,
+        "read_parallelism": PARTITIONS,
+        "write_parallelism": PARTITIONS,
+    }
+    definition = {
+        "name": name,
+        "owning_application": "bench",
+        "category": "undefined",
+        "schema": {"type": "json_schema", "schema": "{}"},
+        "default_statistic": statistic,
+    }
+    httpx.post(f"{url}/event-types", json=definition).raise_for_status()
+
+
+# Consumers -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A stream, and the connection on which it commits, if it does: one request at a time, with every cursor that came
+    since the last one (`newest`) or one after the other (`each`)."""
+
+    server: Server
+    partitions: Sequence[int]
+    last: int
+    commits: str = ""
+    subscription: str = ""
+    seen: dict[bytes, int] = field(default_factory=dict)
+    committed: dict[bytes, int] = field(default_factory=dict)
+    requests: int = 0
+    _stream: socket.socket | None = None
+    _committer: socket.socket | None = None
+    _head: bytes = b""
+    _rest: bytes = b""
+    _waiting: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
+    _queue: list[tuple[bytes, int, bytes]] = field(default_factory=list)
+    _under_way: dict[bytes, int] = field(default_factory=dict)
+
+    def open(self) -> None:
+        """Return when the head has come."""
+        if not self.commits:
+            cursors = [{"partition": str(each), "offset": "BEGIN"} for each in self.partitions]
+            target = f"/event-types/{NAME}/events?batch_limit={BATCH}"
+            self._stream = connected(self.server.url, target, f"X-nakadi-cursors: {json.dumps(cursors)}\r\n")
+        else:
+            body = {
+                "batch_limit": BATCH,
+                "max_uncommitted_events": WINDOW,
+                "partitions": [{"event_type": NAME, "partition": str(each)} for each in self.partitions],
+            }
+            self._stream = posted(self.server.url, f"/subscriptions/{self.subscription}/events", body)
+            self._committer = connection_to(self.server.url)
+        while b"\r\n\r\n" not in self._rest:
+            self._rest += self._stream.recv(4096)
+        assert self._rest.startswith(b"HTTP/1.1 200"), self._rest
+        found = re.search(rb"x-nakadi-streamid: (\S+)", self._rest, re.IGNORECASE)
+        stream_id = found[1].decode() if found else ""
+        self._head = (
+            f"POST /subscriptions/{self.subscription}/cursors HTTP/1.1\r\nHost: bench\r\n"
+            f"X-Nakadi-StreamId: {stream_id}\r\nContent-Type: application/json\r\nContent-Length: "
+        ).encode()
+
+    def watched(self) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
+        """Its sockets, and what to do when there is something to read."""
+        assert self._stream is not None
+        yield self._stream, self._read
+        if self._committer is not None:
+            yield self._committer, self._answered
+
+    @property
+    def done(self) -> bool:
+        reached = self.committed if self.commits else self.seen
+        return len(reached) == len(self.partitions) and all(each >= self.last for each in reached.values())
+
+    def close(self) -> None:
+        for each, _ in self.watched():
+            each.close()
+
+    def _read(self) -> None:
+        assert self._stream is not None
+        received = self._stream.recv(1 << 20)
+        assert received, f"a stream ended at {self.seen}"
+        data = self._rest + received
+        place, end = data.find(b'{"cursor":'), 0
+        while place >= 0:
+            found = CURSOR.match(data, place)
+            if found:
+                end = found.end()
+                self._saw(found[2], int(found[3]), found[1])
+            place = data.find(b'{"cursor":', max(end, place + 1))
+        self._rest = data[max(end, len(data) - LONGEST_CURSOR) :]
+        self._commit()
+
+    def _saw(self, partition: bytes, offset: int, cursor: bytes) -> None:
+        self.seen[partition] = offset
+        if self.commits == "newest":
+            self._waiting[partition] = (offset, cursor)
+        elif self.commits:
+            self._queue.append((partition, offset, cursor))
+
+    def _commit(self) -> None:
+        if self._under_way or self._committer is None:
+            return
+        if self._queue:
+            partition, offset, cursor = self._queue.pop(0)
+            self._waiting[partition] = (offset, cursor)
+        if self._waiting:
+            body = b'{"items":[' + b",".join(cursor for _, cursor in self._waiting.values()) + b"]}"
+            self._under_way = {partition: offset for partition, (offset, _) in self._waiting.items()}
+            self._waiting.clear()
+            self._committer.sendall(self._head + b"%d\r\n\r\n" % len(body) + body)
+
+    def _answered(self) -> None:
+        assert self._committer is not None
+        answer = self._committer.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 204"), answer
+        self.committed |= self._under_way
+        self._under_way = {}
+        self.requests += 1
+        self._commit()
+
+
+def connection_to(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    client = socket.create_connection((parts.hostname, parts.port))
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return client
+
+
+def posted(url: str, target: str, body: Mapping[str, Any]) -> socket.socket:
+    """A socket on which a request was sent."""
+    client = connection_to(url)
+    content = json.dumps(body).encode()
+    head = f"POST {target} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    client.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+    return client
+
+
+def consumed(consumers: Sequence[Consumer]) -> float:
+    """Seconds until everything is consumed, from the first events on."""
+    sockets = selectors.DefaultSelector()
+    for each in consumers:
+        each.open()
+    for each in consumers:
+        for client, action in each.watched():
+            sockets.register(client, selectors.EVENT_READ, action)
+    began = time.perf_counter()
+    while not all(each.done for each in consumers):
+        for key, _ in sockets.select(30):
+            key.data()
+    seconds = time.perf_counter() - began
+    for each in consumers:
+        each.close()
+    return seconds
+
+
+# Throughput ----------------------------------------------------------------------------------------------------------
+
+
+def throughput(engine: str, *, quick: bool) -> Figures:
+    """Old events in eight partitions to one session, to four and to eight, in batches of 100."""
+    each = 5_000 if quick else 20_000
+    rounds = 3 if quick else 9
+    figures: Figures = {}
+    with a_place(engine) as place, a_server(place) as server:
+        server.fill(each)
+        for sessions in (1, 4, 8):
+            # One after the other, so that a ratio is of figures of the same moment.
+            found = [
+                [consumption(server, sessions, each, way) for way in ("", "newest", "each")] for _ in range(rounds)
+            ]
+            low, newest, every = ([round_[way] for round_ in found] for way in range(3))
+            label = f"consume_{sessions}"
+            figures |= {
+                f"{label}_low_level_events_s": statistics.median(rate for rate, _ in low),
+                f"{label}_events_s": statistics.median(rate for rate, _ in newest),
+                f"{label}_of_low_level": statistics.median(
+                    ours[0] / floor[0] for ours, floor in zip(newest, low, strict=True)
+                ),
+                f"{label}_commits_s": statistics.median(commits for _, commits in newest),
+                f"{label}_each_batch_committed_events_s": statistics.median(rate for rate, _ in every),
+                f"{label}_each_batch_committed_commits_s": statistics.median(commits for _, commits in every),
+            }
+    return figures
+
+
+def consumption(server: Server, sessions: int, events: int, commits: str) -> tuple[float, float]:
+    """Events and commits a second."""
+    subscription = server.subscribed() if commits else ""
+    consumers = [
+        Consumer(server, range(first, PARTITIONS, sessions), events - 1, commits, subscription)
+        for first in range(sessions)
+    ]
+    seconds = consumed(consumers)
+    return PARTITIONS * events / seconds, sum(each.requests for each in consumers) / seconds
+
+
+# Commits -------------------------------------------------------------------------------------------------------------
+
+
+def commits(engine: str, *, quick: bool) -> Figures:
+    """One commit after the other on one connection, and on eight at once, with an open stream each."""
+    each = 300 if quick else 2_000
+    figures: Figures = {}
+    for clients in (1, PARTITIONS):
+        with a_place(engine) as place, a_server(place) as server:
+            server.fill(each)
+            subscription = server.subscribed()
+            seconds: list[float] = []
+            with ExitStack() as streams:
+                committers = [
+                    committer(server, subscription, partition, each, streams.enter_context)
+                    for partition in range(clients)
+                ]
+                cpu, began = cpu_of(server.pid), time.perf_counter()
+                with ThreadPoolExecutor(clients) as threads:
+                    for run in [threads.submit(each, seconds) for each in committers]:
+                        run.result()
+                wall, cpu = time.perf_counter() - began, cpu_of(server.pid) - cpu
+            seconds.sort()
+            figures |= {
+                f"commits_{clients}_s": clients * each / wall,
+                f"commits_{clients}_p50_ms": 1000 * seconds[len(seconds) // 2],
+                f"commits_{clients}_p99_ms": 1000 * seconds[int(len(seconds) * 0.99)],
+                f"commits_{clients}_cpu_us": 1e6 * cpu / (clients * each),
+            }
+    return figures
+
+
+def committer(
+    server: Server, subscription: str, partition: int, times: int, keep: Callable[[socket.socket], socket.socket]
+) -> Callable[[list[float]], None]:
+    """Whoever has been sent everything of a partition, and then commits event by event."""
+    body = {
+        "batch_limit": BATCH,
+        "batch_flush_timeout": 1,
+        "max_uncommitted_events": 1_000_000,
+        "partitions": [{"event_type": NAME, "partition": str(partition)}],
+    }
+    stream = keep(posted(server.url, f"/subscriptions/{subscription}/events", body))
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += stream.recv(4096)
+    found = re.search(rb"x-nakadi-streamid: (\S+)", received, re.IGNORECASE)
+    assert found, received
+    head = (
+        f"POST /subscriptions/{subscription}/cursors HTTP/1.1\r\nHost: bench\r\n"
+        f"X-Nakadi-StreamId: {found[1].decode()}\r\nContent-Type: application/json\r\nContent-Length: "
+    )
+    while f"{times - 1:018d}".encode() not in received:
+        received = received[-LONGEST_CURSOR:] + stream.recv(1 << 20)
+    client = keep(connection_to(server.url))
+
+    def run(seconds: list[float]) -> None:
+        for number in range(times):
+            cursor = f'"partition":"{partition}","offset":"001-0001-{number:018d}","event_type":"{NAME}"'
+            content = f'{{"items":[{{{cursor},"cursor_token":"t"}}]}}'
+            began = time.perf_counter()
+            client.sendall(f"{head}{len(content)}\r\n\r\n{content}".encode())
+            answer = client.recv(4096)
+            seconds.append(time.perf_counter() - began)
+            assert answer.startswith(b"HTTP/1.1 204"), answer
+
+    return run
+
+
+# Taking over ---------------------------------------------------------------------------------------------------------
+
+
+def takeover(engine: str, *, quick: bool) -> Figures:
+    """From asking for a stream to its first event, and from the end of another one to the first events of the next."""
+    figures: Figures = {}
+    with a_place(engine) as place, a_server(place) as server:
+        server.fill(1000)
+        figures |= spread("first_event", [first_event(server) for _ in range(3 if quick else 30)])
+        idle = [after_killed_client(server, busy=False) for _ in range(2 if quick else 10)]
+        figures |= spread("killed_client_to_next_owner", idle)
+        busy = [after_killed_client(server, busy=True) for _ in range(1 if quick else 3)]
+        figures |= spread(f"killed_client_commit_timeout_{COMMIT_SECONDS}_to_next_owner", busy)
+    if engine == "sqlite":
+        killed = [after_killed_server() for _ in range(1 if quick else 3)]
+        figures |= spread("killed_server_to_next_owner", killed)
+    return figures
+
+
+def spread(label: str, seconds: Sequence[float]) -> Figures:
+    return {f"{label}_p50_ms": 1000 * statistics.median(seconds), f"{label}_max_ms": 1000 * max(seconds)}
+
+
+def first_event(server: Server) -> float:
+    subscription = server.subscribed()
+    began = time.perf_counter()
+    with connected(server.url, events_of(subscription)) as client:
+        next(partitions_seen(client))
+        return time.perf_counter() - began
+
+
+def events_of(subscription: str, commit_timeout: int = COMMIT_SECONDS) -> str:
+    return f"/subscriptions/{subscription}/events?max_uncommitted_events=10000&commit_timeout={commit_timeout}"
+
+
+def partitions_seen(client: socket.socket) -> Iterator[set[bytes]]:
+    """Of which partitions events have come, whenever some come."""
+    rest, found = b"", set[bytes]()
+    while True:
+        received = client.recv(1 << 20)
+        assert received, rest
+        rest += received
+        cursors = list(CURSOR.finditer(rest))
+        found |= {each[2] for each in cursors}
+        rest = rest[cursors[-1].end() if cursors else -LONGEST_CURSOR :]
+        if cursors:
+            yield found
+
+
+# A client with a process of its own, to be killed. It says when it was let in, and when it has got something.
+CLIENT = """
+import http.client, sys
+host, target = sys.argv[1:]
+stream = http.client.HTTPConnection(host)
+stream.request("GET", target)
+answer = stream.getresponse()
+assert answer.status == 200, answer.read()
+print("opened", flush=True)
+while True:
+    line = answer.readline()
+    if b'"events"' in line:
+        print("got some", flush=True)
+"""
+
+
+def after_killed_client(server: Server, *, busy: bool) -> float:
+    """A client with all eight partitions is killed, and another one comes at once; how long until that has got events
+    of all of them. A busy one has got events and not committed them; for the others, events come after its end."""
+    name = f"{NAME}.{next(numbers)}"
+    create_event_type(server.url, name)
+    subscription = server.subscribed(name)
+    command = [sys.executable, "-c", CLIENT, urlsplit(server.url).netloc, events_of(subscription)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        if busy:
+            server.fill(10, name)
+            process.stdout.readline()
+        process.kill()
+        began = time.perf_counter()
+    if not busy:
+        time.sleep(0.02)
+        server.fill(10, name)
+    with connected(server.url, events_of(subscription)) as client:
+        next(each for each in partitions_seen(client) if len(each) == PARTITIONS)
+    return time.perf_counter() - began
+
+
+def after_killed_server() -> float:
+    """Two servers share a file, with a stream each; one is killed, and the other one's stream gets all partitions."""
+    with a_place("sqlite") as place, a_server(place) as staying, a_server(place, "") as leaving:
+        subscription = staying.subscribed()
+        target = events_of(subscription, 60)
+        with connected(staying.url, target) as ours, connected(leaving.url, target):
+            wait_until(lambda: len(owners(staying, subscription)) == 2)
+            staying.fill(10)
+            seen = partitions_seen(ours)
+            next(each for each in seen if len(each) == PARTITIONS // 2)
+            os.kill(leaving.pid, 9)
+            began = time.perf_counter()
+            next(each for each in seen if len(each) > PARTITIONS // 2)
+            return time.perf_counter() - began
+
+
+def owners(server: Server, subscription: str) -> set[str]:
+    answer = httpx.get(f"{server.url}/subscriptions/{subscription}/stats").raise_for_status()
+    [item] = answer.json()["items"]
+    settled = all(each["state"] == "assigned" for each in item["partitions"])
+    return {each["stream_id"] for each in item["partitions"]} if settled else set()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it is still not so"
+        time.sleep(0.01)
+
+
+# Idle ----------------------------------------------------------------------------------------------------------------
+
+
+def idle(engine: str, *, quick: bool) -> Figures:
+    """A thousand subscriptions with a stream each on one process, and nothing happens."""
+    streams = 100 if quick else 1_000
+    seconds = 10 if quick else 60
+    raise_file_limit()
+    with a_place(engine) as place, a_server(place) as server, ExitStack() as open_streams:
+        for _ in range(20):  # what a first stream makes once for all
+            open_streams.enter_context(opened(server, server.subscribed(read_from="end")))
+        subscriptions = [server.subscribed(read_from="end") for _ in range(streams)]
+        time.sleep(2)
+        before, began = memory_of(server.pid), time.perf_counter()
+        clients = [open_streams.enter_context(opened(server, each)) for each in subscriptions]
+        to_open = time.perf_counter() - began
+        time.sleep(5)
+        memory = memory_of(server.pid) - before
+        cpu, reads = cpu_of(server.pid), drain(clients, seconds)
+        cpu = cpu_of(server.pid) - cpu
+        began = time.perf_counter()
+        server.fill(1)
+        drain(clients, 30, wanted=streams)
+        to_all = time.perf_counter() - began
+    return {
+        "idle_subscriptions": streams,
+        "idle_open_ms_per_stream": 1000 * to_open / streams,
+        "idle_kb_per_stream": memory / streams / 1024,
+        "idle_memory_mb": (before + memory) / 1e6,
+        "idle_cpu_percent": 100 * cpu / seconds,
+        "idle_keep_alives": reads,
+        "idle_one_event_to_all_s": to_all,
+    }
+
+
+def opened(server: Server, subscription: str) -> socket.socket:
+    client = connected(server.url, f"/subscriptions/{subscription}/events")
+    assert client.recv(4096).startswith(b"HTTP/1.1 200")
+    return client
+
+
+QUESTIONS = {"throughput": throughput, "commits": commits, "takeover": takeover, "idle": idle}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("questions", nargs="*", choices=[*QUESTIONS, []], default=[])
+    arguments.add_argument("--engine", choices=["memory", "sqlite"], default="sqlite")
+    arguments.add_argument("--quick", action="store_true", help="fewer rounds: for trying, not for figures")
+    arguments.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = arguments.parse_args()
+    figures: Figures = {}
+    for question in options.questions or QUESTIONS:
+        found = QUESTIONS[question](options.engine, quick=options.quick)
+        for name, figure in found.items():
+            print(f"{options.engine} {name} {figure:,.2f}", flush=True)
+        figures |= found
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

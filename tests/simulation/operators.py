@@ -1,0 +1,129 @@
+"""Whoever sets offsets and adds partitions, step by step, and what they and everybody else know of the event type."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from nakadi.model.cursor import Position
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Conflict, TryLater, Unavailable
+from nakadi.model.subscription import ReadFrom, Subscription
+from nakadi.subscriptions.initialisation import Initialisation
+from nakadi.subscriptions.resets import Resets
+from tests.simulation.clocks import START, SkewedClock
+from tests.simulation.history import History, Place
+from tests.simulation.wire import Wire
+from tests.support.builders import a_timeline, an_event_type
+
+SUBSCRIPTION = "the subscription"
+EVENT_TYPE = "order"
+
+
+def a_subscription(read_from: ReadFrom) -> Subscription:
+    return Subscription(
+        id=SUBSCRIPTION,
+        owning_application="shop",
+        event_types=(EVENT_TYPE,),
+        read_from=read_from,
+        created_at=START,
+        updated_at=START,
+    )
+
+
+class Topic:
+    """The event type, as `EventTypes` and `Cursors` tell of it."""
+
+    def __init__(self, history: History, partitions: int) -> None:
+        self._history = history
+        self._event_type = an_event_type(name=EVENT_TYPE)
+        self.grow(partitions)
+
+    def grow(self, partitions: int) -> None:
+        timeline = a_timeline(id="timeline", topic="topic", partitions=partitions)
+        self._event_type = an_event_type(name=EVENT_TYPE, id="order", timelines=(timeline,))
+        self._history.grow(Place(EVENT_TYPE, each) for each in self._event_type.partitions)
+
+    def get(self, _name: str) -> EventType:
+        return self._event_type
+
+    def beginning(self, event_type: EventType) -> Mapping[str, Position]:
+        return {each: Position(1, self._history.oldest[_place(each)] - 1) for each in event_type.partitions}
+
+    def newest(self, event_type: EventType) -> Mapping[str, Position]:
+        return {each: Position(1, len(self._history.events[_place(each)]) - 1) for each in event_type.partitions}
+
+
+def initialisation(topic: Topic, wire: Wire, clock: SkewedClock) -> Initialisation:
+    known: Any = topic
+    coordination: Any = wire
+    return Initialisation(event_types=known, cursors=known, coordination=coordination, clock=clock)
+
+
+def _place(partition: str) -> Place:
+    return Place(EVENT_TYPE, partition)
+
+
+class Resetting:
+    """A reset, or the end of all streams when there are no positions."""
+
+    def __init__(self, wire: Wire, clock: SkewedClock, positions: dict[Place, Position]) -> None:
+        self._resets = Resets(coordination=wire, clock=clock, max_commit_timeout=5.0)  # type: ignore[arg-type]
+        self._clock = clock
+        self._markers = ExitStack()
+        self._marker = ""
+        self._until = clock.monotonic() + 6.0
+        self.positions = positions
+        self.state = "new"
+
+    def step(self) -> None:
+        try:
+            self.state = self._next()
+        except (Conflict, TryLater, Unavailable):
+            self.state = "over"
+        if self.state == "over":
+            with contextlib.suppress(Unavailable, TryLater):
+                self._markers.close()
+
+    def _next(self) -> str:
+        if self.state == "new":
+            self._marker = self._resets._marked(SUBSCRIPTION, self._markers)
+            return "waiting"
+        if not self._resets._has_sessions(SUBSCRIPTION):
+            self._resets._set(SUBSCRIPTION, self._marker, self.positions)
+            return "over"
+        return "over" if self._clock.monotonic() > self._until else "waiting"
+
+
+class Repartitioning:
+    """One more partition. Whoever asked for it asks again until there is an answer."""
+
+    def __init__(self, subscription: Subscription, topic: Topic, wire: Wire, clock: SkewedClock) -> None:
+        self._subscription = subscription
+        self._topic = topic
+        self._wire = wire
+        self._clock = clock
+        self._initialisation = initialisation(topic, wire, clock)
+        self._count = len(topic.get(EVENT_TYPE).partitions) + 1
+        self._closing: Resetting | None = None
+        self.state = "new"
+
+    def step(self) -> None:
+        with contextlib.suppress(Unavailable, TryLater):
+            self.state = self._next()
+
+    def _next(self) -> str:
+        if self._closing is not None:
+            self._closing.step()
+            return self._closing.state
+        if self.state == "new":
+            self._initialisation.initialised(self._subscription)
+            self._topic.grow(self._count)
+            return "grown"
+        _, extended = self._initialisation.extended(self._subscription, self._topic.get(EVENT_TYPE))
+        if not extended:
+            return "over"
+        self._closing = Resetting(self._wire, self._clock, {})
+        return "closing"
