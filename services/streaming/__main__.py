@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 
-from nakadi.bootstrap import Broker, open_broker
+from nakadi.bootstrap import open_broker
 from nakadi.coordination import UnknownEngine as UnknownCoordination
 from nakadi.eventlogs import UnknownEngine as UnknownLog
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
@@ -24,8 +23,6 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.registries import UnknownEngine as UnknownRegistry
 from nakadi.settings import BadSetting, Settings
 from services.streaming.doorway import Doorway, tell
-
-log = logging.getLogger("nakadi.streaming")
 
 CANNOT_START = 1
 
@@ -38,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.set_up(json_lines=True, level=options.log_level, access_log=False)
     try:
         _run(options, os.environ)
-    except (BadSetting, UnknownLog, UnknownRegistry, Unavailable, OSError) as reason:
+    except (BadSetting, UnknownCoordination, UnknownLog, UnknownRegistry, Unavailable, OSError) as reason:
         print(f"The streaming service cannot start. {reason}", file=sys.stderr)
         return CANNOT_START
     return 0
@@ -68,7 +65,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
         contextlib.closing(open_broker(settings)) as broker,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        doorway = Doorway(broker.application_of(*_areas(broker), "monitoring"), options.prefix)
+        doorway = Doorway(broker.application_of(*STREAMED, "monitoring"), options.prefix)
         settle_in()
         server = Server(
             doorway,
@@ -78,16 +75,6 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
         )
         print(f"Streaming on port {listening.getsockname()[1]}", flush=True)
         runner.run(_serve(server, listening, tell(doorway, options.name)))
-
-
-def _areas(broker: Broker) -> tuple[str, ...]:
-    """Where nothing coordinates the streams of a subscription, those of event types are served nevertheless."""
-    try:
-        assert broker.coordination
-    except UnknownCoordination as reason:
-        log.warning("Streams of subscriptions are not served. %s", reason)
-        return ("streams",)
-    return STREAMED
 
 
 async def _serve(server: Server, listening: socket.socket, telling: Coroutine[None, None, None]) -> None:

@@ -2,21 +2,16 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
 
 from nakadi.local import Broker
 from tests.support.open_stream import OpenStream
-from tests.support.processes import ENVIRONMENT
+from tests.support.streaming_service import process_of, started, variables
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
-ROOT = Path(__file__).parents[2]
 NAME = "measured.thing"
 EVENT_TYPE = {
     "name": NAME,
@@ -25,42 +20,6 @@ EVENT_TYPE = {
     "schema": {"type": "json_schema", "schema": "{}"},
 }
 FROM_THE_BEGINNING = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])}
-
-
-class Service:
-    def __init__(self, process):
-        self.process = process
-        line = process.stdout.readline()
-        assert line.startswith("Streaming on port "), process.stderr.read()
-        self.url = f"http://127.0.0.1:{line.split()[-1]}"
-
-    def end(self, how=signal.SIGTERM):
-        """End it, and return its exit code and what it wrote to stderr."""
-        self.process.send_signal(how)
-        _, said = self.process.communicate(timeout=15)
-        return self.process.returncode, said
-
-
-@contextmanager
-def started(environment, *arguments):
-    process = process_of(environment, *arguments)
-    try:
-        yield Service(process)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def process_of(environment, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "services.streaming", "--port=0", *arguments],
-        cwd=ROOT,
-        env={**ENVIRONMENT, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.fixture
@@ -76,10 +35,6 @@ def broker(kept):
     with Broker(**kept) as broker:
         assert httpx.post(f"{broker.url}/event-types", json=EVENT_TYPE).status_code == 201
         yield broker
-
-
-def variables(settings, **more):
-    return {f"NAKADI_{name.upper()}": value for name, value in {**settings, **more}.items()}
 
 
 def published(broker, *numbers):
@@ -199,6 +154,7 @@ def test_nothing_else_is_served(kept):
     ("environment", "named"),
     [
         ({"NAKADI_REGISTRY": "paper:///"}, "paper:///"),
+        ({"NAKADI_COORDINATION": "stone:///"}, "stone:///"),
         ({"NAKADI_AUTH": "jwt"}, "NAKADI_AUTH_JWKS"),
         ({"NAKADI_LONGEST_STREAM_SECONDS": "long"}, "NAKADI_LONGEST_STREAM_SECONDS"),
     ],

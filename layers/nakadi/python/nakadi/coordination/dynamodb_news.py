@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 from uuid import uuid4
 
 from nakadi.coordination.dynamodb_items import KEPT_SECONDS, NEWS, CoordinationItem
@@ -33,6 +34,8 @@ ECHO = MOMENT + 0.1
 LATE = 2.0
 """News may be seen so much later than others that bear a later time: clocks differ, and writes take theirs."""
 
+DIGITS = 16
+
 _log = logging.getLogger(__name__)
 
 Tell = Callable[[str, Changed], None]
@@ -44,34 +47,69 @@ def in_one_moment(first: int, second: int) -> bool:
     return first // length == second // length
 
 
+class Feed:
+    """What others change, as far as it is known; asked by one thread at a time."""
+
+    def __init__(self, items: type[CoordinationItem], name: str, now: Callable[[], float] = time.time) -> None:
+        self._items = items
+        self._name = name
+        self._now = now
+        self._after = ""
+        self._seen: frozenset[str] = frozenset()
+        self._echoes: deque[tuple[float, str]] = deque()
+
+    def begin(self) -> None:
+        """What was told before is of no interest."""
+        self._after, self._seen = _key(self._now() - LATE), frozenset()
+
+    def look(self, at: float) -> Sequence[tuple[str, Changed]]:
+        """What others changed since the last look. `at` is on a steady clock."""
+        found = list(self._items.query(NEWS, range_key_condition=CoordinationItem.item > self._after))
+        new = [each for each in found if each.item not in self._seen]
+        self._echoes.extend((at + ECHO, each.about) for each in new)
+        if found:
+            self._go_on(found[-1].item)
+            self._seen = frozenset(each.item for each in found if each.item > self._after)
+        return [(each.about, Changed(each.changed)) for each in new if each.teller != self._name]
+
+    def _go_on(self, newest: str) -> None:
+        """The next look begins a little before the newest, for some arrive late; no clock of somebody else's that is
+        ahead makes us deaf to the rest.
+        """
+        seconds = min(int(newest[:DIGITS]) / 1_000_000, self._now())
+        self._after = max(self._after, _key(seconds - LATE))
+
+    def echoes(self, at: float) -> Sequence[str]:
+        """Where something may have changed in the same moment as what was told."""
+        again: dict[str, None] = {}
+        while self._echoes and self._echoes[0][0] <= at:
+            again[self._echoes.popleft()[1]] = None
+        return list(again)
+
+    @property
+    def next_echo(self) -> float:
+        return self._echoes[0][0] if self._echoes else inf
+
+
 class News:
     """Looks at the table while somebody in this process is interested, and not at all otherwise."""
 
-    def __init__(
-        self,
-        items: type[CoordinationItem],
-        attempts: Attempts,
-        tell: Tell,
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, items: type[CoordinationItem], attempts: Attempts, tell: Tell) -> None:
         self._items = items
         self._attempts = attempts
         self._tell = tell
-        self._now = now
         self._name = uuid4().hex[:8]
+        self._feed = Feed(items, self._name)
         self._lock = threading.Lock()
         self._interested = 0
         self._somebody = threading.Event()
         self._closed = threading.Event()
-        self._after = ""
-        self._seen: frozenset[str] = frozenset()
-        self._echoes: deque[tuple[float, str]] = deque()
         self._deaf = False
         self._thread: threading.Thread | None = None
 
     def note(self, subscription: str, changed: Changed) -> None:
         """Leave the news. Without them, others find out when they look again of their own accord."""
-        now = self._now()
+        now = time.time()
         item = self._items(
             NEWS,
             f"{_key(now)}#{uuid4().hex[:8]}",
@@ -88,11 +126,10 @@ class News:
     def attend(self) -> None:
         """From now on, tell what others change. Asks nobody."""
         with self._lock:
-            if self._interested == 0:
-                self._after, self._seen = _key(self._now() - LATE), frozenset()
             self._interested += 1
             self._somebody.set()
             if self._thread is None:
+                self._feed.begin()
                 self._thread = threading.Thread(target=self._keep_looking, name="coordination-news", daemon=True)
                 self._thread.start()
 
@@ -110,58 +147,29 @@ class News:
 
     def _keep_looking(self) -> None:
         next_look = time.monotonic() + PAUSE
-        while not self._closed.wait(max(0.0, self._due(next_look) - time.monotonic())):
-            self._somebody.wait()
+        while not self._closed.wait(max(0.0, min(next_look, self._feed.next_echo) - time.monotonic())):
+            if not self._somebody.is_set():
+                self._somebody.wait()
+                self._feed.begin()
             if time.monotonic() >= next_look and not self._closed.is_set():
                 self._look()
                 next_look = time.monotonic() + PAUSE
-            self._tell_echoes(time.monotonic())
-
-    def _due(self, next_look: float) -> float:
-        return min(next_look, self._echoes[0][0]) if self._echoes else next_look
+            for subscription in self._feed.echoes(time.monotonic()):
+                self._tell(subscription, Changed.OFFSETS)
 
     def _look(self) -> None:
-        with self._lock:
-            after, seen = self._after, self._seen
         try:
-            found = list(self._items.query(NEWS, range_key_condition=CoordinationItem.item > after))
+            found = self._feed.look(time.monotonic())
         except FAILURES:
-            self._heard_nothing()
+            # The next look is soon, and asks for what was missed. It is said once.
+            if not self._deaf:
+                _log.warning("What other processes change is not heard at the moment", exc_info=True)
+            self._deaf = True
             return
         self._deaf = False
-        self._remember(after, [each.item for each in found])
-        for each in found:
-            if each.item not in seen:
-                self._hear(each)
-
-    def _heard_nothing(self) -> None:
-        """The next look is soon, and asks for what was missed. It is said once."""
-        if not self._deaf and not self._closed.is_set():
-            _log.warning("What other processes change is not heard at the moment", exc_info=True)
-        self._deaf = True
-
-    def _remember(self, after: str, items: list[str]) -> None:
-        """Where the next look begins: a little before the newest, in case something arrives late. No clock of somebody
-        else's that is ahead makes us deaf to the rest.
-        """
-        newest = min(max(items, default=""), _key(self._now()))
-        with self._lock:
-            if self._after == after:  # else somebody began to attend anew
-                self._after = max(after, _key(int(newest[:16]) / 1_000_000 - LATE)) if items else after
-                self._seen = frozenset(each for each in items if each > self._after)
-
-    def _hear(self, news: CoordinationItem) -> None:
-        self._echoes.append((time.monotonic() + ECHO, news.about))
-        if news.teller != self._name:
-            self._tell(news.about, Changed(news.changed))
-
-    def _tell_echoes(self, now: float) -> None:
-        again = set()
-        while self._echoes and self._echoes[0][0] <= now:
-            again.add(self._echoes.popleft()[1])
-        for subscription in again:
-            self._tell(subscription, Changed.OFFSETS)
+        for subscription, changed in found:
+            self._tell(subscription, changed)
 
 
 def _key(seconds: float) -> str:
-    return f"{int(seconds * 1_000_000):016d}"
+    return f"{int(seconds * 1_000_000):0{DIGITS}d}"
