@@ -553,6 +553,20 @@ def test_two_servers_share_a_subscription(tmp_path):
             soon(lambda: set(owners(other, subscription).values()) == {one.id}, 8)
 
 
+def test_a_server_knows_the_features_from_its_first_stream_on(tmp_path):
+    """What was switched on before a server began counts for its first events. (S228, S307)"""
+    settings = engine_settings("sqlite", tmp_path)
+    with Broker(**settings) as broker, described_client(broker) as api:
+        switched = {"feature": "skip_misplaced_events", "enabled": True}
+        assert api.post("/settings/features", json=switched).status_code == 204
+        name = created(api)["name"]
+        subscription = subscribed(api, name, read_from="begin")
+        events = [{"metadata": {"event_type": "another"}}, {"n": 1}]
+        assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
+    with Broker(**settings) as broker, described_client(broker) as api, Consumer(api, subscription) as first:
+        assert first.batch()["events"] == [{"n": 1}]
+
+
 def described_client(broker):
     return described(httpx.Client(base_url=broker.url, timeout=30))
 

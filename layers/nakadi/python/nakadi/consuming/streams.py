@@ -115,6 +115,8 @@ class SubscriptionStreams:
     def open(self, subscription_id: str, asked: Asked, subject: Subject) -> Opening:
         """Have a stream join its subscription, if it may. Raises outcomes."""
         limits = self._limits(asked)
+        # Before the first event: nobody may have looked since this process began.
+        self._judge.look_at_features()
         subscription, event_types = self._admission.admit(subscription_id, asked.partitions, subject)
         stream_id = str(uuid4())
         try:
