@@ -266,3 +266,19 @@ def test_two_do_not_compact_at_once(world: World, log):
     world.index.release("compaction/t/0", "somebody")
     log.compact("t", 0, upto=now, tombstones_before=now)
     assert len(log.read("t", 0, 0).events) == 2
+
+
+def test_what_the_archive_has_already_is_told_when_the_tip_is(world: World, log):
+    """A reader that has not heard of the newest events shows none of them, and takes no offset for one too far."""
+    publish(log, range(3))
+    index_all(world)
+    reader = world.a_log(replace(HURRIED, shared_for=3600.0, window_bytes=1))
+    assert reader.bounds("t", [0]) == {0: Bounds(0, 6)}
+    publish(log, range(3, 5))
+    index_all(world)
+    assert events(reader, limit=100) == of(range(3))
+    assert reader.bounds("t", [0]) == {0: Bounds(0, 6)}
+    assert reader.read("t", 0, 10).events == ()
+    assert events(reader) == of(range(5))
+    with pytest.raises(OffsetUnavailable):
+        reader.read("t", 0, 11)

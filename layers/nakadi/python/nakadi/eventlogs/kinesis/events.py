@@ -50,6 +50,13 @@ def slice_of(found: Iterable[Frame], start: int, limit: int, max_bytes: int) -> 
     return cut(events, following, limit, max_bytes)
 
 
+def before(end: int, found: Slice) -> Slice:
+    """What of a slice is before an offset. The archive may have more already than a reader has heard of."""
+    if found.next_offset <= end:
+        return found
+    return Slice(tuple(event for event in found.events if event.offset < end), end)
+
+
 def cut(events: Sequence[StoredEvent], following: int, limit: int, max_bytes: int) -> Slice:
     """The first of these events that fit; `following` is behind all of them."""
     fitting = _fitting(events[: max(limit, 1)], max_bytes)

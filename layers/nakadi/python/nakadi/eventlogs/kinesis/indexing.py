@@ -132,7 +132,7 @@ class Indexer:
                 self._set_aside(record.mark, record.data, outcome)
             else:
                 waiting.setdefault(place, []).append(record)
-        topics = {topic: self._index.topic(topic) for topic in {topic for topic, _ in waiting}}
+        topics = {topic: self._index.topic(topic) for topic in dict.fromkeys(topic for topic, _ in waiting)}
         waiting = {place: batch for place, batch in waiting.items() if _takes(topics, place)}
         for _ in range(ATTEMPTS):
             waiting = self._advance(shard, waiting, outcome) if waiting else waiting

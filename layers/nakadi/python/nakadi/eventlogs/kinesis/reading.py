@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from nakadi.archive.library import Library
-from nakadi.eventlogs.kinesis.events import cut, microseconds, slice_of
+from nakadi.eventlogs.kinesis.events import before, cut, microseconds, slice_of
 from nakadi.eventlogs.kinesis.places import hash_key, partition_key, place_of
 from nakadi.eventlogs.kinesis.scanning import Scanner, Start
 from nakadi.eventlogs.kinesis.tails import Ancestry, Ours, Tails
@@ -87,12 +87,15 @@ class Reader:
         state = self._trails.state(partition_key(topic, partition))
         if state is None or start >= state.next:
             state = self.state(topic, partition)
+        if start > state.next:
+            # Somebody else may have heard of more a moment ago.
+            state = self.state(topic, partition, time.monotonic())
         oldest = found.oldest.get(partition, 0)
         if not oldest <= start <= state.next:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {state.next}")
         place = start
         while place < state.next:
-            piece = self._piece(found, topic, partition, place, limit, max_bytes)
+            piece = before(state.next, self._piece(found, topic, partition, place, limit, max_bytes))
             if piece.events:
                 return piece
             place = piece.next_offset

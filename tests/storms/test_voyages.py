@@ -1,0 +1,29 @@
+"""In a storm of faults of Kinesis, DynamoDB and S3 nothing acknowledged is lost, and no offset changes."""
+
+import logging
+
+import pytest
+
+from tests.storms.voyage import voyage
+
+STEPS = 90
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_is_lost_in_a_storm(seed, caplog):
+    """Throttling, 500s, timeouts before and after the effect, expired iterators and credentials, a slow archive:
+    what was acknowledged is there once, whole, in its order and at its offset, and all who failed were told clearly.
+    """
+    caplog.set_level(logging.CRITICAL)
+    figures = voyage(seed, STEPS)
+    print(f"seed {seed}: {figures}")
+    assert (figures.lost, figures.doubled, figures.torn, figures.changed, figures.misled) == (0, 0, 0, 0, 0)
+    assert figures.unclear == []
+    assert figures.faults > 20
+    assert figures.acknowledged > 30
+    assert figures.documents_acknowledged > 5
+
+
+def test_a_storm_comes_again():
+    """The same seed is the same storm: what was found can be looked into."""
+    assert voyage(3, 25) == voyage(3, 25)

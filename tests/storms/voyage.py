@@ -1,0 +1,304 @@
+"""A voyage: publishers, readers, an indexer and a writer of documents among faults, and what is found afterwards."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from nakadi.archive import members
+from nakadi.archive.stores import open_archive
+from nakadi.clock import SystemClock
+from nakadi.dynamodb.opening import address_in
+from nakadi.eventlogs.kinesis import opening
+from nakadi.eventlogs.kinesis.indexing import Indexer
+from nakadi.eventlogs.kinesis.log import KinesisLog
+from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.eventlogs.kinesis.tails import Ancestry
+from nakadi.eventlogs.kinesis.tally import Arrived
+from nakadi.model.events import Record, Stored
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ABSENT, ArchiveStore, ChangedMeanwhile, Put
+from nakadi.registries.dynamodb import DynamoDbRegistry
+from nakadi.registries.log_index_dynamodb import DynamoDbLogIndex
+from nakadi.registries.log_index_memory import MemoryLogIndex
+from tests.storms.weather import Time, Weather
+from tests.support.aws import REGION, aws
+from tests.support.kinesis import made_stream, quick_clients, session
+
+TOPIC = "orders"
+PARTITIONS = 4
+TABLES = f"dynamodb://sea?region={REGION}"
+ARCHIVE = f"s3://archive/events?region={REGION}"
+READERS = 2
+KIND = "thing"
+KEYS = ("a", "b", "c")
+
+Place = tuple[int, int]
+
+
+@dataclass
+class Figures:
+    """What came of it. Nothing may be in `lost`, `doubled`, `changed`, `torn`, `misled` or `unclear`."""
+
+    steps: int = 0
+    faults: int = 0
+    acknowledged: int = 0
+    doubtful: int = 0
+    found: int = 0
+    lost: int = 0
+    doubled: int = 0
+    torn: int = 0
+    changed: int = 0
+    offsets_seen: int = 0
+    documents_acknowledged: int = 0
+    documents_doubtful: int = 0
+    misled: int = 0
+    unavailable: int = 0
+    unclear: list[str] = field(default_factory=list)
+    faults_by_kind: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.steps} steps, {self.faults} faults, {self.unavailable} times unavailable: "
+            f"events acknowledged {self.acknowledged}, doubtful {self.doubtful}, found {self.found}, lost {self.lost}, "
+            f"doubled {self.doubled}, appends torn {self.torn}; offsets seen {self.offsets_seen}, "
+            f"changed {self.changed}; "
+            f"documents acknowledged {self.documents_acknowledged}, doubtful {self.documents_doubtful}, "
+            f"misled {self.misled}; unclear {len(self.unclear)}"
+        )
+
+
+class Refusing:
+    """A Kinesis client that refuses some records of a call by the weather."""
+
+    def __init__(self, client: Any, weather: Weather) -> None:
+        self._client = client
+        self._weather = weather
+
+    def put_records(self, **asked: Any) -> dict[str, Any]:
+        refused = self._weather.some(range(len(asked["Records"])))
+        taken = [record for at, record in enumerate(asked["Records"]) if at not in refused]
+        answers = iter(self._client.put_records(**{**asked, "Records": taken})["Records"]) if taken else iter(())
+        return {
+            "Records": [
+                {"ErrorCode": refused[at], "ErrorMessage": "no"} if at in refused else next(answers)
+                for at in range(len(asked["Records"]))
+            ]
+        }
+
+    def close(self) -> None:
+        """Several logs share it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+class Voyage:
+    def __init__(self, seed: int, weather: Weather, client: Any, stream: str) -> None:
+        self.chance = random.Random(seed)
+        self.weather = weather
+        self.figures = Figures()
+        self._client = client
+        self._stream = stream
+        self._index = DynamoDbLogIndex(address_in(TABLES))
+        self._index.create_topic(TOPIC, PARTITIONS)
+        self._archive = open_archive(ARCHIVE)
+        self._registry = DynamoDbRegistry(address_in(TABLES))
+        self._logs = [self._a_log() for _ in range(READERS + 1)]
+        self._indexer = self._an_indexer()
+        self._number = 0
+        self._acknowledged: dict[int, list[list[bytes]]] = defaultdict(list)
+        self._doubtful: dict[int, list[list[bytes]]] = defaultdict(list)
+        self._seen: dict[Place, bytes | None] = {}
+        self._documents: dict[str, tuple[int, list[int]]] = dict.fromkeys(KEYS, (ABSENT, [ABSENT]))
+
+    # At sea
+
+    def step(self) -> None:
+        self.figures.steps += 1
+        self.weather.badness = self.chance.choice((0.0, 0.05, 0.3, 0.7))
+        steps = (self.publish, self.publish, self.read, self.read, self.index, self.write, self.restart)
+        act = self.chance.choices(steps, (4, 4, 3, 3, 3, 4, 1))[0]
+        try:
+            act()
+        except Unavailable:
+            self.figures.unavailable += 1
+        except Exception as error:  # noqa: BLE001  # whatever is not clear is counted
+            self.figures.unclear.append(f"{act.__name__}: {error!r}")
+
+    def publish(self) -> None:
+        places = self.chance.sample(range(PARTITIONS), self.chance.randint(1, 3))
+        batches = {place: [self._a_record() for _ in range(self.chance.randint(1, 3))] for place in places}
+        fates = dict.fromkeys(places, None)
+        try:
+            fates = self._logs[0].append(TOPIC, batches)
+        finally:
+            for place, fate in fates.items():
+                values = [record.value or b"" for record in batches[place]]
+                (self._acknowledged if fate == Stored() else self._doubtful)[place].append(values)
+
+    def read(self) -> None:
+        log, place = self.chance.choice(self._logs), self.chance.randrange(PARTITIONS)
+        ends = log.bounds(TOPIC, [place])[place]
+        start = self.chance.randint(0, ends.next)
+        for event in log.read(TOPIC, place, start, limit=self.chance.choice((1, 5, 1000))).events:
+            self._see(place, event.offset, event.record.value)
+
+    def index(self) -> None:
+        """Some of the shard's records, as Lambda would deliver them: again, too early, or cut in two."""
+        records = self._calm_records()
+        first = self.chance.randint(0, len(records))
+        self._indexer.index(self._shard, records[first : first + self.chance.randint(1, 20)])
+
+    def write(self) -> None:
+        key = self.chance.choice(KEYS)
+        revision, possible = self._documents[key]
+        if len(possible) > 1:
+            revision = self._looked_up(key)
+        self._documents[key] = (revision, [revision])
+        self._number += 1
+        body = {"n": self._number}
+        puts = [Put(KIND, key, body, revision)]
+        if self.chance.random() < 0.3:
+            puts.append(Put(KIND, "beside", body))
+        try:
+            self._registry.write(*puts)
+        except ChangedMeanwhile:
+            # Nobody else writes: whoever says so took our own write for somebody else's.
+            self.figures.misled += 1
+            self._documents[key] = (revision, [revision, revision + 1])
+        except Unavailable:
+            self.figures.documents_doubtful += 1
+            self._documents[key] = (revision, [revision, revision + 1])
+            raise
+        else:
+            self.figures.documents_acknowledged += 1
+            self._documents[key] = (revision + 1, [revision + 1])
+
+    def restart(self) -> None:
+        """A process ends, and another one begins."""
+        self._logs[self.chance.randrange(len(self._logs))] = self._a_log()
+        self._indexer = self._an_indexer()
+
+    # Ashore
+
+    def ashore(self) -> Figures:
+        """What is there when the storm is over."""
+        self.weather.badness = 0.0
+        self._indexer.catch_up(self._shard)
+        for key, (_, possible) in self._documents.items():
+            self.figures.misled += self._looked_up(key) not in possible
+        anew = MemoryLogIndex()
+        anew.create_topic(TOPIC, PARTITIONS)
+        logs = [self._a_log(), KinesisLog(self._a_stream(), anew, None, SystemClock()), *self._logs]
+        for place in range(PARTITIONS):
+            values = self._archived(place)
+            for log in logs:
+                for offset, value in enumerate(_all(log, place)):
+                    self._see(place, offset, value)
+                    values += [value] if offset >= len(values) else []
+                    self.figures.changed += values[offset] != value
+            self._compare(place, values)
+        self.figures.offsets_seen = len(self._seen)
+        self.figures.faults = sum(self.weather.met.values())
+        self.figures.faults_by_kind = self.weather.met
+        return self.figures
+
+    def _compare(self, place: int, values: Sequence[bytes]) -> None:
+        where = {value: offset for offset, value in enumerate(values)}
+        self.figures.found += len(values)
+        self.figures.doubled += len(values) - len(where)
+        for batch in self._acknowledged[place]:
+            self.figures.acknowledged += len(batch)
+            self.figures.lost += sum(value not in where for value in batch)
+            self.figures.torn += not _together([where[value] for value in batch if value in where])
+        for batch in self._doubtful[place]:
+            self.figures.doubtful += len(batch)
+            there = [where[value] for value in batch if value in where]
+            self.figures.torn += len(there) not in {0, len(batch)} or not _together(there)
+        firsts = [where[batch[0]] for batch in self._acknowledged[place] if batch[0] in where]
+        self.figures.changed += firsts != sorted(firsts)
+
+    def _archived(self, place: int) -> list[bytes]:
+        """What the segments of the index name in the archive, which is all there is now."""
+        values: list[bytes] = []
+        for segment in self._index.segments(TOPIC, place, 0, 10_000):
+            assert segment.archived
+            for event in members.events_in(self._archive.get(segment.archived)):
+                self.figures.changed += event.offset != len(values)
+                values.append(event.record.value or b"")
+        return values
+
+    # Their tools
+
+    def _see(self, place: int, offset: int, value: bytes | None) -> None:
+        self.figures.changed += self._seen.setdefault((place, offset), value) != value
+
+    def _a_record(self) -> Record:
+        self._number += 1
+        return Record(b'{"n":%d}' % self._number)
+
+    def _looked_up(self, key: str) -> int:
+        found = self._registry.get(KIND, key)
+        return found.revision if found else ABSENT
+
+    def _calm_records(self) -> list[Arrived]:
+        badness, self.weather.badness = self.weather.badness, 0.0
+        try:
+            stream = self._a_stream()
+            [shard] = stream.shards()
+            self._shard = shard.id
+            return stream.page(shard.id, stream.from_beginning(shard.id)).records
+        finally:
+            self.weather.badness = badness
+
+    def _a_log(self) -> KinesisLog:
+        index = DynamoDbLogIndex(address_in(TABLES))
+        archive: ArchiveStore = open_archive(ARCHIVE)
+        return KinesisLog(self._a_stream(), index, archive, SystemClock())
+
+    def _an_indexer(self) -> Indexer:
+        self._calm_records()
+        stream = self._a_stream()
+        return Indexer(stream, Ancestry(stream), self._index, self._archive)
+
+    def _a_stream(self) -> Stream:
+        return Stream(self._client, self._stream)
+
+
+def _all(log: KinesisLog, place: int) -> Iterator[bytes]:
+    offset = 0
+    while (found := log.read(TOPIC, place, offset)).events:
+        for event in found.events:
+            assert event.offset == offset
+            offset += 1
+            yield event.record.value or b""
+
+
+def _together(offsets: Sequence[int]) -> bool:
+    return all(offset == offsets[0] + at for at, offset in enumerate(offsets))
+
+
+@contextmanager
+def at_sea(seed: int) -> Iterator[Voyage]:
+    clock = Time()
+    with clock.instead(), aws() as world, quick_clients():
+        random.seed(seed)
+        weather = Weather(random.Random(seed), clock)
+        with weather.over(world):
+            world.made_tables("sea")
+            s3 = session().create_client("s3", REGION)
+            s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
+            client = Refusing(opening.client({"region": REGION}), weather)
+            yield Voyage(seed, weather, client, made_stream(client, shards=1))
+
+
+def voyage(seed: int, steps: int) -> Figures:
+    with at_sea(seed) as voyage:
+        for _ in range(steps):
+            voyage.step()
+        return voyage.ashore()

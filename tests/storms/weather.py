@@ -1,0 +1,159 @@
+"""Faults that come by chance, the same ones for the same seed, and a time that passes only when somebody waits."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
+from moto.core.botocore_stubber import MockRawResponse
+
+from tests.support import aws
+from tests.support.aws import Aws, Effect, Fault
+
+LITTLE = 0.001
+"""Seconds that pass whenever somebody looks at the clock: nothing takes no time at all."""
+
+THROTTLED, EXPIRED = "throttled", "expired credentials"
+
+BEFORE_OR_AFTER: dict[str, Fault] = {
+    "500 before": aws.broken_before,
+    "500 after": aws.broken_after,
+    "timeout before": aws.no_answer_before,
+    "timeout after": aws.no_answer_after,
+    "cut off after": aws.cut_off_after,
+    "no connection": aws.no_connection,
+}
+KINESIS: dict[str, Fault] = {
+    THROTTLED: aws.refused("ProvisionedThroughputExceededException"),
+    EXPIRED: aws.refused("ExpiredTokenException"),
+    **BEFORE_OR_AFTER,
+}
+READING = {**KINESIS, "expired iterator": aws.refused("ExpiredIteratorException")}
+DYNAMODB = {
+    THROTTLED: aws.refused("ThrottlingException"),
+    EXPIRED: aws.refused("ExpiredTokenException"),
+    "conflict": aws.cancelled("TransactionConflict"),
+    **BEFORE_OR_AFTER,
+}
+
+
+class Time:
+    """Stands for all clocks of the process."""
+
+    def __init__(self) -> None:
+        self._began = time.time()
+        self._passed = 0.0
+
+    def monotonic(self) -> float:
+        self._passed += LITTLE
+        return self._passed
+
+    def time(self) -> float:
+        return self._began + self._passed
+
+    def sleep(self, seconds: float) -> None:
+        self._passed += max(seconds, 0.0)
+
+    @contextmanager
+    def instead(self) -> Iterator[None]:
+        with (
+            patch("time.sleep", self.sleep),
+            patch("time.monotonic", self.monotonic),
+            patch("time.time", self.time),
+        ):
+            yield
+
+
+class Weather:
+    """What goes wrong with a request: nothing, or one of the faults of its service. `met` counts them."""
+
+    def __init__(self, chance: random.Random, clock: Time) -> None:
+        self._chance = chance
+        self._clock = clock
+        self._s3 = _faults_of_s3(clock)
+        self.badness = 0.0
+        self.met: Counter[tuple[str, str]] = Counter()
+
+    def over(self, world: Aws) -> Any:
+        """Every request of this world meets the weather."""
+        usual = world.answer
+
+        def answer(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
+            service, faults = self._possible(request)
+            if not faults or self._chance.random() >= self.badness:
+                return usual(request, effect)
+            name = self._chance.choice(list(faults))
+            self.met[service, name] += 1
+            return faults[name](request, effect)
+
+        return patch.object(world, "answer", answer)
+
+    def some(self, places: Sequence[int]) -> dict[int, str]:
+        """Which records of a call are refused, and why."""
+        if self._chance.random() >= self.badness:
+            return {}
+        self.met["Kinesis", "partial failure"] += 1
+        codes = ("ProvisionedThroughputExceededException", "InternalFailure")
+        return {at: self._chance.choice(codes) for at in places if self._chance.random() < 0.5}
+
+    def _possible(self, request: AWSPreparedRequest) -> tuple[str, dict[str, Fault]]:
+        service, _, operation = _target(request).rpartition(".")
+        if service.startswith("DynamoDB"):
+            return "DynamoDB", DYNAMODB
+        if service.startswith("Kinesis"):
+            return "Kinesis", READING if operation == "GetRecords" else KINESIS
+        return "S3", self._s3
+
+
+def _target(request: AWSPreparedRequest) -> str:
+    target = request.headers.get("X-Amz-Target", "")
+    return target.decode() if isinstance(target, bytes) else str(target)
+
+
+def _faults_of_s3(clock: Time) -> dict[str, Fault]:
+    def slow(fault: Fault) -> Fault:
+        def late(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
+            clock.sleep(10)
+            return fault(request, effect)
+
+        return late
+
+    def timeout_before(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
+        raise ReadTimeoutError(endpoint_url=request.url)
+
+    def timeout_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
+        effect()
+        raise ReadTimeoutError(endpoint_url=request.url)
+
+    def no_connection(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
+        raise ConnectTimeoutError(endpoint_url=request.url)
+
+    return {
+        "slow, then there": slow(lambda _, effect: effect()),
+        "slow, then a timeout": slow(timeout_before),
+        "timeout after": timeout_after,
+        "no connection": no_connection,
+        THROTTLED: _refusal(503, "SlowDown"),
+        "500": _refusal(500, "InternalError"),
+        EXPIRED: _refusal(400, "ExpiredToken"),
+        "gibberish": _answer(502, "<html>Bad Gateway"),
+    }
+
+
+def _refusal(status: int, code: str) -> Fault:
+    return _answer(status, f"<Error><Code>{code}</Code><Message>no</Message></Error>")
+
+
+def _answer(status: int, text: str) -> Callable[[AWSPreparedRequest, Effect], AWSResponse]:
+    def fault(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
+        raw: Any = MockRawResponse(text)
+        return AWSResponse(request.url, status, {"content-type": "application/xml"}, raw)
+
+    return fault
