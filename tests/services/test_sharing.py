@@ -1,0 +1,138 @@
+"""Two streaming services share a subscription: on one DynamoDB, as on AWS, and on one data file."""
+
+import signal
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+from tests.support.api import created
+from tests.support.consumer import Consumer, owners
+from tests.support.dynamodb_service import CREDENTIALS, a_dynamodb
+from tests.support.streaming_service import started, variables
+from tests.support.subscriptions import subscribed
+
+DEADLINE = 60.0
+FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
+
+
+@contextmanager
+def on_dynamodb(folder):
+    with a_dynamodb() as url:
+        yield {"registry": url, "event_log": f"sqlite:///{folder / 'events.db'}"}
+
+
+@contextmanager
+def on_a_file(folder):
+    url = f"sqlite:///{folder / 'nakadi.db'}"
+    yield {"registry": url, "event_log": url}
+
+
+class Delivered:
+    """What consumers were sent, and what they committed; each of them looks whether it may be so."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._committed = {}
+        self.numbers = set()
+        self.wrong = []
+
+    def take(self, name, last, batch):
+        """Within a stream offsets grow, and nothing comes that is committed already."""
+        partition, events = batch["cursor"]["partition"], batch["events"]
+        offset = batch["cursor"]["offset"]
+        with self._lock:
+            if offset <= max(last.get(partition, ""), self._committed.get(partition, "")):
+                self.wrong.append((name, partition, offset))
+            self.numbers |= {each["n"] for each in events}
+        last[partition] = offset
+
+    def committed(self, batch):
+        cursor = batch["cursor"]
+        with self._lock:
+            self._committed[cursor["partition"]] = max(self._committed.get(cursor["partition"], ""), cursor["offset"])
+
+
+class Worker:
+    """A consumer of a service that commits where everybody does, until its stream ends."""
+
+    def __init__(self, service, api, subscription, delivered):
+        with httpx.Client(base_url=service.url) as streams:  # who begins streams asks another server than who commits
+            self.consumer = Consumer(streams, subscription, batch_flush_timeout=1, batch_limit=5)
+        self.consumer.api = api
+        self._delivered = delivered
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self):
+        last = {}
+        try:
+            while (batch := self.consumer.batch()) is not None:
+                self._delivered.take(self.consumer.id, last, batch)
+                if self.consumer.commit(batch).status_code == 204:
+                    self._delivered.committed(batch)
+        except (OSError, EOFError, ValueError):
+            return  # its server was killed
+        finally:
+            self.consumer.close()
+
+    def join(self):
+        self._thread.join(DEADLINE)
+        assert not self._thread.is_alive()
+
+
+def until(condition):
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() < begun + DEADLINE, "it is still not so"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("place", "how"),
+    [(on_dynamodb, signal.SIGKILL), (on_a_file, signal.SIGTERM)],
+    ids=["dynamodb, killed", "file, stopped"],
+)
+def test_two_services_share_a_subscription(place, how, tmp_path):
+    """Streams of two processes share the partitions; when one process is stopped or killed, the other gets them all.
+    Every event comes, each partition in order, and nothing comes again that is committed.
+    (S169, S170, S198, S222, S224, S239, S312, S315)"""
+    delivered = Delivered()
+    with ExitStack() as stack:
+        settings = stack.enter_context(place(tmp_path))
+        broker = stack.enter_context(Broker(**settings))
+        api = stack.enter_context(httpx.Client(base_url=broker.url, timeout=30))
+        name = created(api, default_statistic=FOUR)["name"]
+        subscription = subscribed(api, name, read_from="begin")
+        published = set()
+
+        def publish(first, count):
+            numbers = range(first, first + count)
+            answer = api.post(f"/event-types/{name}/events", json=[{"n": number} for number in numbers])
+            assert answer.status_code == 200, answer.text
+            published.update(numbers)
+
+        def shares():
+            held = list(owners(api, subscription).values())
+            return sorted(held.count(each) for each in set(held) - {""})
+
+        environment = {**CREDENTIALS, **variables(settings)}
+        publish(0, 100)
+        one, two = (stack.enter_context(started(environment)) for _ in range(2))
+        first = Worker(one, api, subscription, delivered)
+        until(lambda: delivered.numbers == published)
+        second = Worker(two, api, subscription, delivered)
+        until(lambda: shares() == [2, 2])
+        publish(100, 100)
+        until(lambda: delivered.numbers == published)
+        one.process.send_signal(how)
+        publish(200, 100)
+        until(lambda: owners(api, subscription) == {(name, str(each)): second.consumer.id for each in range(4)})
+        until(lambda: delivered.numbers == published)
+        first.join()
+        two.end(signal.SIGTERM)
+        second.join()
+    assert delivered.wrong == []
