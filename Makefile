@@ -85,7 +85,7 @@ destroy: $(VENV)/.test $(CDK)/.cli
 
 # What people stored goes too: only after a deployment with '-c keep_data=false'.
 destroy-data: $(VENV)/.test $(CDK)/.cli
-	$(CDK_RUN) destroy --exclusively nakadi-$(STAGE)-tables nakadi-$(STAGE)-data $(IN_STAGE) -c keep_data=false
+	$(CDK_RUN) destroy --exclusively nakadi-$(STAGE)-data $(IN_STAGE) -c keep_data=false
 
 LOCK := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
         --custom-compile-command 'make lock'

@@ -42,7 +42,7 @@ class Job:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
-def jobs(max_partitions: int) -> tuple[Job, ...]:
+def jobs(max_partitions: int, compaction_hours: int) -> tuple[Job, ...]:
     return (
         Job(
             name="statistics",
@@ -53,7 +53,7 @@ def jobs(max_partitions: int) -> tuple[Job, ...]:
         Job(
             name="compaction",
             what="Merges the archive into tables for queries",
-            schedule="cron(5 * * * ? *)",
+            schedule=f"cron(5 0/{compaction_hours} * * ? *)",
         ),
         Job(
             name="retention",
@@ -108,7 +108,7 @@ class Analytics(Construct):
             timeout=LONGEST_MINUTES,
             max_retries=1,
             execution_property=glue.CfnJob.ExecutionPropertyProperty(max_concurrent_runs=1),
-            default_arguments={**self._arguments(), **job.arguments},
+            default_arguments={**self._arguments(job), **job.arguments},
         )
         made.node.add_dependency(role)
         glue.CfnTrigger(
@@ -122,7 +122,7 @@ class Analytics(Construct):
         )
         return made
 
-    def _arguments(self) -> Mapping[str, str]:
+    def _arguments(self, job: Job) -> Mapping[str, str]:
         places = self._data.settings
         return {
             "--datalake-formats": "iceberg",
@@ -135,7 +135,7 @@ class Analytics(Construct):
             "--log-index": places["log_index"],
             "--archive": places["archive"],
             "--tables": f"{self._data.tables_url}/tables",
-            "--report": f"{self._data.tables_url}/reports",
+            "--report": f"{self._data.tables_url}/reports/{job.name}",
             "--catalog": "glue",
             "--database": self._database,
         }

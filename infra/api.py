@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from aws_cdk import Aws, CfnOutput, Fn, RemovalPolicy, Size
+from aws_cdk import Aws, CfnOutput, Fn, RemovalPolicy
 from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_iam as iam
@@ -86,8 +86,8 @@ class Api(Construct):
             api_definition=apigateway.ApiDefinition.from_inline(self._definition(gateway_document())),
             endpoint_types=[apigateway.EndpointType.REGIONAL],
             disable_execute_api_endpoint=bool(domain),
-            # Answers are packed from here on; what clients send packed is unpacked in any case.
-            min_compression_size=Size.bytes(1024),
+            # Bodies come to the functions as they were sent: these know more ways to unpack them than the gateway does.
+            binary_media_types=["*/*"],
             cloud_watch_role=True,
             deploy_options=apigateway.StageOptions(
                 stage_name=STAGE,
@@ -104,7 +104,7 @@ class Api(Construct):
         if domain:
             self._at(domain)
         else:
-            CfnOutput(self, "Url", value=self.api.url)
+            CfnOutput(self, "Url", value=self.api.url).override_logical_id("Url")
 
     def _let_it_invoke(self) -> None:
         for name, function in self._functions.items():
@@ -128,8 +128,9 @@ class Api(Construct):
             security_policy=apigateway.SecurityPolicy.TLS_1_2,
             mapping=self.api,
         )
-        CfnOutput(self, "Url", value=f"https://{domain.name}/")
-        CfnOutput(self, "DomainTarget", value=name.domain_name_alias_domain_name)
+        CfnOutput(self, "Url", value=f"https://{domain.name}/").override_logical_id("Url")
+        target = name.domain_name_alias_domain_name
+        CfnOutput(self, "DomainTarget", value=target).override_logical_id("DomainTarget")
 
     # The description, completed
 

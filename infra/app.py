@@ -29,11 +29,13 @@ FLAGS = {
 }
 
 
-def application(**options: Any) -> cdk.App:
-    """Every stack, reviewed when it is synthesized."""
+def application(*, reviewed: bool = True, **options: Any) -> cdk.App:
+    """Every stack, reviewed when it is synthesized unless somebody is in a hurry."""
     app = cdk.App(post_cli_context=FLAGS, analytics_reporting=False, **options)
     context = Context.of(app.node)
-    review(app, context.prefix, _stacks(app, context))
+    stacks = list(_stacks(app, context))
+    if reviewed:
+        review(app, context.prefix, stacks)
     cdk.Tags.of(app).add("application", "nakadi")
     cdk.Tags.of(app).add("stage", context.stage)
     return app

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
 from constructs import Node
 
+from nakadi.settings import BadSetting, Settings
+
 
 class BadContext(Exception):
     """Raised for a value that cannot be; the message names it."""
 
+
+# Settings that are decided here: where things are, who is asked, and what a gateway bears.
+SETTING = "NAKADI_"
+DECIDED = {
+    *("registry", "event_log", "coordination", "log_index", "archive"),
+    *("auth", "auth_jwks", "auth_issuer", "auth_audience", "default_admin"),
+    *("retention_max_ms", "longest_stream_seconds", "longest_silence_seconds"),
+}
+CHOICES = {f"{SETTING}{each.name.upper()}" for each in fields(Settings) if each.name not in DECIDED}
 
 # Days that CloudWatch keeps logs for, as the CDK calls them.
 LOG_DAYS: Mapping[int, str] = {
@@ -39,13 +50,17 @@ FARGATE: Mapping[int, tuple[int, int, int]] = {
     16384: (32768, 122880, 8192),
 }
 
+DEDICATED = r"[a-z][a-z0-9-]{0,39}=[1-9]\d{0,2}"
 CERTIFICATE = re.compile(r"arn:[\w-]+:acm:[\w-]+:\d{12}:certificate/[\w-]+")
 HOST = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Every field is given by `-c field=value`; docs/deploy.md explains each."""
+    """Every field is given by `-c field=value`; docs/deploy.md explains each.
+
+    So is what is left to choose of docs/operations.md: `-c NAKADI_MAX_PARTITIONS=32`.
+    """
 
     stage: str = "dev"
 
@@ -64,6 +79,7 @@ class Context:
     storage: str = "kinesis"
     stream_mode: str = "provisioned"
     shards: int = 1
+    dedicated_streams: str = ""  # names and shards: orders=4,payments=2
     stream_retention_hours: int = 24
     retention_max_days: int = 4
     keep_data: bool = True
@@ -84,9 +100,12 @@ class Context:
     # Jobs on the archive.
     analytics: bool = True
     job_workers: int = 2
+    compaction_hours: int = 6
 
     # Whom alarms are sent to.
     alarm_email: str = ""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for holds, otherwise in self._rules():
@@ -101,6 +120,7 @@ class Context:
             not self.certificate_arn or CERTIFICATE.fullmatch(self.certificate_arn),
             "certificate_arn is the ARN of a certificate of AWS Certificate Manager",
         )
+        yield self.chosen, "settings can be read"
         yield from self._rules_of_data()
         yield from self._rules_of_access()
         yield from self._rules_of_sizes()
@@ -109,6 +129,10 @@ class Context:
         yield self.storage == "kinesis", "storage can only be kinesis"
         yield self.stream_mode in {"provisioned", "on-demand"}, "stream_mode is provisioned or on-demand"
         yield 1 <= self.shards <= 1000, "shards is from 1 to 1000"
+        yield (
+            re.fullmatch(rf"({DEDICATED}(,{DEDICATED})*)?", self.dedicated_streams),
+            "dedicated_streams is like orders=4,payments=2",
+        )
         yield 24 <= self.stream_retention_hours <= 8760, "stream_retention_hours is from 24 to 8760"
         yield 1 <= self.retention_max_days <= 3650, "retention_max_days is from 1 to 3650"
 
@@ -134,6 +158,7 @@ class Context:
             yield getattr(self, name) >= 1, f"{name} is at least 1"
         yield self.log_days in LOG_DAYS, f"log_days is one of {', '.join(map(str, LOG_DAYS))}"
         yield 2 <= self.job_workers <= 100, "job_workers is from 2 to 100"
+        yield self.compaction_hours in {1, 2, 3, 4, 6, 8, 12, 24}, "compaction_hours is one of 1, 2, 3, 4, 6, 8, 12, 24"
 
     @property
     def prefix(self) -> str:
@@ -141,17 +166,34 @@ class Context:
         return f"nakadi-{self.stage}"
 
     @property
+    def streams(self) -> Mapping[str, int]:
+        """Shards of every stream by its name: the one that event types share, and those that some have of their own."""
+        dedicated = (each.split("=") for each in self.dedicated_streams.split(",") if each)
+        return {self.prefix: self.shards, **{f"{self.prefix}-{name}": int(shards) for name, shards in dedicated}}
+
+    @property
     def jwks(self) -> str:
         return self.auth_jwks or f"{self.auth_issuer.rstrip('/')}/.well-known/jwks.json"
+
+    @property
+    def chosen(self) -> Settings:
+        """The settings of the broker as far as they are chosen here."""
+        try:
+            return Settings.from_env(self.settings)
+        except BadSetting as error:
+            raise BadContext(str(error)) from error
 
     @classmethod
     def of(cls, node: Node) -> Context:
         given = {name: value for name, value in node.get_all_context().items() if not _is_the_cdks(name)}
-        kinds = {each.name: str(each.type) for each in fields(cls)}
+        settings = {name: str(value) for name, value in given.items() if name.startswith(SETTING)}
+        kinds = {each.name: str(each.type) for each in fields(cls) if each.name != "settings"}
         for name in given:
-            if name not in kinds:
-                raise BadContext(f"{name} means nothing here.{_perhaps(name, kinds)}")
-        return cls(**{name: _read(name, kinds[name], value) for name, value in given.items()})
+            if name not in kinds and name not in CHOICES:
+                raise BadContext(f"{name} means nothing here.{_perhaps(name, [*kinds, *CHOICES])}")
+        return cls(
+            **{name: _read(name, kinds[name], given[name]) for name in given if name in kinds}, settings=settings
+        )
 
 
 def _is_the_cdks(name: str) -> bool:
@@ -159,7 +201,7 @@ def _is_the_cdks(name: str) -> bool:
     return ":" in name or name.startswith("@") or name in {"cli-telemetry", "acknowledged-issue-numbers"}
 
 
-def _perhaps(name: str, known: Mapping[str, str]) -> str:
+def _perhaps(name: str, known: Iterable[str]) -> str:
     return "".join(f" Perhaps {close} is meant?" for close in get_close_matches(name, known, n=1))
 
 

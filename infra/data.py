@@ -25,7 +25,7 @@ class Data(Construct):
         *,
         prefix: str,
         on_demand: bool,
-        shards: int,
+        shards: Mapping[str, int],
         stream_retention: Duration,
         keep: bool = True,
     ) -> None:
@@ -33,7 +33,10 @@ class Data(Construct):
         self.prefix = prefix
         self._keep = keep
         self.tables: Mapping[str, dynamodb.Table] = {each.suffix: self._table(each) for each in TABLES}
-        self.stream = self._stream(on_demand=on_demand, shards=shards, retention=stream_retention)
+        self.streams = {
+            each: self._stream(each, shards=None if on_demand else count, retention=stream_retention)
+            for each, count in shards.items()
+        }
         self.archive = self._archive()
         self.analysed = self._analysed()
 
@@ -94,14 +97,13 @@ class Data(Construct):
             removal_policy=self._removal,
         )
 
-    def _stream(self, *, on_demand: bool, shards: int, retention: Duration) -> kinesis.Stream:
-        mode = kinesis.StreamMode.ON_DEMAND if on_demand else kinesis.StreamMode.PROVISIONED
+    def _stream(self, name: str, *, shards: int | None, retention: Duration) -> kinesis.Stream:
         return kinesis.Stream(
             self,
-            "Stream",
-            stream_name=self.prefix,
-            stream_mode=mode,
-            shard_count=None if on_demand else shards,
+            f"Stream{name.removeprefix(self.prefix)}",
+            stream_name=name,
+            stream_mode=kinesis.StreamMode.PROVISIONED if shards else kinesis.StreamMode.ON_DEMAND,
+            shard_count=shards,
             retention_period=retention,
             encryption=kinesis.StreamEncryption.MANAGED,
             removal_policy=self._removal,

@@ -118,23 +118,24 @@ class Functions(Construct):
             retention_period=Duration.days(14),
         )
         set_aside.grant_send_messages(indexer)
-        mapping = lambda_.CfnEventSourceMapping(
-            self,
-            "Log",
-            event_source_arn=self._data.stream.stream_arn,
-            function_name=indexer.function_name,
-            starting_position="TRIM_HORIZON",
-            batch_size=500,
-            maximum_batching_window_in_seconds=1,
-            # Several at once for a shard would count its partitions side by side.
-            parallelization_factor=1,
-            bisect_batch_on_function_error=True,
-            maximum_retry_attempts=20,
-            function_response_types=["ReportBatchItemFailures"],
-            destination_config={"onFailure": {"destination": set_aside.queue_arn}},
-        )
-        # The mapping is refused while its function may not read the stream.
-        mapping.node.add_dependency(indexer.role)
+        for name, stream in self._data.streams.items():
+            mapping = lambda_.CfnEventSourceMapping(
+                self,
+                f"Log{name.removeprefix(self._data.prefix)}",
+                event_source_arn=stream.stream_arn,
+                function_name=indexer.function_name,
+                starting_position="TRIM_HORIZON",
+                batch_size=500,
+                maximum_batching_window_in_seconds=1,
+                # Several at once for a shard would count its partitions side by side.
+                parallelization_factor=1,
+                bisect_batch_on_function_error=True,
+                maximum_retry_attempts=20,
+                function_response_types=["ReportBatchItemFailures"],
+                destination_config={"onFailure": {"destination": set_aside.queue_arn}},
+            )
+            # The mapping is refused while its function may not read the stream.
+            mapping.node.add_dependency(indexer.role)
         return set_aside
 
     def _keep_house(self, housekeeping: lambda_.Function) -> None:

@@ -73,7 +73,8 @@ def _response(status: int, body: str, headers: Mapping[str, str]) -> Mapping[str
         "statusCode": str(status),
         "responseParameters": {
             **parameters,
-            "gatewayresponse.header.x-flow-id": "method.request.header.X-Flow-Id",
+            # The one that the access log has: a client may have sent none of its own.
+            "gatewayresponse.header.x-flow-id": "context.requestId",
         },
         "responseTemplates": {"application/json": body},
     }

@@ -41,7 +41,6 @@ class Observability(Construct):
         self._data = data
         self._functions = functions
         self._streaming = streaming
-        self._stream = data.stream
         self._api = api
         self._set_aside = set_aside
         self.topic = _topic(self, alarm_email)
@@ -78,14 +77,14 @@ class Observability(Construct):
         )
         yield self._alarm(
             "WritesAreThrottled",
-            self._stream.metric_write_provisioned_throughput_exceeded(statistic="Sum", period=MINUTE),
+            self._sum("Throttled writes", self._of_logs("WriteProvisionedThroughputExceeded")),
             10,
             "Publishing needs more shards",
             periods=5,
         )
         yield self._alarm(
             "ReadsAreThrottled",
-            self._stream.metric_read_provisioned_throughput_exceeded(statistic="Sum", period=MINUTE),
+            self._sum("Throttled reads", self._of_logs("ReadProvisionedThroughputExceeded")),
             60,
             "Shards are read too often",
             periods=10,
@@ -196,6 +195,10 @@ class Observability(Construct):
         alarm.add_ok_action(action)
         return alarm
 
+    def _of_logs(self, metric: str) -> Iterator[cloudwatch.IMetric]:
+        for stream in self._data.streams.values():
+            yield stream.metric(metric, statistic="Sum", period=MINUTE)
+
     def _throttle_events(self) -> Iterator[cloudwatch.IMetric]:
         for table in self._data.tables.values():
             for metric in ("ReadThrottleEvents", "WriteThrottleEvents"):
@@ -228,8 +231,8 @@ class Observability(Construct):
             _graph("Open streams of a task", self._streaming.open_streams),
         )
         dashboard.add_widgets(
-            _graph("Bytes in", self._stream.metric_incoming_bytes(statistic="Sum")),
-            _graph("Records in", self._stream.metric_incoming_records(statistic="Sum")),
+            _graph("Bytes in", *self._of_logs("IncomingBytes")),
+            _graph("Records in", *self._of_logs("IncomingRecords")),
             _graph("How late the indexer is", self._functions["log_indexer"].metric("IteratorAge")),
         )
         each = self._functions.values()

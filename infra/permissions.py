@@ -29,7 +29,7 @@ REARRANGE = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class May:
-    """Actions on tables by their suffixes, on the stream, and on the objects of the archive."""
+    """Actions on tables by their suffixes, on all streams, and on the objects of the archive."""
 
     tables: Mapping[str, tuple[str, ...]]
     stream: tuple[str, ...] = ()
@@ -39,7 +39,8 @@ class May:
         for suffix, actions in self.tables.items():
             yield iam.PolicyStatement(actions=list(actions), resources=[data.tables[suffix].table_arn])
         if self.stream:
-            yield iam.PolicyStatement(actions=list(self.stream), resources=[data.stream.stream_arn])
+            streams = [each.stream_arn for each in data.streams.values()]
+            yield iam.PolicyStatement(actions=list(self.stream), resources=streams)
         if self.archive:
             yield iam.PolicyStatement(actions=list(self.archive), resources=[data.archive_objects])
 

@@ -8,10 +8,9 @@ from datetime import timedelta
 
 from functions.needs import ASKED, AUDIT, NEEDS, STORES, SUBSCRIPTIONS, TOKENS
 from infra.context import Context
-from nakadi.settings import Settings
 
 # Events that a subscription gives up on are published again, into an event type that is made when it is missing.
-DEAD_LETTERS = ("dead_letter_queue", "dead_letter_owning_application", *AUDIT)
+DEAD_LETTERS = ("dead_letter_queue", "dead_letter_redrive", "dead_letter_owning_application", *AUDIT)
 
 STREAMING = frozenset(
     {*STORES, *ASKED, *TOKENS, *SUBSCRIPTIONS, *DEAD_LETTERS, "longest_stream_seconds", "longest_silence_seconds"}
@@ -23,7 +22,7 @@ LONGEST_SILENCE_SECONDS = 4 * 60
 
 
 def environment_of(function: str, context: Context, places: Mapping[str, str]) -> Mapping[str, str]:
-    return _variables(NEEDS[function].settings, {**_asked(context), **places, "auth": "gateway"})
+    return _variables(NEEDS[function].settings, context, {**_asked(context), **places, "auth": "gateway"})
 
 
 def streaming_environment(context: Context, places: Mapping[str, str]) -> Mapping[str, str]:
@@ -32,7 +31,7 @@ def streaming_environment(context: Context, places: Mapping[str, str]) -> Mappin
         "longest_stream_seconds": str(LONGEST_STREAM_SECONDS),
         "longest_silence_seconds": str(LONGEST_SILENCE_SECONDS),
     }
-    return _variables(STREAMING, {**_asked(context), **places, **bounds, "auth": "jwt"})
+    return _variables(STREAMING, context, {**_asked(context), **places, **bounds, "auth": "jwt"})
 
 
 def _asked(context: Context) -> Mapping[str, str]:
@@ -43,12 +42,12 @@ def _asked(context: Context) -> Mapping[str, str]:
         "auth_audience": context.auth_audience,
         "default_admin": context.default_admin,
         "retention_max_ms": str(longest),
-        "retention_default_ms": str(min(longest, Settings().retention_default_ms)),
+        "retention_default_ms": str(min(longest, context.chosen.retention_default_ms)),
     }
 
 
-def _variables(settings: Collection[str], chosen: Mapping[str, str]) -> Mapping[str, str]:
-    values = {**{name: as_text(value) for name, value in asdict(Settings()).items()}, **chosen}
+def _variables(settings: Collection[str], context: Context, decided: Mapping[str, str]) -> Mapping[str, str]:
+    values = {**{name: as_text(value) for name, value in asdict(context.chosen).items()}, **decided}
     return {f"NAKADI_{name.upper()}": values[name] for name in sorted(settings)}
 
 

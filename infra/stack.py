@@ -18,7 +18,6 @@ from infra.functions import Functions
 from infra.observability import Observability
 from infra.settings import environment_of, streaming_environment
 from infra.streaming import ServiceSize, Streaming
-from nakadi.settings import Settings
 
 
 class DataStack(Stack):
@@ -29,7 +28,7 @@ class DataStack(Stack):
             "Data",
             prefix=context.prefix,
             on_demand=context.stream_mode == "on-demand",
-            shards=context.shards,
+            shards=context.streams,
             stream_retention=Duration.hours(context.stream_retention_hours),
             keep=context.keep_data,
         )
@@ -99,7 +98,7 @@ class AnalyticsStack(Stack):
             self,
             "Analytics",
             data=data,
-            jobs=jobs(Settings().max_partitions),
+            jobs=jobs(context.chosen.max_partitions, context.compaction_hours),
             workers=context.job_workers,
             alarms=alarms,
         )

@@ -64,18 +64,19 @@ def test_nothing_goes_with_its_stack(data):
         if each["Type"] in {"AWS::DynamoDB::Table", "AWS::Kinesis::Stream", "AWS::S3::Bucket"}
     ]
 
-    assert len(kept) == len(TABLES) + 3
+    assert len(kept) == len(TABLES) + 4
     assert {(each["DeletionPolicy"], each["UpdateReplacePolicy"]) for each in kept} == {("Retain", "Retain")}
 
 
-def test_the_stream_is_encrypted(data):
-    """Events rest encrypted, for a day in the stream."""
-    stream = data.one("AWS::Kinesis::Stream")
+@pytest.mark.parametrize(("name", "shards"), [("nakadi-test", 1), ("nakadi-test-orders", 2)])
+def test_a_stream_is_encrypted(data, name, shards):
+    """Events rest encrypted, for a day in the stream that event types share and in those that some have for them."""
+    streams = {each["Name"]: each for each in data.all("AWS::Kinesis::Stream").values()}
 
-    assert stream["Name"] == "nakadi-test"
-    assert stream["ShardCount"] == 1
-    assert stream["RetentionPeriodHours"] == 24
-    assert stream["StreamEncryption"] == {"EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}
+    assert set(streams) == {"nakadi-test", "nakadi-test-orders"}
+    assert streams[name]["ShardCount"] == shards
+    assert streams[name]["RetentionPeriodHours"] == 24
+    assert streams[name]["StreamEncryption"] == {"EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}
 
 
 @pytest.mark.parametrize("name", [ARCHIVE, ANALYSED])

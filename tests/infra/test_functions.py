@@ -1,5 +1,7 @@
 """The functions: what each is told, what each may do, and how the log's indexer is fed."""
 
+from dataclasses import fields
+
 import pytest
 
 from functions.needs import NEEDS
@@ -108,16 +110,18 @@ def test_a_function_runs_on_what_its_layers_are_built_for(serving, name):
 
 def test_the_indexer_counts_every_record_in_order(serving):
     """One batch of a shard at a time; what fails is split, tried again, and told to a queue in the end."""
-    mapping = serving.one("AWS::Lambda::EventSourceMapping")
+    mappings = serving.all("AWS::Lambda::EventSourceMapping").values()
 
-    assert mapping["StartingPosition"] == "TRIM_HORIZON"
-    assert mapping["ParallelizationFactor"] == 1
-    assert mapping["BisectBatchOnFunctionError"] is True
-    assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    assert mapping["MaximumRetryAttempts"] > 0
-    destination = mapping["DestinationConfig"]["OnFailure"]["Destination"]["Fn::GetAtt"][0]
-    assert serving.resources[destination]["Type"] == "AWS::SQS::Queue"
-    assert "MaximumRecordAgeInSeconds" not in mapping
+    assert len({text(each["EventSourceArn"]) for each in mappings}) == 2
+    for mapping in mappings:
+        assert mapping["StartingPosition"] == "TRIM_HORIZON"
+        assert mapping["ParallelizationFactor"] == 1
+        assert mapping["BisectBatchOnFunctionError"] is True
+        assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+        assert mapping["MaximumRetryAttempts"] > 0
+        destination = mapping["DestinationConfig"]["OnFailure"]["Destination"]["Fn::GetAtt"][0]
+        assert serving.resources[destination]["Type"] == "AWS::SQS::Queue"
+        assert "MaximumRecordAgeInSeconds" not in mapping
 
 
 def test_the_house_is_kept(serving):
@@ -152,7 +156,8 @@ def test_the_streaming_service_is_told_what_it_reads(serving, tmp_path):
     broker.application_of(*STREAMED, "monitoring")
     broker.close()
 
+    read = settings.read & {each.name for each in fields(Settings)}
     # Its index and its archive are asked for by a log that has them beside it.
     assert set(environment) == {f"NAKADI_{name.upper()}" for name in STREAMING}
-    assert settings.read | {"log_index", "archive"} == STREAMING
+    assert read | {"log_index", "archive"} == STREAMING
     Settings.from_env(environment)

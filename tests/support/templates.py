@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ class Deployment:
         self.folder = folder
         self.data = Template(folder / f"{name}-data.template.json")
         self.serving = Template(folder / f"{name}.template.json")
+        self.analytics = Template(folder / f"{name}-analytics.template.json")
 
 
 class Template:
@@ -72,6 +74,8 @@ def text(value: Any) -> str:
             return value
         case {"Ref": name}:
             return PSEUDO.get(name, f"<{name}>")
+        case {"Fn::Sub": str(pattern)}:
+            return re.sub(r"\$\{(.+?)\}", lambda found: text({"Ref": found[1]}), pattern)
         case {"Fn::GetAtt": [name, attribute]}:
             return f"<{name}.{attribute}>"
         case {"Fn::Join": [separator, parts]}:

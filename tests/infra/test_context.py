@@ -1,0 +1,115 @@
+"""What a deployment is given."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from infra.context import BadContext, Context
+from infra.settings import environment_of, streaming_environment
+
+DEPLOY = Path(__file__).parents[2] / "docs" / "deploy.md"
+ROW = re.compile(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\| (.+) \|$", re.MULTILINE)
+CERTIFICATE = "arn:aws:acm:eu-central-1:123456789012:certificate/00000000-0000-0000-0000-000000000000"
+
+
+class Node:
+    """As much of a construct's node as is asked."""
+
+    def __init__(self, **given):
+        self._given = given
+
+    def get_all_context(self):
+        return self._given
+
+
+def test_without_anything_there_are_defaults():
+    """Nothing has to be said; what the CDK says to itself is left alone."""
+    told = {"aws:cdk:version-reporting": False, "@aws-cdk/core:x": True, "cli-telemetry": False}
+
+    assert Context.of(Node(**told)) == Context()
+
+
+def test_what_is_given_is_read_as_what_it_is():
+    """The command line gives texts, a file gives numbers and truth values."""
+    context = Context.of(Node(stage="live", shards="4", keep_data="false", log_days=90, analytics=False))
+
+    assert (context.stage, context.shards, context.log_days) == ("live", 4, 90)
+    assert (context.keep_data, context.analytics) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"shard": 4}, "shard means nothing here. Perhaps shards is meant?"),
+        ({"NAKADI_MAX_PARTITION": "9"}, "NAKADI_MAX_PARTITION means nothing here. Perhaps NAKADI_MAX_PARTITIONS"),
+        ({"NAKADI_MAX_PARTITIONS": "many"}, "NAKADI_MAX_PARTITIONS is not int: 'many'"),
+        ({"NAKADI_AUTH": "off"}, "NAKADI_AUTH means nothing here."),
+        ({"compaction_hours": 5}, "compaction_hours is one of 1, 2, 3, 4, 6, 8, 12, 24"),
+        ({"colour": "red"}, "colour means nothing here."),
+        ({"shards": "four"}, "shards is a whole number, and not 'four'"),
+        ({"keep_data": "perhaps"}, "keep_data is true or false, and not 'perhaps'"),
+        ({"stage": "Live!"}, "stage is a short word of a-z, 0-9 and -"),
+        ({"stage": "a-name-that-is-much-too-long"}, "stage is a short word of a-z, 0-9 and -"),
+        ({"domain": "events.example.org"}, "domain and certificate_arn belong together"),
+        ({"domain": "https://events", "certificate_arn": CERTIFICATE}, "domain is the name of a host"),
+        ({"domain": "events.example.org", "certificate_arn": "mine"}, "certificate_arn is the ARN of a certificate"),
+        ({"storage": "msk"}, "storage can only be kinesis"),
+        ({"stream_mode": "wild"}, "stream_mode is provisioned or on-demand"),
+        ({"shards": 0}, "shards is from 1 to 1000"),
+        ({"dedicated_streams": "orders"}, "dedicated_streams is like orders=4,payments=2"),
+        ({"dedicated_streams": "orders=0"}, "dedicated_streams is like orders=4,payments=2"),
+        ({"stream_retention_hours": 12}, "stream_retention_hours is from 24 to 8760"),
+        ({"retention_max_days": 0}, "retention_max_days is from 1 to 3650"),
+        ({"auth_issuer": "issuer.example"}, "auth_issuer is an https:// URL"),
+        ({"auth_jwks": "file:///keys"}, "auth_jwks is an https:// URL"),
+        ({"authorizer_cache_seconds": 7200}, "authorizer_cache_seconds is from 0 to 3600"),
+        ({"default_admin": "me"}, "default_admin is like service=nakadi_admin"),
+        ({"alarm_email": "me"}, "alarm_email is an address of e-mail"),
+        ({"publish_memory": 64}, "publish_memory is from 128 to 10240, in MiB"),
+        ({"streaming_cpu": 300}, "streaming_cpu is one of 256, 512, 1024"),
+        ({"streaming_cpu": 256, "streaming_memory": 4096}, "streaming_memory is from 512 to 2048 in steps of 512"),
+        ({"streaming_min_tasks": 3, "streaming_max_tasks": 2}, "streaming_min_tasks <= streaming_max_tasks"),
+        ({"streams_per_task": 0}, "streams_per_task is at least 1"),
+        ({"log_days": 8}, "log_days is one of 1, 3, 7"),
+        ({"job_workers": 1}, "job_workers is from 2 to 100"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_sentence(given, said):
+    """A value that cannot be deployed is refused before anything is made, by name."""
+    with pytest.raises(BadContext, match=re.escape(said)):
+        Context.of(Node(**given))
+
+
+def test_settings_of_the_broker_can_be_chosen():
+    """What functions and the service read can be given under the name that they read it by."""
+    context = Context.of(Node(NAKADI_MAX_PARTITIONS=32, NAKADI_SCOPE_UID="nakadi/use", shards=2))
+
+    assert (context.chosen.max_partitions, context.chosen.scope_uid, context.shards) == (32, "nakadi/use", 2)
+    assert environment_of("event_types", context, {})["NAKADI_MAX_PARTITIONS"] == "32"
+    assert streaming_environment(context, {})["NAKADI_SCOPE_UID"] == "nakadi/use"
+
+
+def test_keys_are_at_the_issuers_usual_place():
+    """Who says nothing about keys gets those of the issuer."""
+    assert Context(auth_issuer="https://issuer.example/").jwks == "https://issuer.example/.well-known/jwks.json"
+    assert Context(auth_jwks="https://keys.example/all").jwks == "https://keys.example/all"
+
+
+def test_streams_of_their_own_have_names_of_the_stage():
+    """Beside the stream that event types share there is one for each name, with its shards."""
+    context = Context(stage="live", shards=3, dedicated_streams="orders=4,payments=2")
+
+    assert context.streams == {"nakadi-live": 3, "nakadi-live-orders": 4, "nakadi-live-payments": 2}
+
+
+def test_every_value_is_explained():
+    """docs/deploy.md has a row for each field, with its true default, and no other rows."""
+    explained = {name: default for name, default, _ in ROW.findall(DEPLOY.read_text())}
+
+    assert explained == {each.name: _written(each.default) for each in fields(Context) if each.name != "settings"}
+
+
+def _written(default):
+    return str(default).lower() if isinstance(default, bool) else str(default)

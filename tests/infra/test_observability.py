@@ -1,0 +1,107 @@
+"""Alarms and the dashboard."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from functions.needs import NEEDS
+from tests.support.templates import listed, text
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+ROW = re.compile(r"^\| `([A-Z][a-z]\w+)` \| (.+) \| (.+) \|$", re.MULTILINE)
+
+ALARMS = {
+    "ApiFails",
+    "AuthorizerFails",
+    "AuthorizerIsThrottled",
+    "BatchesAreLost",
+    "FunctionsAreThrottled",
+    "HousekeepingFails",
+    "IndexerFails",
+    "IndexerIsLate",
+    "NoStreamingTask",
+    "ReadsAreThrottled",
+    "RecordsAreSetAside",
+    "StreamingFails",
+    "StreamingIsFull",
+    "SubscriptionsAreStalled",
+    "TablesAreThrottled",
+    "WritesAreThrottled",
+}
+
+
+@pytest.fixture(scope="session")
+def alarms(serving):
+    return {
+        each["AlarmName"].removeprefix("nakadi-test-"): each for each in serving.all("AWS::CloudWatch::Alarm").values()
+    }
+
+
+def test_what_has_to_wake_somebody_does(alarms):
+    """These and no others."""
+    assert set(alarms) == ALARMS
+
+
+@pytest.mark.parametrize("name", sorted(ALARMS))
+def test_an_alarm_is_told_to_somebody(serving, alarms, name):
+    """An alarm says in a sentence what is wrong, and is sent to the topic, also when all is well again."""
+    [topic] = serving.all("AWS::SNS::Topic")
+
+    assert alarms[name]["AlarmDescription"]
+    assert alarms[name]["AlarmActions"] == alarms[name]["OKActions"] == [{"Ref": topic}]
+
+
+def test_every_alarm_is_explained():
+    """docs/operations.md says of each alarm what it means and what to do, and of no others."""
+    explained = {name: (means, act) for name, means, act in ROW.findall(OPERATIONS.read_text())}
+
+    assert set(explained) - {"JobFailed"} == ALARMS
+    assert "JobFailed" in explained
+
+
+def test_alarms_may_be_told_to_their_topic(serving):
+    """A policy of a topic's own takes the place of the usual one, which would let CloudWatch in."""
+    statements = serving.one("AWS::SNS::TopicPolicy")["PolicyDocument"]["Statement"]
+    allowed = [
+        (service, action)
+        for each in statements
+        if each["Effect"] == "Allow"
+        for service in listed(each["Principal"]["Service"])
+        for action in listed(each["Action"])
+    ]
+
+    assert ("cloudwatch.amazonaws.com", "sns:Publish") in allowed
+    assert serving.one("AWS::SNS::Subscription")["Endpoint"] == "somebody@example.org"
+
+
+def test_silence_is_bad_only_where_there_should_be_a_sound(alarms):
+    """No figures mean that nothing happened, but for tasks: no figures, no tasks."""
+    assert {name for name, each in alarms.items() if each["TreatMissingData"] == "breaching"} == {"NoStreamingTask"}
+
+
+def test_own_metrics_are_those_that_are_told(alarms):
+    """What alarms look at in our own namespace has the names and dimensions that functions and the service tell."""
+    own = {
+        name: (each["MetricName"], {one["Name"]: text(one["Value"]) for one in each["Dimensions"]})
+        for name, each in alarms.items()
+        if each.get("Namespace") == "Nakadi"
+    }
+
+    assert own == {
+        "RecordsAreSetAside": ("SetAside", {"service": "log_indexer"}),
+        "AuthorizerFails": ("Faults", {"service": "authorizer"}),
+        "SubscriptionsAreStalled": ("StalledSubscriptions", {"service": "nakadi-test-streaming"}),
+    }
+
+
+def test_everything_is_on_one_page(serving):
+    """The dashboard has the alarms, and every function."""
+    [dashboard] = serving.all("AWS::CloudWatch::Dashboard").values()
+    body = json.loads(text(dashboard["DashboardBody"]))
+
+    assert dashboard["DashboardName"] == "nakadi-test"
+    assert len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS)
+    functions = {name for name in serving.all("AWS::Lambda::Function") if f"<{name}>" in json.dumps(body)}
+    assert len(functions) == len(NEEDS)

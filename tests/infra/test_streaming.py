@@ -1,0 +1,160 @@
+"""The streaming service: its network, its task, and how it comes and goes."""
+
+import re
+
+import pytest
+
+from infra.settings import LONGEST_SILENCE_SECONDS, LONGEST_STREAM_SECONDS
+from infra.streaming import ECR_IMAGE
+from tests.support.templates import text
+
+# What the gateway allows a streamed response: so long in all, and so long without a byte.
+GATEWAY_SECONDS, GATEWAY_SILENCE_SECONDS = 900, 300
+
+
+@pytest.fixture(scope="session")
+def container(serving):
+    [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+    return container
+
+
+@pytest.fixture(scope="session")
+def options(container):
+    """The options that the container is started with."""
+    words = [text(word) for word in container["Command"]]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def attributes(resource, name):
+    return {each["Key"]: each["Value"] for each in resource[name]}
+
+
+def test_nothing_in_the_network_costs_by_the_hour(serving):
+    """There is no NAT, and the two endpoints are those that cost nothing."""
+    endpoints = serving.all("AWS::EC2::VPCEndpoint").values()
+
+    assert not serving.all("AWS::EC2::NatGateway")
+    assert {each["VpcEndpointType"] for each in endpoints} == {"Gateway"}
+    assert sorted(text(each["ServiceName"]).rpartition(".")[2] for each in endpoints) == ["dynamodb", "s3"]
+
+
+def test_only_the_gateway_gets_in(serving):
+    """The link may speak to the load balancer, it to the service, and the service to nobody but by TLS."""
+    ingress = [
+        (text(each["SourceSecurityGroupId"]), text(each["GroupId"]), each["FromPort"], each["ToPort"])
+        for each in serving.all("AWS::EC2::SecurityGroupIngress").values()
+    ]
+    groups = {each["GroupDescription"]: name for name, each in serving.all("AWS::EC2::SecurityGroup").items()}
+    link, balancer, service = (
+        f"<{groups[description]}.GroupId>"
+        for description in ("The way in from the gateway", "The load balancer", "The streaming service")
+    )
+
+    assert sorted(ingress) == sorted([(link, balancer, 80, 80), (balancer, service, 8080, 8080)])
+    assert not any("SecurityGroupIngress" in each for each in serving.all("AWS::EC2::SecurityGroup").values())
+    [way_out] = serving.all("AWS::EC2::SecurityGroup")[groups["The streaming service"]]["SecurityGroupEgress"]
+    assert (way_out["FromPort"], way_out["ToPort"]) == (443, 443)
+    assert serving.one("AWS::ElasticLoadBalancingV2::LoadBalancer")["Scheme"] == "internal"
+
+
+def test_the_task_is_as_small_and_closed_as_it_can_be(serving, container):
+    """arm64, a root file system that nobody writes to, and no rights of a superuser."""
+    task = serving.one("AWS::ECS::TaskDefinition")
+
+    assert (task["Cpu"], task["Memory"]) == ("512", "1024")
+    assert task["RuntimePlatform"] == {"CpuArchitecture": "ARM64", "OperatingSystemFamily": "LINUX"}
+    assert container["ReadonlyRootFilesystem"] is True
+    assert not container.get("Privileged")
+    assert container["LogConfiguration"]["LogDriver"] == "awslogs"
+
+
+def test_streams_end_before_somebody_else_ends_them(serving, options):
+    """A stream ends itself, and is never silent for longer, than the gateway and the load balancer bear."""
+    balancer = attributes(serving.one("AWS::ElasticLoadBalancingV2::LoadBalancer"), "LoadBalancerAttributes")
+    idle = int(balancer["idle_timeout.timeout_seconds"])
+
+    assert GATEWAY_SECONDS > LONGEST_STREAM_SECONDS
+    assert min(GATEWAY_SILENCE_SECONDS, idle) > LONGEST_SILENCE_SECONDS
+    # Connections that nobody uses are closed by the load balancer, and not under it.
+    assert int(options["--keep-alive-seconds"]) > idle
+
+
+def test_a_task_that_goes_cuts_no_stream(serving, container, options):
+    """It gets no new streams for as long as a stream may last, and after SIGTERM has time to end what is left."""
+    group = attributes(serving.one("AWS::ElasticLoadBalancingV2::TargetGroup"), "TargetGroupAttributes")
+
+    assert int(group["deregistration_delay.timeout_seconds"]) > LONGEST_STREAM_SECONDS
+    assert int(options["--grace-seconds"]) < container["StopTimeout"] <= 120
+
+
+def test_a_new_version_comes_before_the_old_one_goes(serving):
+    """There are never fewer tasks than wanted, and a version that does not start is taken back."""
+    service = serving.one("AWS::ECS::Service")
+
+    assert service["DeploymentConfiguration"] == {
+        "DeploymentCircuitBreaker": {"Enable": True, "Rollback": True},
+        "MinimumHealthyPercent": 100,
+        "MaximumPercent": 200,
+    }
+
+
+def test_the_load_balancer_asks_whether_it_is_well(serving):
+    """A task is asked for its health every ten seconds."""
+    group = serving.one("AWS::ElasticLoadBalancingV2::TargetGroup")
+
+    assert (group["HealthCheckPath"], group["HealthCheckIntervalSeconds"]) == ("/health", 10)
+
+
+def test_tasks_come_with_streams_and_with_work(serving):
+    """There are as many tasks as streams and processors ask for."""
+    target = serving.one("AWS::ApplicationAutoScaling::ScalableTarget")
+    policies = [
+        each["TargetTrackingScalingPolicyConfiguration"]
+        for each in serving.all("AWS::ApplicationAutoScaling::ScalingPolicy").values()
+    ]
+    [on_streams] = [each for each in policies if "CustomizedMetricSpecification" in each]
+    [on_cpu] = [each for each in policies if "PredefinedMetricSpecification" in each]
+
+    assert (target["MinCapacity"], target["MaxCapacity"]) == (1, 10)
+    assert on_cpu["PredefinedMetricSpecification"]["PredefinedMetricType"] == "ECSServiceAverageCPUUtilization"
+    assert on_streams["TargetValue"] == 2000
+    assert on_streams["CustomizedMetricSpecification"]["MetricName"] == "OpenStreams"
+
+
+def test_it_tells_its_streams_under_the_name_that_is_looked_at(serving, options):
+    """The name that the service tells its metrics under is the one that tasks are counted by."""
+    metrics = [
+        each["TargetTrackingScalingPolicyConfiguration"].get("CustomizedMetricSpecification", {})
+        for each in serving.all("AWS::ApplicationAutoScaling::ScalingPolicy").values()
+    ]
+
+    assert {"Name": "service", "Value": options["--name"]} in [
+        dimension for metric in metrics for dimension in metric.get("Dimensions", [])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("image", "tag"),
+    [
+        ("123456789012.dkr.ecr.eu-central-1.amazonaws.com/nakadi/streaming:1.2.0", "1.2.0"),
+        (f"123456789012.dkr.ecr.eu-central-1.amazonaws.com/nakadi@sha256:{'0' * 64}", f"sha256:{'0' * 64}"),
+    ],
+)
+def test_an_image_of_ecr_is_known_by_its_name(image, tag):
+    """Tasks get leave to fetch an image of a repository in ECR, by tag or by digest."""
+    found = ECR_IMAGE.fullmatch(image)
+
+    assert (found["account"], found["region"], found["tag"]) == ("123456789012", "eu-central-1", tag)
+
+
+def test_the_image_is_made_of_what_it_needs(serving):
+    """The image's context is the package and the service, and nothing that happens to lie beside them."""
+    folders = [path for path in serving.path.parent.glob("asset.*") if (path / "services").is_dir()]
+
+    assert len(folders) == 1
+    files = {str(path.relative_to(folders[0])) for path in folders[0].rglob("*") if path.is_file()}
+    assert {"services/streaming/Dockerfile", "services/streaming/__main__.py"} <= files
+    assert all(
+        re.match(r"\.dockerignore$|(services/streaming|layers/nakadi/python/nakadi)/", name) for name in files
+    ), files
+    assert not any("__pycache__" in name for name in files)

@@ -1,0 +1,88 @@
+"""The templates as a whole: what the service's own rules and the reviewers say of them."""
+
+import json
+from pathlib import Path
+
+import aws_cdk as cdk
+import pytest
+from aws_cdk import aws_sqs as sqs
+from cfnlint.api import ManualArgs, lint_file
+
+from infra.review import ANALYTICS, DATA, SERVING, Reviewed, review
+from tests.support.templates import REGION
+
+NAMES = ("data", "serving", "analytics")
+
+# The CDK writes down dependencies that references imply already.
+NOT_LOOKED_AT = ["W3005"]
+
+MOST_RESOURCES = 500
+MOST_BYTES = 1_000_000
+
+
+@pytest.fixture(scope="session", params=NAMES)
+def template(request, deployment):
+    return getattr(deployment, request.param)
+
+
+def test_a_template_is_sound(template):
+    """cfn-lint has nothing to say."""
+    found = lint_file(template.path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
+
+    assert [(each.rule.id, each.path, each.message) for each in found] == []
+
+
+def test_a_template_is_small_enough(template):
+    """CloudFormation takes 500 resources and a megabyte."""
+    assert len(template.resources) < MOST_RESOURCES
+    assert template.path.stat().st_size < MOST_BYTES
+
+
+def test_a_template_knows_neither_account_nor_region(template):
+    """It is the same for every account: both are filled in where it is deployed."""
+    written = template.path.read_text()
+
+    assert REGION not in written.replace("arn:aws:acm:eu-central-1:123456789012:certificate", "")
+    assert "123456789012" not in written.replace("arn:aws:acm:eu-central-1:123456789012:certificate", "")
+
+
+def test_everything_bears_its_stage(template):
+    """Bills and searches can tell the stages apart."""
+    for name, each in template.resources.items():
+        tags = each.get("Properties", {}).get("Tags")
+        if tags is not None:
+            told = tags if isinstance(tags, dict) else {tag["Key"]: tag["Value"] for tag in tags}
+            assert (told["application"], told["stage"]) == ("nakadi", "test"), name
+
+
+@pytest.fixture(scope="session")
+def report(deployment):
+    [report] = json.loads((deployment.folder / "validation-report.json").read_text())["pluginReports"]
+    return report
+
+
+def test_rules_that_are_not_followed_have_reasons(report):
+    """Nothing is left open, and what was decided otherwise says why."""
+    assert report["conclusion"] == "success"
+    assert report["violations"] == []
+    assert all(len(each["reason"]) > 20 for each in report["suppressedViolations"])
+
+
+def test_no_reason_is_left_over(report):
+    """A reason that nothing needs any more is taken out."""
+    used = {each["reason"] for each in report["suppressedViolations"]}
+
+    assert used == {each.reason for each in (*DATA, *SERVING, *ANALYTICS)}
+
+
+def test_what_breaks_a_rule_is_not_deployed(tmp_path):
+    """A queue that anybody may reach without TLS does not get through."""
+    app = cdk.App(outdir=str(tmp_path), analytics_reporting=False)
+    stack = cdk.Stack(app, "careless")
+    sqs.Queue(stack, "Queue")
+    review(app, "nakadi-test", [Reviewed(stack=stack, exceptions=())])
+
+    with pytest.raises(RuntimeError, match="ValidationFailed"):
+        app.synth()
+    [written] = json.loads((Path(tmp_path) / "validation-report.json").read_text())["pluginReports"]
+    assert "AwsSolutions-SQS4" in {each["ruleName"] for each in written["violations"]}
