@@ -59,6 +59,10 @@ class Workplace:
         names = self.options.event_types
         return (each for each in self.event_types.all() if not names or each.name in names)
 
+    def show(self, table: str) -> None:
+        """What the job is about, for whoever started it; the rest of what is told goes elsewhere."""
+        print(table, flush=True)
+
     @contextmanager
     def alone(self, name: str) -> Iterator[None]:
         """Be the only one on this machine who works on something. In a folder, commits of two could meet unseen."""

@@ -72,9 +72,9 @@ def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
 
 def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
     """What the lines say: `line`, the whole as a structure, beside the text as it was."""
-    line = ddl(_line(columns))[len("struct<") : -1]
+    line = ddl(Struct((*_line(columns).fields, Field(MISFIT, STRING))))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MISFIT}
-    return lines.withColumn("line", F.from_json("value", f"{line},{MISFIT}:string", options))
+    return lines.withColumn("line", F.from_json("value", line, options))
 
 
 def among(events: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
@@ -86,13 +86,17 @@ def among(events: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
         F.col("line.offset") < F.col("chosen.to"),
     ]
     if by_file:
-        same.append(F.col("file") == F.col("chosen.file"))
-    return events.join(F.broadcast(chosen.alias("chosen")), same).select("value", "line", "chosen.timeline")
+        same.append(F.col("events.file") == F.col("chosen.file"))
+    return (
+        events.alias("events")
+        .join(F.broadcast(chosen.alias("chosen")), same)
+        .select("value", "line", "chosen.timeline")
+    )
 
 
 def rows(events: DataFrame, columns: Struct) -> DataFrame:
     """The rows of the table: places, payload, and the text where it is needed."""
-    incomplete = F.expr(f"line.{MISFIT} is not null or {told_by('line', _line(columns))} < {names_in('value')}")
+    incomplete = F.expr(f"line.`{MISFIT}` is not null or {told_by('line', _line(columns))} < {names_in('value')}")
     text = F.expr(f"substring(value, instr(value, '{EVENT}') + {len(EVENT)}, length(value))")
     tombstone = F.col("line.event").isNull() & (F.instr(F.col("value"), EVENT) == 0)
     owner = F.struct(F.col("line.owner")[0].alias("data_type"), F.col("line.owner")[1].alias("value"))
@@ -106,7 +110,7 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
         "nakadi_directed_to": F.col("line.directed_to"),
         "nakadi_tombstone": tombstone,
         "nakadi_event": F.when(~tombstone & incomplete, text.substr(F.lit(1), F.length(text) - 1)),
-        MISFIT: F.col(f"line.{MISFIT}").isNotNull(),
+        MISFIT: F.col(f"line.`{MISFIT}`").isNotNull(),
     }
     return events.select(*(value.alias(name) for name, value in places.items()), *_payload(columns))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 DONE = 0
@@ -61,6 +62,12 @@ class Report:
         with self._lock:
             to.append((subject, text))
             print(f"{mark}{subject}: {text}", file=sys.stderr, flush=True)
+
+
+def in_a_line(error: Exception) -> str:
+    """What went wrong; of what happened in Java, what Java says of it."""
+    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+    return str(text).strip().partition("\n")[0][:500]
 
 
 @contextmanager

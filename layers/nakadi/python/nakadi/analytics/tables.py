@@ -55,7 +55,7 @@ class Table:
     @property
     def plain_path(self) -> str:
         """As Iceberg's procedures want it."""
-        return f"{self.database}.{self.name}"
+        return f"{CATALOG}.{self.database}.{self.name}"
 
     # Reading
 
@@ -214,6 +214,10 @@ class Change:
         writer.option(f"snapshot-property.{PROGRESS}", progress).append()
         snapshot = self.table._java().snapshot(self.branch)  # noqa: SLF001  # the two are one
         return int(dict(snapshot.summary()).get("added-records", "0"))
+
+    def delete(self, condition: str) -> None:
+        """Delete rows; the condition is ours, and holds nothing that anybody sent."""
+        self.table.spark.sql(f"DELETE FROM {self.path} WHERE {condition}")  # noqa: S608  # see above
 
     def publish(self) -> None:
         """Have the table be what the branch is; raises `ChangedMeanwhile`."""

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from nakadi.caching import Cache
 from nakadi.catalog.documents import event_type_body, event_type_of, schema_body, schema_of
+from nakadi.catalog.measured import KIND as MEASURED
+from nakadi.catalog.measured import Measured, measured_of
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
 from nakadi.model.schema import Schema
@@ -71,6 +73,11 @@ class EventTypes:
         """Every version, newest first."""
         documents = self._registry.list(SCHEMAS, prefix=f"{event_type.id}/")
         return [schema_of(document.body) for document in reversed(documents)]
+
+    def measured(self, event_type: EventType) -> Measured | None:
+        """What was last measured of its traffic, if anything was."""
+        document = self._registry.get(MEASURED, event_type.id)
+        return None if document is None else measured_of(document.body)
 
     # Writing
 

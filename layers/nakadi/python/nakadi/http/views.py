@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from nakadi.catalog.measured import Measured
 from nakadi.model.administration import AdminLists, BlockedKind, Feature
 from nakadi.model.authorization import Attribute, Authorization
 from nakadi.model.event_type import EventType
@@ -49,6 +50,15 @@ def event_type_view(event_type: EventType) -> View:
     if event_type.event_owner_selector is not None:
         view["event_owner_selector"] = asdict(event_type.event_owner_selector)
     return view
+
+
+def measured_view(measured: Measured) -> View:
+    return {
+        **asdict(measured.statistic),
+        "recommended_partitions": measured.recommended_partitions,
+        "measured_from": timestamp(measured.since),
+        "measured_until": timestamp(measured.until),
+    }
 
 
 def schema_view(schema: Schema) -> View:

@@ -17,7 +17,7 @@ from nakadi.http.bodies import object_body
 from nakadi.http.drafts import event_type_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.routing import Route
-from nakadi.http.views import event_type_view
+from nakadi.http.views import event_type_view, measured_view
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Attribute, Operation
 from nakadi.model.event_type import CleanupPolicy, EventType
@@ -73,7 +73,9 @@ class EventTypeDoors:
     def get(self, request: Request) -> Response:
         event_type = self.event_types.get(request.path_parameters["name"])
         self.permissions.require(Operation.VIEW, event_type.resource, request.subject)
-        return json_response(event_type_view(event_type))
+        measured = self.event_types.measured(event_type)
+        extra = {} if measured is None else {"measured_statistic": measured_view(measured)}
+        return json_response(event_type_view(event_type) | extra)
 
     def create(self, request: Request) -> Response:
         draft = event_type_draft(object_body(request))

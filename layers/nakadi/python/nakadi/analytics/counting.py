@@ -1,0 +1,82 @@
+"""Lines of the archive, counted as far as their traffic goes. They are not parsed: that takes many times as long."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from nakadi.analytics.lines import EVENT
+from nakadi.analytics.measuring import STEPS
+
+PUBLISHER = '"published_by":"'
+MINUTE = "yyyy-MM-dd'T'HH:mm"
+
+# What Spark makes of the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
+_HEAD = f"substring_index(value, '{EVENT}', 1)"
+_TOPIC = "substring_index(substring_index(head, '\"', 4), '\"', -1)"
+_PARTITION = "substring_index(substring_index(head, ',', 2), ':', -1)"
+_OFFSET = "substring_index(substring_index(head, ',', 3), ':', -1)"
+_MINUTE = 'substring(substring_index(head, \'"time":"\', -1), 1, 16)'
+
+# The event without what is around it; a tombstone has none.
+_SIZE = f"greatest(octet_length(value) - octet_length(head) - {len(EVENT) + 1}, 0)"
+
+
+def located(lines: DataFrame) -> DataFrame:
+    """Where each line belongs, and its size."""
+    return lines.withColumn("head", F.expr(_HEAD)).select(
+        "value",
+        "file",
+        F.expr(_TOPIC).alias("topic"),
+        F.expr(_PARTITION).cast("int").alias("partition"),
+        F.expr(_OFFSET).cast("long").alias("offset"),
+        F.expr(_MINUTE).alias("minute"),
+        F.expr(_SIZE).alias("size"),
+    )
+
+
+def between(lines: DataFrame, since: str, until: str) -> DataFrame:
+    """Those of some minutes, both written as they are in lines."""
+    return lines.where((F.col("minute") >= since) & (F.col("minute") < until))
+
+
+def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
+    """Those whose place was asked for."""
+    same = [
+        F.col("lines.topic") == F.col("chosen.topic"),
+        F.col("lines.partition") == F.col("chosen.partition"),
+        F.col("lines.offset") >= F.col("chosen.from"),
+        F.col("lines.offset") < F.col("chosen.to"),
+    ]
+    if by_file:
+        same.append(F.col("lines.file") == F.col("chosen.file"))
+    found = lines.alias("lines").join(F.broadcast(chosen.alias("chosen")), same)
+    return found.select("value", "minute", "size", F.col("lines.partition").alias("partition"))
+
+
+def counted(lines: DataFrame, publisher: str) -> DataFrame:
+    """Events and bytes by minute, partition, size and publisher."""
+    step = F.floor(F.log(F.greatest(F.col("size"), F.lit(1))) * STEPS).cast("int")
+    return (
+        lines.select("minute", "partition", "size", F.expr(publisher).alias("publisher"), step.alias("step"))
+        .groupBy("minute", "partition", "publisher", "step")
+        .agg(F.count("*").alias("events"), F.sum("size").alias("bytes"), F.max("size").alias("largest"))
+    )
+
+
+NO_PUBLISHER = "cast(null as string)"
+"""For events that the broker does not stamp."""
+
+PUBLISHER_AT_ONCE = f"nullif(substring_index(substring_index(value, '{PUBLISHER}', -1), '\"', 1), '{{')"
+"""What stands behind the name, wherever that stands."""
+
+PUBLISHER_EXACTLY = "get_json_object(value, '$.event.metadata.published_by')"
+"""The same where payloads may have such a name too."""
+
+
+def ambiguous(lines: DataFrame, sample: int = 1000) -> bool:
+    """Whether payloads have a name like the one that publishers stand behind."""
+    twice = F.substring_index("value", PUBLISHER, 1) != F.expr(
+        f"substring(value, 1, length(value) - length(substring_index(value, '{PUBLISHER}', -1)) - {len(PUBLISHER)})"
+    )
+    return not lines.limit(sample).where(F.col("value").contains(PUBLISHER) & twice).isEmpty()

@@ -1,0 +1,84 @@
+"""Pictures of what was measured: rates, sizes, and how unevenly partitions are filled."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+MOST = 8
+"""More lines than this cannot be told apart."""
+
+Rows = Sequence[Any]
+
+Draw = Callable[[Any, str, Rows, Any], None]
+
+
+def drawn(history: Rows) -> Mapping[str, bytes]:
+    """Name -> PNG, of the event types with the most events."""
+    if not history:
+        return {}
+    chosen = _busiest(history)
+    return {
+        "rate.png": _picture(chosen, "Events a minute", _rate, logarithmic=True),
+        "size.png": _picture(chosen, "Bytes of an event", _size, logarithmic=True),
+        "skew.png": _picture(chosen, "Events of the fullest partition, in even shares", _skew, logarithmic=False),
+    }
+
+
+def _busiest(history: Rows) -> Mapping[str, Rows]:
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    for row in history:
+        found[row["event_type"]].append(row)
+    order = sorted(found, key=lambda name: -sum(row["events"] for row in found[name]))
+    return {name: found[name] for name in order[:MOST]}
+
+
+def _rate(axes: Any, name: str, rows: Rows, colour: Any) -> None:
+    times = [row["window_start"] for row in rows]
+    axes.plot(times, [row["per_minute_mean"] for row in rows], color=colour, marker="o", markersize=3, label=name)
+    axes.plot(times, [row["per_minute_peak"] for row in rows], color=colour, linestyle=":", linewidth=1)
+
+
+def _size(axes: Any, name: str, rows: Rows, colour: Any) -> None:
+    times = [row["window_start"] for row in rows]
+    axes.plot(times, [row["size_p50"] for row in rows], color=colour, marker="o", markersize=3, label=name)
+    low, high = [row["size_p50"] for row in rows], [row["size_p95"] for row in rows]
+    axes.fill_between(times, low, high, color=colour, alpha=0.15)
+    axes.plot(times, [row["size_max"] for row in rows], color=colour, linestyle=":", linewidth=1)
+
+
+def _skew(axes: Any, name: str, rows: Rows, colour: Any) -> None:
+    times = [row["window_start"] for row in rows]
+    axes.plot(times, [row["partition_skew"] for row in rows], color=colour, marker="o", markersize=3, label=name)
+    axes.axhline(1, color="grey", linewidth=0.5)
+
+
+SUBTITLES: Mapping[Draw, str] = {
+    _rate: "line: mean of the window, dotted: its busiest minute",
+    _size: "line: p50, shade: up to p95, dotted: greatest",
+    _skew: "1: all partitions carry the same",
+}
+
+
+def _picture(chosen: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: bool) -> bytes:
+    from matplotlib import dates  # noqa: PLC0415  # only who asks for plots needs it
+    from matplotlib.figure import Figure  # noqa: PLC0415  # as above
+
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (name, rows) in enumerate(chosen.items()):
+        draw(axes, name, rows, f"C{number}")
+    if logarithmic:
+        axes.set_yscale("log")
+    axes.set_title(f"{title}\n", loc="left", fontweight="bold")
+    axes.text(0, 1.02, SUBTITLES[draw], transform=axes.transAxes, fontsize=9, color="dimgrey")
+    formatter: Any = dates.ConciseDateFormatter
+    axes.xaxis.set_major_formatter(formatter(axes.xaxis.get_major_locator()))
+    axes.grid(visible=True, linewidth=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    content = BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    return content.getvalue()

@@ -1,0 +1,168 @@
+"""A data folder with event types and an archive, and the jobs run on it in this process, with one Spark for all tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, redirect_stderr
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from nakadi.archive import members
+from nakadi.archive.stores import FolderStore
+from nakadi.caching import Cache
+from nakadi.catalog.event_types import EventTypes
+from nakadi.clock import SystemClock
+from nakadi.model.event_type import EventType
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi.model.schema import Version
+from nakadi.registries import open_registry
+from nakadi.registries.log_indexes import open_log_index
+from tests.support.builders import a_schema, a_timeline, an_event_type
+
+STORED_AT = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
+
+ORDERS = {
+    "type": "object",
+    "properties": {
+        "order_number": {"type": "string"},
+        "total": {"type": "number"},
+        "customer": {"type": "object", "properties": {"id": {"type": "string"}}},
+        "items": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"sku": {"type": "string"}, "quantity": {"type": "integer"}},
+            },
+        },
+    },
+}
+
+
+def order(number: int, **more: Any) -> dict[str, Any]:
+    event = {
+        "order_number": f"o-{number}",
+        "total": number / 4,
+        "customer": {"id": f"c-{number % 7}"},
+        "items": [{"sku": f"s-{number}", "quantity": 1 + number % 3}],
+    }
+    return event | more
+
+
+class DataFolder:
+    """What a broker would have left in its data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._open = ExitStack()
+        clock = SystemClock()
+        file = f"sqlite:///{folder / 'nakadi.db'}"
+        self.registry = self._open.enter_context(closing(open_registry(file, clock)))
+        self.index = self._open.enter_context(closing(open_log_index(file)))
+        self.store = FolderStore(folder / "archive")
+        self.event_types = EventTypes(self.registry, Cache(clock, 1))
+
+    def close(self) -> None:
+        self._open.close()
+
+    # Event types
+
+    def event_type(self, name: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> EventType:
+        partitions = changes.pop("partitions", 1)
+        identity = str(uuid4())
+        wanted = an_event_type(
+            name=name,
+            id=identity,
+            schema=a_schema(json.dumps(ORDERS if schema is None else schema)),
+            timelines=(a_timeline(topic=uuid4().hex, partitions=partitions),),
+            **changes,
+        )
+        self.event_types.add(wanted)
+        self.index.create_topic(wanted.timeline.topic, partitions)
+        return self.event_types.get(name)
+
+    def new_schema(self, name: str, schema: Mapping[str, Any]) -> EventType:
+        old = self.event_types.get(name)
+        version = Version(old.schema.version.major, old.schema.version.minor + 1, 0)
+        new = replace(old, schema=replace(old.schema, text=json.dumps(schema), version=version))
+        return self.event_types.replace(old, new)
+
+    def delete(self, name: str) -> None:
+        gone = self.event_types.get(name)
+        self.event_types.remove(gone)
+        for timeline in gone.timelines:
+            self.index.delete_topic(timeline.topic)
+
+    # Events
+
+    def archived(
+        self,
+        event_type: EventType,
+        events: Sequence[Any],
+        *,
+        partition: int = 0,
+        keys: Sequence[str | None] | None = None,
+        at: datetime = STORED_AT,
+        apart: timedelta = timedelta(seconds=1),
+        other_topics: Iterable[EventType] = (),
+    ) -> Segment:
+        """Events behind those that are there, as one member of an object. None is a tombstone, bytes are taken as such.
+
+        `other_topics` have their part in the object too.
+        """
+        topic = event_type.timeline.topic
+        head = self.index.heads([(topic, partition)])[topic, partition]
+        first = head.counted.next
+        stored = [
+            StoredEvent(first + number, Record(_text(event), keys[number] if keys else None), at + number * apart)
+            for number, event in enumerate(events)
+        ]
+        before = b"".join(members.member(other.timeline.topic, 0, stored) for other in other_topics)
+        content = members.member(topic, partition, stored)
+        key = f"log/test/{event_type.name}/{at:%Y-%m-%d}/{topic}-{uuid4().hex}.json.gz"
+        self.store.put(key, before + content)
+        segment = Segment(
+            before=head.counted,
+            count=len(stored),
+            since=_microseconds(stored[0].stored_at),
+            until=_microseconds(stored[-1].stored_at),
+            archived=Location(key, len(before), len(content)),
+        )
+        assert self.index.extend(topic, partition, head.revision, Head(Counted(next=first + len(stored))), segment)
+        return segment
+
+    def path(self, segment: Segment) -> Path:
+        assert segment.archived is not None
+        return self.folder / "archive" / segment.archived.key
+
+
+class Ran:
+    """What a run of a job told."""
+
+    def __init__(self, code: int, told: str) -> None:
+        self.code = code
+        self.told = told
+
+
+def run(main: Any, data: DataFolder, *arguments: str) -> Ran:
+    """Run a job as its command line would."""
+    told = StringIO()
+    with redirect_stderr(told):
+        code = main(["--data", str(data.folder), "--master", "local[2]", *arguments])
+    return Ran(code, told.getvalue())
+
+
+def _text(event: Any) -> bytes | None:
+    if event is None or isinstance(event, bytes):
+        return event
+    return json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _microseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000)
