@@ -182,8 +182,8 @@ MUTANTS = (
         "progress",
         "nobody removes dead sessions",
         "consuming/host.py",
-        "        if dead:\n            log.info",
-        "        if False:\n            log.info",
+        "            if dead:\n                log.info",
+        "            if False:\n                log.info",
     ),
     Mutant(
         "progress",

@@ -11,6 +11,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
 from uuid import uuid4
 
 from nakadi.consuming.members import Members
@@ -65,19 +67,26 @@ class Host:
         with self._lock:
             self._renew()
 
-    def dead(self, assignment: Assignment) -> frozenset[str]:
-        """The sessions whose process has no lease any more. The assignment must have been read before."""
-        others = [each for each in assignment.sessions if each.holder != self._lease.holder]
-        if not others:
-            return frozenset()
-        return liveness.dead(others, self._coordination.leases(), self._clock.now())
-
     def bury(self, members: Members, assignment: Assignment) -> None:
         """Remove the dead sessions of a subscription."""
-        dead = self.dead(assignment)
-        if dead:
-            log.info("Sessions of %s without a living process: %s", members.subscription, ", ".join(sorted(dead)))
-            members.remove(dead)
+        self.bury_all([(members, assignment)])
+
+    def bury_all(self, circles: Iterable[tuple[Members, Assignment]]) -> None:
+        """Remove the dead sessions of many subscriptions, whose assignments must have been read before: leases are read
+        once, and only if somebody else has sessions there.
+        """
+        seen = cache(self._seen)
+        for members, assignment in circles:
+            others = [each for each in assignment.sessions if each.holder != self._lease.holder]
+            dead = liveness.dead(others, *seen()) if others else frozenset()
+            if dead:
+                log.info("Sessions of %s without a living process: %s", members.subscription, ", ".join(sorted(dead)))
+                members.remove(dead)
+
+    def _seen(self) -> tuple[liveness.Leases, datetime]:
+        """The leases, with a time that is not after they were read: later, they may have been renewed."""
+        now = self._clock.now()
+        return self._coordination.leases(), now
 
     # What could not be removed
 
@@ -119,5 +128,4 @@ def tend(host: Host, circles: Iterable[tuple[Members, Assignment]], members_of: 
     """What a host does every few seconds, for every subscription it serves: `circles` are as they were last read."""
     host.renew()
     host.clear(members_of)
-    for members, assignment in circles:
-        host.bury(members, assignment)
+    host.bury_all(circles)
