@@ -10,13 +10,15 @@ STAGE  ?= dev
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:.
 
-.PHONY: help run test simulate check format bench lock synth diff bootstrap deploy destroy destroy-data clean
+.PHONY: help run test simulate mutants soak check format bench lock synth diff bootstrap deploy destroy destroy-data clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
+	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
+	@echo 'make soak [MINUTES=10]             kill consumers and servers of a subscription, and count what comes'
 	@echo 'make format                        put the formatting right'
 	@echo 'make bench                         measure everything, and draw it (a quarter of an hour)'
 	@echo 'make synth [STAGE=dev] [CONTEXT=]  write the templates for AWS into cdk.out'
@@ -38,6 +40,12 @@ check: $(VENV)/.test
 simulate: $(VENV)/.test
 	@WORKERS=$(or $(WORKERS),$(shell nproc)) $(BIN)/python -m tests.simulation $(or $(SEEDS),1000) $(FIRST)
 
+mutants: $(VENV)/.test
+	@$(BIN)/python -m tests.simulation.mutants $(or $(SEEDS),5000)
+
+soak: $(VENV)/.test
+	@$(BIN)/python -u -m tests.soak $(or $(MINUTES),10)
+
 format: $(VENV)/.test
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -50,6 +58,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/registry.py
 	$(BIN)/python benchmarks/publish.py --json $(BENCH)/publish.json
 	$(BIN)/python benchmarks/stream.py --json $(BENCH)/stream.json
+	$(BIN)/python benchmarks/subscriptions.py --json $(BENCH)/subscriptions.json
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/plot.py $(BENCH)
 

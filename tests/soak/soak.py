@@ -1,0 +1,259 @@
+"""A soak: publishers and consumers of one subscription, while consumers are killed and the server goes down.
+
+Nothing may be lost, come out of order, or come again after it was committed; duplicates are counted.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.soak.verdict import Judge, Verdict, entries
+from tests.support.processes import ENVIRONMENT
+
+EVENT_TYPE = "soak"
+PARTITIONS = 8
+KEYS = 50
+
+# How long the rest may take when publishers have stopped: leases of servers that were killed run out meanwhile.
+PATIENCE_SECONDS = 90.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    seconds: float
+    consumers: int = 4
+    publishers: int = 2
+    events_a_second: float = 500.0
+    # How long a consumer lives, about.
+    life_seconds: float = 15.0
+    # When the server goes down, as parts of the time, and how.
+    goes_down: tuple[tuple[float, signal.Signals], ...] = ((0.3, signal.SIGKILL), (0.6, signal.SIGTERM))
+    seed: int = 0
+
+
+# The server ----------------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """The program on a SQLite file; after the first start it keeps its port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = 0
+        self._process: subprocess.Popen[str] | None = None
+        self.start()
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "nakadi.local", f"--port={self._port}", "--data", str(self._folder)]
+        with (self._folder / "server.log").open("a") as log:
+            self._process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self._process.stdout is not None
+        greeting = self._process.stdout.readline()
+        found = re.search(r"ready at (\S+)", greeting)
+        assert found, f"the server did not start: {(self._folder / 'server.log').read_text()[-2000:]}"
+        self._port = urlsplit(found[1]).port or 0
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        assert self._process is not None
+        self._process.send_signal(how)
+        self._process.communicate(timeout=60)
+
+    def restart(self, how: signal.Signals) -> None:
+        self.stop(how)
+        self.start()
+
+
+def asked(host: str, method: str, path: str, body: Any = None) -> Any:
+    """The answer of a request that must succeed."""
+    connection = http.client.HTTPConnection(host, timeout=30)
+    try:
+        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status >= 300:
+            raise http.client.HTTPException(f"{answer.status} {content[:300]!r}")
+        return json.loads(content) if content else None
+    finally:
+        connection.close()
+
+
+def prepared(host: str) -> str:
+    """The id of a subscription to a new event type."""
+    statistic = {"messages_per_minute": 1, "message_size": 1}
+    definition = {
+        "name": EVENT_TYPE,
+        "owning_application": "soak",
+        "category": "undefined",
+        "partition_strategy": "hash",
+        "partition_key_fields": ["key"],
+        "schema": {"type": "json_schema", "schema": '{"properties":{"key":{"type":"string"}},"required":["key"]}'},
+        "default_statistic": statistic | {"read_parallelism": PARTITIONS, "write_parallelism": PARTITIONS},
+    }
+    asked(host, "POST", "/event-types", definition)
+    wanted = {"owning_application": "soak", "event_types": [EVENT_TYPE], "read_from": "begin"}
+    return str(asked(host, "POST", "/subscriptions", wanted)["id"])
+
+
+def left(host: str, subscription: str) -> int | None:
+    """How many events are not committed yet; None if nobody knows."""
+    [item] = asked(host, "GET", f"/subscriptions/{subscription}/stats")["items"]
+    counts = [each.get("unconsumed_events") for each in item["partitions"]]
+    return None if None in counts else sum(counts)
+
+
+# Publishers and consumers --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Publisher:
+    """Publishes batch after batch, each until it was acknowledged."""
+
+    name: str
+    host: str
+    rate: float
+    stop: threading.Event
+    acknowledged: list[str] = field(default_factory=list)
+
+    def publish(self) -> None:
+        numbers = [0] * KEYS
+        chance = random.Random(self.name)
+        while not self.stop.is_set():
+            batch = []
+            for key in chance.sample(range(KEYS), 10):
+                batch.append({"key": f"{self.name}:{key}", "id": f"{self.name}:{key}:{numbers[key]}"})
+                numbers[key] += 1
+            self._publish(batch)
+            self.stop.wait(len(batch) / self.rate)
+
+    def _publish(self, batch: list[dict[str, str]]) -> None:
+        while True:
+            try:
+                asked(self.host, "POST", f"/event-types/{EVENT_TYPE}/events", batch)
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.1)
+            else:
+                self.acknowledged += [each["id"] for each in batch]
+                return
+
+
+class Consumers:
+    """Processes that are killed after a while, and others take their places."""
+
+    def __init__(self, plan: Plan, host: str, subscription: str, folder: Path) -> None:
+        self._chance = random.Random(plan.seed)
+        self._plan = plan
+        self._command = [sys.executable, str(Path(__file__).with_name("consumer.py")), host, subscription]
+        self._folder = folder
+        self._living: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self.diaries: list[Path] = []
+        for _ in range(plan.consumers):
+            self._start()
+
+    def kill_some(self) -> None:
+        now = time.monotonic()
+        for until, process in tuple(self._living):
+            if until < now:
+                self._living.remove((until, process))
+                _kill(process)
+                self._start()
+
+    def close(self) -> None:
+        for _, process in self._living:
+            _kill(process)
+
+    def _start(self) -> None:
+        diary = self._folder / f"diary-{len(self.diaries)}"
+        diary.touch()
+        self.diaries.append(diary)
+        until = time.monotonic() + self._plan.life_seconds * self._chance.uniform(0.2, 1.8)
+        self._living.append((until, subprocess.Popen([*self._command, str(diary)], env=ENVIRONMENT)))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+@contextmanager
+def publishing(plan: Plan, host: str) -> Iterator[list[Publisher]]:
+    stop = threading.Event()
+    rate = plan.events_a_second / plan.publishers
+    publishers = [Publisher(f"p{number}", host, rate, stop) for number in range(plan.publishers)]
+    threads = [threading.Thread(target=each.publish) for each in publishers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield publishers
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+# The soak ------------------------------------------------------------------------------------------------------------
+
+
+def soaked(plan: Plan, folder: Path, say: Say = print) -> Verdict:
+    """Live through a plan, and judge it."""
+    with ExitStack() as around:
+        server = Server(folder)
+        around.callback(server.stop)
+        subscription = prepared(server.host)
+        consumers = Consumers(plan, server.host, subscription, folder)
+        around.callback(consumers.close)
+        with publishing(plan, server.host) as publishers:
+            _live_through(plan, server, consumers, say)
+        acknowledged = [each for publisher in publishers for each in publisher.acknowledged]
+        say(f"published {len(acknowledged):,}, killed {len(consumers.diaries) - plan.consumers} consumers")
+        _wait_for_the_rest(server.host, subscription, say)
+    judge = Judge()
+    judge.read(entry for diary in consumers.diaries for entry in entries(diary))
+    judge.verdict.acknowledged = len(acknowledged)
+    judge.verdict.lost = judge.lost(acknowledged)
+    return judge.verdict
+
+
+def _live_through(plan: Plan, server: Server, consumers: Consumers, say: Say) -> None:
+    began = time.monotonic()
+    going_down = list(plan.goes_down)
+    while (passed := time.monotonic() - began) < plan.seconds:
+        consumers.kill_some()
+        if going_down and passed > going_down[0][0] * plan.seconds:
+            _, how = going_down.pop(0)
+            server.restart(how)
+            say(f"after {passed:.0f} s the server was ended by {how.name}, and is back")
+        time.sleep(0.1)
+
+
+def _wait_for_the_rest(host: str, subscription: str, say: Say) -> None:
+    began = time.monotonic()
+    while (rest := left(host, subscription)) != 0 and time.monotonic() < began + PATIENCE_SECONDS:
+        time.sleep(0.1)
+    say(f"{time.monotonic() - began:.1f} s later {rest} events are not committed")
+
+
+def main(minutes: float, folder: Path) -> int:
+    verdict = soaked(Plan(seconds=60 * minutes, seed=int(os.environ.get("SEED", "0"))), folder)
+    print(verdict)
+    return 0 if verdict.is_good else 1

@@ -1,0 +1,53 @@
+"""A short soak; `make soak MINUTES=10` is a long one."""
+
+import signal
+
+import pytest
+
+from tests.soak.soak import Plan, soaked
+from tests.soak.verdict import Judge
+
+
+def test_nothing_is_lost_whoever_is_killed(tmp_path):
+    """Consumers are killed at random, and the server is killed once and restarted once: every acknowledged event is
+    delivered, in order, and nothing comes again that was committed. (S206, S239, S245, S312, S313, S315)"""
+    goes_down = ((0.2, signal.SIGKILL), (0.6, signal.SIGTERM))
+    said = []
+    verdict = soaked(Plan(seconds=5, life_seconds=3, events_a_second=300, goes_down=goes_down), tmp_path, said.append)
+    assert verdict.is_good, f"{verdict}; {said}"
+    assert verdict.acknowledged > 100
+    assert verdict.sessions > 4
+
+
+FINE = [
+    (1.0, "opened", "a", 0.9),
+    (2.0, "got", "a", "0", "001-0001-1", ["k:0", "k:1"]),
+    (3.0, "committed", "a", "0", "1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("entries", "counts"),
+    [
+        ([(4.0, "got", "a", "0", "3", ["k:2", "k:3"])], (0, 0, 0)),
+        ([(4.0, "got", "a", "0", "4", ["k:3", "k:4"])], (1, 0, 0)),
+        ([(4.0, "got", "a", "0", "1", ["k:1"])], (1, 0, 1)),
+        ([(4.0, "opened", "b", 2.5), (5.0, "got", "b", "0", "2", ["k:1", "k:2"])], (0, 0, 1)),
+        ([(4.0, "opened", "b", 3.5), (5.0, "got", "b", "0", "2", ["k:1", "k:2"])], (0, 1, 1)),
+        ([(4.0, "got", "a", "0", "3", ["k:3", "k:2"])], (1, 0, 0)),
+    ],
+    ids=["goes on", "leaves one out", "goes back", "duplicate", "committed before", "turns them round"],
+)
+def test_the_judge_sees_what_is_wrong(entries, counts):
+    """Gaps, steps back and events that come after their commit are counted."""
+    judge = Judge()
+    judge.read([*FINE, *entries])
+    verdict = judge.verdict
+    assert (verdict.out_of_order, verdict.again, verdict.duplicates) == counts
+
+
+def test_what_never_came_is_lost():
+    """An acknowledged event that nobody has got is lost."""
+    judge = Judge()
+    judge.read(FINE)
+    assert judge.lost(["k:0", "k:1", "k:2"]) == 1
