@@ -1,0 +1,96 @@
+"""What clients of the functions are told while Kinesis, DynamoDB or S3 do not do what they are asked."""
+
+import json
+
+import boto3
+import pytest
+
+from nakadi.eventlogs.kinesis import tails
+from tests.support.aws import REGION, Aws, broken_before, no_answer_before, refused
+from tests.support.functions import recorded
+from tests.support.kinesis import ON_MOTO, made_stream
+
+EXPIRED = refused("ExpiredTokenException")
+THROTTLED = refused("ThrottlingException")
+SOME = pytest.mark.parametrize("fault", [THROTTLED, EXPIRED], ids=["throttled", "expired credentials"])
+
+
+@pytest.fixture
+def on_kinesis(world: Aws, environment, functions, monkeypatch):
+    """An event type whose events go to a stream."""
+    stream = made_stream(boto3.client("kinesis", region_name=REGION), shards=1)
+    bucket = {"CreateBucketConfiguration": {"LocationConstraint": REGION}}
+    boto3.client("s3", region_name=REGION).create_bucket(Bucket="archive", **bucket)
+    environment.setenv("NAKADI_EVENT_LOG", f"{ON_MOTO.format(stream=stream)}&give_up_after=0.5")
+    environment.setenv("NAKADI_LOG_INDEX", f"dynamodb://live?region={REGION}")
+    environment.setenv("NAKADI_ARCHIVE", f"s3://archive/?region={REGION}")
+    monkeypatch.setattr(tails, "GIVE_UP_AFTER", 0.5)
+    assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
+    assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
+    assert functions.invoke("cursors", ends())["statusCode"] == 200
+    return world
+
+
+def ends() -> dict:
+    """A request for where the partitions begin and end."""
+    event = recorded("apigateway/shift_cursors")
+    name = recorded("apigateway/publish_batch")["path"].split("/")[2]
+    return {**event, "httpMethod": "GET", "path": f"/event-types/{name}/partitions", "body": None}
+
+
+def problem(answer: dict) -> dict:
+    """A 503 that tells when to come again, and nothing of what is inside."""
+    assert answer["statusCode"] == 503
+    assert answer["multiValueHeaders"]["retry-after"] == ["1"]
+    assert answer["multiValueHeaders"]["content-type"] == ["application/problem+json"]
+    told = json.loads(answer["body"])
+    assert told["status"] == 503
+    assert "Token" not in answer["body"]
+    return told
+
+
+def fails(world: Aws, operations: list[str], fault) -> None:
+    for operation in operations:
+        world.goes_wrong(operation, *[fault] * 60)
+
+
+@pytest.mark.parametrize(
+    ("operation", "fault"),
+    [
+        ("GetRecords", THROTTLED),
+        ("GetRecords", EXPIRED),
+        ("GetRecords", broken_before),
+        ("BatchGetItem", no_answer_before),
+    ],
+)
+def test_who_reads_is_told_to_come_again(functions, on_kinesis, operation, fault):
+    """While nothing can be known of the newest events, nobody is told anything about them; soon after, all is well."""
+    functions._handlers.pop("cursors")
+    fails(on_kinesis, [operation], fault)
+    problem(functions.invoke("cursors", ends()))
+    on_kinesis.goes_right()
+    told = functions.invoke("cursors", ends())
+    assert told["statusCode"] == 200
+    assert json.loads(told["body"])[0]["newest_available_offset"].endswith("01")
+
+
+@SOME
+def test_who_publishes_is_told_of_every_event(functions, on_kinesis, fault):
+    """While Kinesis takes nothing, each event's fate is told, none as stored; later all is well. (P111)"""
+    fails(on_kinesis, ["PutRecords"], fault)
+    answer = functions.invoke("publish", "apigateway/publish_batch")
+    assert answer["statusCode"] in {207, 422}
+    assert {each["publishing_status"] for each in json.loads(answer["body"])} == {"failed"}
+    on_kinesis.goes_right()
+    assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
+
+
+@SOME
+def test_who_changes_the_registry_is_told_to_come_again(functions, on_kinesis, fault):
+    """While DynamoDB takes nothing, nothing is changed, and who tries again later succeeds."""
+    event = recorded("apigateway/create_event_type")
+    event["body"] = event["body"].replace(json.loads(event["body"])["name"], "another.type")
+    fails(on_kinesis, ["TransactWriteItems", "PutItem"], fault)
+    problem(functions.invoke("event_types", event))
+    on_kinesis.goes_right()
+    assert functions.invoke("event_types", event)["statusCode"] == 201
