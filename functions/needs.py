@@ -64,6 +64,7 @@ NEEDS: Mapping[str, Needs] = {
         *AUDIT,
         *SUBSCRIPTIONS,
         *DELETABLE,
+        "dead_letter_redrive",
         "data_access_warning",
         "compaction_warning",
         areas=("event_types", "schemas", "timelines", "registry"),
@@ -75,5 +76,5 @@ NEEDS: Mapping[str, Needs] = {
     "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "storages", "monitoring", "documentation")),
     "authorizer": _needs(*TOKENS),
     "log_indexer": _needs("event_log", "log_index", "archive"),
-    "housekeeping": _needs(*STORES, "coordination", "auth", "default_admin", "all_data_access"),
+    "housekeeping": _needs(*STORES, "coordination", "dead_letter_redrive", "auth", "default_admin", "all_data_access"),
 }

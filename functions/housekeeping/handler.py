@@ -1,11 +1,11 @@
-"""On a schedule: retention, compaction, and what deleted event types and subscriptions left."""
+"""On a schedule: retention, compaction, what deleted things left, redriven dead letters, and stalled subscriptions."""
 
 import os
 
+import nakadi.bootstrap_subscription_care
 import nakadi.catalog.housekeeping
 import nakadi.coordination.dynamodb
-import nakadi.registries.dynamodb
-import nakadi.subscriptions.leftovers  # noqa: F401  # all four are loaded while the function starts
+import nakadi.registries.dynamodb  # noqa: F401  # all four are loaded while the function starts
 from nakadi.bootstrap import open_broker
 from nakadi.doorways.function import Function
 from nakadi.doorways.telling import Counts, Handle
@@ -18,6 +18,7 @@ def opened(counts: Counts) -> Handle:
     def run(_event: object, _context: object) -> None:
         broker.housekeeping.run()
         counts.one("Rounds")
+        counts.number("StalledSubscriptions", len(broker.subscription_care.stall_watch.stalled))
 
     return run
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nakadi.administration.documents import Body, SettingsDocument
 from nakadi.archive.stores import archive_at
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nakadi.administration.blacklist import Blacklist
     from nakadi.administration.features import Features
     from nakadi.administration.storages import Storages
+    from nakadi.bootstrap_subscription_care import SubscriptionCare
     from nakadi.bootstrap_subscriptions import Subscribing
     from nakadi.catalog.creation import Creation
     from nakadi.catalog.deletion import Deletion
@@ -51,10 +52,11 @@ if TYPE_CHECKING:
     from nakadi.publishing.pipeline import Publisher
     from nakadi.schemas.validator import Validators
     from nakadi.streaming.streams import Streams
-    from nakadi.subscriptions.leftovers import Leftovers as SubscriptionLeftovers
 
 
 AroundLog = Callable[[EventLog], EventLog]
+
+Care = TypeVar("Care", bound="SubscriptionCare")
 
 
 def open_broker(settings: Settings, clock: Clock | None = None, around_log: AroundLog = lambda log: log) -> Broker:
@@ -248,6 +250,7 @@ class Broker:
             logs=self.logs,
             dependents=self._dependents,
             max_partitions=self.settings.max_partitions,
+            fixed=self.settings.dead_letter_redrive,
         )
 
     @cached_property
@@ -284,17 +287,12 @@ class Broker:
             leftovers=self.leftovers,
             logs=self.logs,
             clock=self.clock,
-            more={"clearing up after deleted subscriptions": self._subscription_leftovers.clear_all},
+            more={
+                "clearing up after deleted subscriptions": self.subscription_care.leftovers.clear_all,
+                "handing out what is redriven": self.subscription_care.attachment.run,
+                "looking for stalled subscriptions": self.subscription_care.stall_watch.look,
+            },
         )
-
-    @cached_property
-    def _subscription_leftovers(self) -> SubscriptionLeftovers:
-        """Without all the rest of subscriptions, which housekeeping has no use for."""
-        from nakadi.subscriptions.leftovers import Leftovers
-        from nakadi.subscriptions.repository import Subscriptions
-
-        subscriptions = Subscriptions(self.registry, Cache(self.clock, self.settings.cache_seconds), self.clock)
-        return Leftovers(subscriptions, self.coordination)
 
     # Events in, events out
 
@@ -357,7 +355,16 @@ class Broker:
     def subscribing(self) -> Subscribing:
         from nakadi.bootstrap_subscriptions import Subscribing
 
-        return Subscribing(
+        return self._about_subscriptions(Subscribing)
+
+    @cached_property
+    def subscription_care(self) -> SubscriptionCare:
+        from nakadi.bootstrap_subscription_care import SubscriptionCare
+
+        return self._about_subscriptions(SubscriptionCare)
+
+    def _about_subscriptions(self, kind: type[Care]) -> Care:
+        return kind(
             settings=self.settings,
             clock=self.clock,
             registry=self.registry,

@@ -39,5 +39,6 @@ def subscription_streams(broker: Broker) -> SubscriptionStreams:
             most_commit_seconds=settings.max_commit_timeout_seconds,
             longest_seconds=settings.longest_stream_seconds or None,
             silence_seconds=settings.longest_silence_seconds or None,
+            redrive=settings.dead_letter_redrive,
         ),
     )

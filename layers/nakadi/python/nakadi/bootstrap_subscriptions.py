@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.features import Features
-from nakadi.caching import Cache
-from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors.service import Cursors
+from nakadi.bootstrap_subscription_care import SubscriptionCare
 from nakadi.http.routes.subscriptions import SubscriptionDoors
-from nakadi.ports import Clock, Coordination, EventLogs, Registry
-from nakadi.settings import Settings
 from nakadi.subscriptions.creation import Creation
 from nakadi.subscriptions.cursors import SubscriptionCursors
 from nakadi.subscriptions.deletion import Deletion
 from nakadi.subscriptions.event_types import SubscribedEventTypes
-from nakadi.subscriptions.initialisation import Initialisation
-from nakadi.subscriptions.leftovers import Leftovers
 from nakadi.subscriptions.listing import Listing
 from nakadi.subscriptions.parked import ParkedEvents
-from nakadi.subscriptions.repository import Subscriptions
 from nakadi.subscriptions.resets import Resets
-from nakadi.subscriptions.stats import Stats
 from nakadi.subscriptions.update import Update
 
 
-@dataclass(frozen=True, kw_only=True)
-class Subscribing:
+class Subscribing(SubscriptionCare):
     """What is made of the rest of a broker, each part once."""
-
-    settings: Settings
-    clock: Clock
-    registry: Registry
-    coordination: Coordination
-    logs: EventLogs
-    event_types: EventTypes
-    cursors: Cursors
-    permissions: Permissions
-    features: Features
-
-    @cached_property
-    def subscriptions(self) -> Subscriptions:
-        return Subscriptions(self.registry, Cache(self.clock, self.settings.cache_seconds), self.clock)
-
-    @cached_property
-    def initialisation(self) -> Initialisation:
-        return Initialisation(
-            event_types=self.event_types,
-            cursors=self.cursors,
-            coordination=self.coordination,
-            clock=self.clock,
-        )
 
     @cached_property
     def resets(self) -> Resets:
@@ -61,10 +26,6 @@ class Subscribing:
             clock=self.clock,
             max_commit_timeout=self.settings.max_commit_timeout_seconds,
         )
-
-    @cached_property
-    def leftovers(self) -> Leftovers:
-        return Leftovers(self.subscriptions, self.coordination)
 
     @cached_property
     def dependents(self) -> SubscribedEventTypes:
@@ -76,6 +37,7 @@ class Subscribing:
             leftovers=self.leftovers,
             deletable_owner=self.settings.deletable_subscription_owning_application,
             deletable_group=self.settings.deletable_subscription_consumer_group,
+            attachment=self.attachment,
         )
 
     @cached_property
@@ -118,18 +80,6 @@ class Subscribing:
             coordination=self.coordination,
             initialisation=self.initialisation,
             resets=self.resets,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def stats(self) -> Stats:
-        return Stats(
-            subscriptions=self.subscriptions,
-            event_types=self.event_types,
-            cursors=self.cursors,
-            permissions=self.permissions,
-            coordination=self.coordination,
-            logs=self.logs,
             clock=self.clock,
         )
 

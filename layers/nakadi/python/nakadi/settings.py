@@ -74,6 +74,7 @@ class Settings:
     deletable_subscription_owning_application: str = "nakadi_archiver"
     deletable_subscription_consumer_group: str = "nakadi_to_s3"
     dead_letter_queue: str = "nakadi.dead.letter.queue"
+    dead_letter_redrive: str = "nakadi.dead.letter.redrive"
     dead_letter_owning_application: str = "stups_nakadi"
 
     # What the way to clients allows a stream; 0 leaves it to the API's own limits.

@@ -22,6 +22,8 @@ class Repartitioning:
     logs: EventLogs
     dependents: Dependents
     max_partitions: int
+    fixed: str = ""
+    """An event type that keeps the partitions it has, for subscriptions read it that cannot be told of more."""
 
     def set_count(self, name: str, count: int, subject: Subject) -> None:
         """Have `count` partitions. Events stay where they are; the new partitions are empty."""
@@ -33,6 +35,8 @@ class Repartitioning:
         event_type = self.event_types.get(name)
         self.permissions.require_administrator(Operation.ADMIN, event_type.resource, subject)
         self._check(count, event_type)
+        if name == self.fixed and count != event_type.timeline.partitions:
+            raise Invalid(f"Event type {name} is for redriving, its partitions can not be changed")
         self.features.require_writable()
         if count == event_type.timeline.partitions:
             return event_type

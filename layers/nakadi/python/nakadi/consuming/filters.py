@@ -13,14 +13,17 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.judge import Judge
 
 
-def deliverable(judge: Judge, subscription_id: str, subject: Subject) -> Deliverable:
-    """Whether a subject may see an event of a subscription."""
+def deliverable(judge: Judge, subscription_id: str, subject: Subject, attached: str = "") -> Deliverable:
+    """Whether a subject may see an event of a subscription; of an event type that is `attached` to it, only those that
+    are tagged for it."""
 
     def is_for_them(place: EventTypePartition, record: Record) -> bool:
         if record.directed_to is not None:
             if record.directed_to != subscription_id:
                 return False
             record = record._replace(directed_to=None)
+        elif place.event_type == attached:
+            return False
         return judge.may_read(record, subject) and not (judge.misplaced_are_skipped and is_misplaced(place, record))
 
     return is_for_them

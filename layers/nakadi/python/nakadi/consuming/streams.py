@@ -66,12 +66,14 @@ class Opening:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """`longest_seconds` is the most that a stream may last here, and `silence_seconds` the most that it may be silent;
-    None leaves it to the API's own limits."""
+    None leaves it to the API's own limits. `redrive` is an event type that may come to subscriptions beside their own.
+    """
 
     most_commit_seconds: int = 60
     longest_seconds: int | None = None
     silence_seconds: float | None = None
     pick_seconds: PickSeconds = random.randint
+    redrive: str = ""
 
 
 class SubscriptionStreams:
@@ -191,8 +193,10 @@ class SubscriptionStreams:
         judge = self._judge
 
         def measure(place: EventTypePartition, first: Position, last: Position) -> int:
-            return distance(event_types[place.event_type], place, first, last)
+            return distance(event_types.get(place.event_type), place, first, last)
 
+        redrive = self._bounds.redrive
+        attached = "" if redrive in opening.subscription.event_types else redrive
         policy = policy_of(opening.subscription.annotations)
         lot = Lot(self._coordination, opening.subscription.id)
         attendant = Attendant(lot, self._clock, follows=policy is not None and policy.parks)
@@ -203,9 +207,9 @@ class SubscriptionStreams:
 
         around = Surroundings(
             measure=measure,
-            deliverable=deliverable(judge, opening.subscription.id, opening.subject),
+            deliverable=deliverable(judge, opening.subscription.id, opening.subject, attached),
             leased_until=lambda: opening.lease.good_until,
-            closely=lambda: judge.misplaced_are_skipped,
+            closely=lambda: judge.misplaced_are_skipped or attached in event_types,
         )
         session = Session(opening.id, opening.limits, self._clock.monotonic(), around, policy)
         return Driver(

@@ -75,11 +75,13 @@ class Survey:
         return Beginning(event_type, start, distance(event_type, place, stored, start))
 
 
-def distance(event_type: EventType, place: EventTypePartition, first: Position, last: Position) -> int:
+def distance(event_type: EventType | None, place: EventTypePartition, first: Position, last: Position) -> int:
     """How many events lie behind the first position, up to and including the second; across timelines, too."""
     if first.timeline == last.timeline:
         return last.offset - first.offset
     try:
-        return timelines.distance(event_type, place.partition, first, last)
+        if event_type is not None:
+            return timelines.distance(event_type, place.partition, first, last)
     except Invalid:
-        return 1  # nobody knows any more; but there were some
+        pass
+    return 1  # nobody knows, or not any more; but there were some

@@ -76,8 +76,11 @@ class Counts:
         metrics.flush_metrics()
 
     def one(self, name: str) -> None:
+        self.number(name, 1)
+
+    def number(self, name: str, count: int) -> None:
         metrics = self._metrics()
-        metrics.add_metric(name, MetricUnit.Count, 1)
+        metrics.add_metric(name, MetricUnit.Count, count)
         metrics.flush_metrics()
 
     def _metrics(self) -> EphemeralMetrics:

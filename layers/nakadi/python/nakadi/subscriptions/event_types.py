@@ -11,6 +11,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict
 from nakadi.model.subscription import Subscription
 from nakadi.ports import Change
+from nakadi.subscriptions.attachment import Attachment
 from nakadi.subscriptions.initialisation import Initialisation
 from nakadi.subscriptions.leftovers import Leftovers
 from nakadi.subscriptions.repository import Subscriptions, removal
@@ -31,14 +32,17 @@ class SubscribedEventTypes:
     leftovers: Leftovers
     deletable_owner: str
     deletable_group: str
+    attachment: Attachment
 
     def released(self, event_type: EventType) -> tuple[Change, ...]:
         """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
         stand against it."""
+        if event_type.name == self.attachment.name and self.attachment.is_attached():
+            raise _subscribed(event_type)
         mark = self.subscriptions.mark(event_type)
         found = self.subscriptions.of_event_type(event_type.name)
         if not self._may_go_too(found) or self.subscriptions.is_being_subscribed(event_type.name):
-            raise Conflict(f"Can't remove event type {event_type.name}, as it has subscriptions")
+            raise _subscribed(event_type)
         changes = tuple(change for each in found for change in removal(each))
         if len(changes) <= ROOM:
             return (mark, *changes)
@@ -71,3 +75,7 @@ class SubscribedEventTypes:
             (each.owning_application, each.consumer_group) == (self.deletable_owner, self.deletable_group)
             for each in subscriptions
         )
+
+
+def _subscribed(event_type: EventType) -> Conflict:
+    return Conflict(f"Can't remove event type {event_type.name}, as it has subscriptions")

@@ -53,7 +53,12 @@ class Initialisation:
         }
         if _covers(before, positions):
             return before, False
-        return self._until_done(subscription.id, positions, lambda found: _covers(found, positions)), True
+        return self.with_places(subscription, positions), True
+
+    def with_places(self, subscription: Subscription, positions: Positions) -> Assignment:
+        """With entries for these partitions, which are read from there unless they were there before."""
+        self.initialised(subscription)
+        return self._until_done(subscription.id, positions, lambda found: _covers(found, positions))
 
     def first_positions(self, subscription: Subscription, event_types: Iterable[EventType]) -> Positions:
         return {

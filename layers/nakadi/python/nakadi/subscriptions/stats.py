@@ -97,6 +97,21 @@ class Stats:
             if each is not None and self.permissions.allows(Operation.VIEW, each.resource, subject)
         ]
 
+    def is_stalled(self, subscription: Subscription) -> bool:
+        """Whether a partition is; looked into no further than it takes to see that none is."""
+        shared = self._shared(subscription, with_offsets=False)
+        if not shared.sessions:
+            return False
+        shared = replace(shared, offsets=self.coordination.offsets(subscription.id))
+        suspects = {place.event_type for place in shared.offsets if self._is_suspicious(place, shared)}
+        found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
+        stats = [self._of_event_type(each, shared, with_lag=False) for each in found if each is not None]
+        return any(partition.stalled for each in stats for partition in each.partitions)
+
+    def _is_suspicious(self, place: EventTypePartition, shared: _Shared) -> bool:
+        owner = shared.owner(place)
+        return owner is not None and is_overdue(owner, shared.offsets[place].since, self.clock.now())
+
     def _shared(self, subscription: Subscription, *, with_offsets: bool) -> _Shared:
         assignment = self.coordination.assignment(subscription.id)
         leases, now = self.coordination.leases() if assignment.sessions else {}, self.clock.now()

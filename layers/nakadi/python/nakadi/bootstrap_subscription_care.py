@@ -1,0 +1,79 @@
+"""The parts that look after subscriptions without anybody asking, wired; they need few others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from nakadi.access.permissions import Permissions
+from nakadi.administration.features import Features
+from nakadi.caching import Cache
+from nakadi.catalog.event_types import EventTypes
+from nakadi.cursors.service import Cursors
+from nakadi.ports import Clock, Coordination, EventLogs, Registry
+from nakadi.settings import Settings
+from nakadi.subscriptions.attachment import Attachment
+from nakadi.subscriptions.initialisation import Initialisation
+from nakadi.subscriptions.leftovers import Leftovers
+from nakadi.subscriptions.repository import Subscriptions
+from nakadi.subscriptions.stalling import StallWatch
+from nakadi.subscriptions.stats import Stats
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionCare:
+    settings: Settings
+    clock: Clock
+    registry: Registry
+    coordination: Coordination
+    logs: EventLogs
+    event_types: EventTypes
+    cursors: Cursors
+    permissions: Permissions
+    features: Features
+
+    @cached_property
+    def subscriptions(self) -> Subscriptions:
+        return Subscriptions(self.registry, Cache(self.clock, self.settings.cache_seconds), self.clock)
+
+    @cached_property
+    def initialisation(self) -> Initialisation:
+        return Initialisation(
+            event_types=self.event_types,
+            cursors=self.cursors,
+            coordination=self.coordination,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def leftovers(self) -> Leftovers:
+        return Leftovers(self.subscriptions, self.coordination)
+
+    @cached_property
+    def attachment(self) -> Attachment:
+        return Attachment(
+            subscriptions=self.subscriptions,
+            event_types=self.event_types,
+            features=self.features,
+            cursors=self.cursors,
+            logs=self.logs,
+            coordination=self.coordination,
+            initialisation=self.initialisation,
+            name=self.settings.dead_letter_redrive,
+        )
+
+    @cached_property
+    def stats(self) -> Stats:
+        return Stats(
+            subscriptions=self.subscriptions,
+            event_types=self.event_types,
+            cursors=self.cursors,
+            permissions=self.permissions,
+            coordination=self.coordination,
+            logs=self.logs,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def stall_watch(self) -> StallWatch:
+        return StallWatch(subscriptions=self.subscriptions, stats=self.stats)

@@ -1,0 +1,36 @@
+"""Stalling: which subscriptions have events waiting and streams that do not commit."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from nakadi.model.subscription import Subscription
+from nakadi.subscriptions.repository import Subscriptions
+from nakadi.subscriptions.stats import Stats
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallWatch:
+    """Looks at all subscriptions now and then. `stalled` are those that were so the last time, by id."""
+
+    subscriptions: Subscriptions
+    stats: Stats
+    stalled: list[str] = field(default_factory=list)
+
+    def look(self) -> None:
+        """It costs a read for a subscription that nobody streams, and little more for one that commits."""
+        found = [each for each in self.subscriptions.newest_first() if self.stats.is_stalled(each)]
+        self.stalled[:] = [each.id for each in found]
+        for each in found:
+            _tell(each)
+
+
+def _tell(subscription: Subscription) -> None:
+    log.warning(
+        "The subscription %s of %s is stalled: events wait, and its streams commit nothing",
+        subscription.id,
+        subscription.owning_application,
+    )

@@ -1,0 +1,127 @@
+"""Events that are published once more, for one subscription, to the event type for that purpose."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from nakadi.local import Broker
+from tests.e2e.conftest import engine_settings
+from tests.support.api import a_definition, created, problem
+from tests.support.consumer import Consumer, owners
+from tests.support.subscriptions import a_cursor, cursors, publish, reset, subscribed
+
+REDRIVE = "nakadi.dead.letter.redrive"
+JOB = "dlq_redrive_event_type_attachment_job"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def running(request, tmp_path):
+    """A broker of its own, for there is one redrive event type."""
+    with Broker(**engine_settings(request.param, tmp_path), default_partitions=1) as broker:
+        yield broker
+
+
+@pytest.fixture
+def look_around(running):
+    """Let the broker do now what it does once a minute."""
+    return running._inside.housekeeping.run
+
+
+@pytest.fixture
+def consumer(api):
+    with ExitStack() as streams:
+        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
+
+
+@pytest.fixture
+def subscription(api):
+    created(api, a_definition(name=REDRIVE))
+    return subscribed(api, read_from="end")
+
+
+def redrive(api, subscription_id, *numbers):
+    headers = {} if subscription_id is None else {"X-CONSUMER-TAG": f"consumer_subscription_id={subscription_id}"}
+    answer = api.post(f"/event-types/{REDRIVE}/events", json=[{"n": n} for n in numbers], headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
+def test_redriven_events_come_to_the_subscription_they_are_for(api, consumer, look_around, subscription):
+    """What is published to the redrive event type with the tag of a subscription comes to it, within the stream that it
+    has; what is for others or for nobody does not. (S273, S274, S275, S235)"""
+    other = subscribed(api, read_from="end")
+    stream = consumer(subscription, batch_flush_timeout=1)
+    redrive(api, subscription["id"], 1)
+    redrive(api, other["id"], 2)
+    redrive(api, None, 3)
+    redrive(api, subscription["id"], 4)
+    look_around()
+    batches = [stream.batch(), stream.batch()]
+    assert [(each["cursor"]["event_type"], each["events"][0]["n"]) for each in batches] == [(REDRIVE, 1), (REDRIVE, 4)]
+    assert stream.commit(batches[0]).status_code == 204
+    publish(api, *subscription["event_types"])
+    assert stream.batch()["cursor"]["event_type"] == subscription["event_types"][0]
+
+
+def test_what_is_attached(api, consumer, look_around, subscription):
+    """An attached partition is a slot, is told with the cursors and can be committed; it cannot be reset or asked for
+    by name, and statistics do not tell of it. (S276, S107, S146)"""
+    redrive(api, subscription["id"], 1)
+    look_around()
+    first = consumer(subscription)
+    batch = first.batch()
+    consumer(subscription)
+    assert problem(api.get(f"/subscriptions/{subscription['id']}/events"), 409).endswith("Total slots: 2")
+    place = (REDRIVE, "0")
+    assert cursors(api, subscription)[place] == "001-0001--1"
+    assert first.commit(batch).status_code == 204
+    assert cursors(api, subscription)[place] == f"001-0001-{0:018d}"
+    assert [name for name, _ in owners(api, subscription)] == subscription["event_types"]
+    refused = reset(api, subscription, a_cursor(REDRIVE, "0", "BEGIN"))
+    assert problem(refused, 422) == f"Event type does not belong to subscription: [{REDRIVE}]"
+    wanted = {"partitions": [{"event_type": REDRIVE, "partition": "0"}]}
+    assert "don't belong" in problem(api.post(f"/subscriptions/{subscription['id']}/events", json=wanted), 422)
+
+
+def test_attaching_leaves_offsets_alone(api, consumer, look_around, subscription):
+    """What was consumed is not sent again when more comes, and offsets that are there stay. (S274)"""
+    redrive(api, subscription["id"], 1)
+    look_around()
+    with consumer(subscription) as stream:
+        stream.consumed(1)
+    redrive(api, subscription["id"], 2)
+    look_around()
+    assert [each["n"] for each in consumer(subscription).consumed(1)] == [2]
+
+
+def test_tags_of_nobody_are_passed_over(api, look_around, subscription):
+    """A tag that names no subscription is of no account. (S279)"""
+    redrive(api, "70779f46-950d-4e48-9fca-10c413845e7f", 1)
+    redrive(api, subscription["id"], 2)
+    look_around()
+    assert (REDRIVE, "0") in cursors(api, subscription)
+
+
+def test_the_feature_switches_it_off(api, look_around, switched_on, subscription):
+    """The feature that bears the job's name switches the job off, as operators know it. (S278, S307)"""
+    switched_on(JOB)
+    redrive(api, subscription["id"], 1)
+    look_around()
+    assert cursors(api, subscription) == {}
+
+
+def test_the_event_type_keeps_its_partitions(api, subscription):
+    """The redrive event type gets no more partitions. (S277)"""
+    assert subscription
+    answer = api.put(f"/event-types/{REDRIVE}/partition-count", json={"partition_count": 2})
+    assert problem(answer, 422) == f"Event type {REDRIVE} is for redriving, its partitions can not be changed"
+    assert api.put(f"/event-types/{REDRIVE}/partition-count", json={"partition_count": 1}).status_code == 204
+
+
+def test_the_event_type_stays_while_it_is_read(api, look_around, subscription):
+    """As long as it is attached to a subscription, the redrive event type cannot be deleted. (S290)"""
+    redrive(api, subscription["id"], 1)
+    look_around()
+    refusal = f"Can't remove event type {REDRIVE}, as it has subscriptions"
+    assert problem(api.delete(f"/event-types/{REDRIVE}"), 409) == refusal
+    assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
+    assert api.delete(f"/event-types/{REDRIVE}").status_code == 200
