@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -17,9 +18,15 @@ from nakadi.ports import ArchiveStore, LogIndex
 CLAIMED_FOR = 600.0
 """Seconds. Of two who write a partition anew at once, the second one has nothing to do."""
 
+MANY = 16
+"""So many small neighbours are worth writing anew."""
+
 GROUP_EVENTS = 20_000
 GROUP_BYTES = 1_000_000
 """Compressed: about as much as a reader unpacks at once."""
+
+
+Keeps = Callable[[StoredEvent], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +65,7 @@ class Rewriter:
         self, topic: str, partition: int, *, oldest: int, end: int, last: int, tombstones_before: int
     ) -> int | None:
         """Compact what is archived before `end`. Answers when the oldest tombstone that stayed was stored."""
-        claim, owner = f"rewriting/{topic}/{partition}", uuid4().hex
-        if not self._index.claim(claim, owner, CLAIMED_FOR):
-            raise Busy(claim)
-        try:
+        with self._alone(topic, partition):
             there = [each for each in archived(self._index, topic, partition, oldest) if each.first < end]
             newest = {
                 event.record.key: event.offset for event in self._events(topic, partition, there) if event.offset < end
@@ -69,26 +73,44 @@ class Rewriter:
             rule = Rule(oldest=oldest, end=end, last=last, newest=newest, tombstones_before=tombstones_before)
             tombstone_at = self._rewrite(topic, partition, there, rule)
             self._index.note_compacted(topic, partition, end)
+        return tombstone_at
+
+    def merge(self, topic: str, partition: int, rest: Callable[[], None]) -> None:
+        """Write many small neighbours as one, for those who read them."""
+        groups = [group for group in _groups(archived(self._index, topic, partition)) if len(group) >= MANY]
+        if groups:
+            with self._alone(topic, partition):
+                for group in groups:
+                    written = self._written(topic, partition, group, _everything_stays, [])
+                    self._index.replace(topic, partition, [written], written.end)
+                    rest()
+
+    @contextmanager
+    def _alone(self, topic: str, partition: int) -> Iterator[None]:
+        claim, owner = f"rewriting/{topic}/{partition}", uuid4().hex
+        if not self._index.claim(claim, owner, CLAIMED_FOR):
+            raise Busy(claim)
+        try:
+            yield
         finally:
             self._index.release(claim, owner)
-        return tombstone_at
 
     def _rewrite(self, topic: str, partition: int, there: Sequence[Segment], rule: Rule) -> int | None:
         tombstones: list[int] = []
-        written = [self._written(topic, partition, group, rule, tombstones) for group in _groups(there)]
+        written = [self._written(topic, partition, group, rule.keeps, tombstones) for group in _groups(there)]
         if written != there:
             self._index.replace(topic, partition, written, there[-1].end)
         return min(tombstones, default=None)
 
     def _written(
-        self, topic: str, partition: int, group: Sequence[Segment], rule: Rule, tombstones: list[int]
+        self, topic: str, partition: int, group: Sequence[Segment], keeps: Keeps, tombstones: list[int]
     ) -> Segment:
         """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
         packer = Packer(topic, partition, self._directory.event_type_of(topic))
         found = kept = 0
         for each in group:
             events = library.read(self._store, topic, partition, each)
-            staying = [event for event in events if rule.keeps(event)]
+            staying = [event for event in events if keeps(event)]
             tombstones += [
                 microseconds(event.stored_at)
                 for event in staying
@@ -117,7 +139,11 @@ class Rewriter:
             yield from library.read(self._store, topic, partition, each)
 
 
-def _groups(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
+def _everything_stays(_: StoredEvent) -> bool:
+    return True
+
+
+def _groups(segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
     """Neighbours that are small enough to be one segment."""
     group: list[Segment] = []
     for segment in segments:

@@ -6,12 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from nakadi.archive.sweeping import Sweep
 from nakadi.eventlogs.tiered.archiver import Archiver
 from nakadi.eventlogs.tiered.cooling import cool
 from nakadi.eventlogs.tiered.options import Directory, Tiers
+from nakadi.eventlogs.tiered.rewriting import Busy, Rewriter
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex, UnknownTopic
 
@@ -19,6 +21,7 @@ RESTS = 3.0
 """For each second of work so many of rest: at most a quarter of a processor."""
 
 COOLED_EVERY = 60.0
+MERGED_EVERY = 3600.0
 SWEPT_EVERY = 3600.0
 
 log = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ class Worker:
         self._directory = directory
         self._tiers = tiers
         self._archiver = Archiver(hot, index, store, directory)
+        self._rewriter = Rewriter(index, store, directory)
         self._sweep = Sweep(index, store, namespaces=(index.identity(),))
         # Place -> since when it has something to archive. Whoever takes a place out looks at all that is there then.
         self._waiting: dict[Place, float] = {}
@@ -94,6 +98,16 @@ class Worker:
                 self._index.delete_topic(topic)
         self._sweep.run(datetime.now(UTC) - timedelta(seconds=self._tiers.grace))
 
+    def merge(self, rest: Callable[[], None] | None = None) -> None:
+        """Make few objects of many small ones, which are read in less time."""
+        rest = rest or Rests(self._closing)
+        for topic in self._index.topics():
+            known = self._index.topic(topic)
+            for partition in range(known.partitions if known else 0):
+                with suppress(Busy):
+                    self._rewriter.merge(topic, partition, rest)
+                rest()
+
     def stop(self) -> None:
         """End what is under way after its current step."""
         self._closing.set()
@@ -103,6 +117,7 @@ class Worker:
         chores = (
             _Chore(self._archive_due, max(0.02, min(1.0, self._tiers.after / 4))),
             _Chore(self.cool_all, max(0.02, min(COOLED_EVERY, self._tiers.hot / 4))),
+            _Chore(self.merge, MERGED_EVERY),
             _Chore(self.sweep, max(1.0, min(SWEPT_EVERY, self._tiers.grace / 4))),
         )
         if self._closing.wait(chores[0].every):

@@ -1,0 +1,254 @@
+"""Whatever is done to a log of two halves, it shows what a log of one half shows."""
+
+import random
+from collections import Counter
+from contextlib import suppress
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from nakadi.archive import keys
+from nakadi.archive.library import read
+from nakadi.archive.manifest import archived
+from nakadi.eventlogs import open_event_log
+from nakadi.eventlogs.tiered.options import Tiers
+from nakadi.model.authorization import Attribute
+from nakadi.model.events import Record
+from nakadi.ports import OffsetUnavailable, SealedTopic, UnknownTopic
+from tests.support.clock import HandMovedClock
+from tests.support.engines import HOUR
+from tests.support.tiers import BY_HAND, tiered
+
+TOPICS = ("first", "second")
+PARTITIONS = 2
+STEPS = 70
+
+RELUCTANT = Tiers(after=3600, hot=2 * 3600, grace=0, share=0.5)
+"""The hot half keeps two hours, and the cold half is compacted only now and then."""
+
+WEIGHTS = {
+    "append": 30,
+    "time_passes": 14,
+    "archive": 10,
+    "archive_only": 4,
+    "cool": 6,
+    "merge": 3,
+    "read": 16,
+    "find_a_moment": 12,
+    "trim": 4,
+    "compact": 5,
+    "sweep": 3,
+    "start_again": 3,
+    "grow": 1,
+    "seal": 1,
+    "delete": 1,
+}
+
+
+def told(answer):
+    """Readable where two answers differ."""
+    if isinstance(answer, list | tuple):
+        return [
+            (each.offset, each.stored_at, each.record._replace(value=(each.record.value or b"-")[:3]))
+            for each in answer
+        ]
+    return answer
+
+
+class Walk:
+    """Two logs with the same clock and the same orders: one in memory, and one of two halves."""
+
+    def __init__(self, seed: str, folder: Path, hot: str, tiers: Tiers) -> None:
+        self.dice = random.Random(seed)
+        self.clock = HandMovedClock()
+        self.began = self.clock.now()
+        self.made = (hot, folder, self.clock, tiers)
+        self.hot = hot
+        self.plain = open_event_log("memory:", self.clock)
+        self.halves = tiered(*self.made)
+        self.seen: Counter[str] = Counter()
+        for topic in TOPICS:
+            self.both(lambda log, topic=topic: log.create_topic(topic, PARTITIONS))
+
+    def close(self) -> None:
+        self.plain.close()
+        self.halves.close()
+
+    def both(self, work):
+        """Do it to both, and insist on the same answer or the same refusal."""
+        answers = []
+        for log in (self.plain, self.halves):
+            try:
+                answers.append(work(log))
+            except (UnknownTopic, SealedTopic, OffsetUnavailable) as refusal:
+                answers.append(type(refusal))
+        assert told(answers[0]) == told(answers[1])
+        return answers[0]
+
+    def place(self) -> tuple[str, int]:
+        return self.dice.choices(TOPICS, [5, 1])[0], self.dice.choices(range(PARTITIONS), [4, 1])[0]
+
+    def moment(self) -> datetime:
+        passed = int((self.clock.now() - self.began) / HOUR)
+        return self.began + self.dice.randint(0, max(passed, 0)) * HOUR
+
+    def record(self) -> Record:
+        size = self.dice.choice([1, 10, 3_000, 70_000])
+        value = self.dice.choices([None, b'"' + b"x" * size + b'"'], [1, 3])[0]
+        key = self.dice.choices([None, "", "é", "a", "b", "c"], [2, 1, 1, 3, 3, 3])[0]
+        owner = self.dice.choices([None, Attribute("team", "é")], [5, 1])[0]
+        return Record(value, key, owner, self.dice.choices([None, "subscription"], [5, 1])[0])
+
+    def append(self) -> None:
+        topic, partition = self.place()
+        batch = [self.record() for _ in range(self.dice.randint(1, 4))]
+        self.both(lambda log: log.append(topic, {partition: batch}))
+
+    def time_passes(self) -> None:
+        self.clock.move(3600 * self.dice.choice([1, 1, 1, 2, -1]))
+
+    def archive(self) -> None:
+        self.halves.archive()
+
+    def archive_only(self) -> None:
+        with suppress(UnknownTopic):
+            self.halves._worker.archive(*self.place())
+
+    def cool(self) -> None:
+        self.halves._worker.cool_all()
+
+    def merge(self) -> None:
+        self.halves._worker.merge(lambda: None)
+
+    def read(self) -> None:
+        """A slice may be shorter than it could be, though not empty."""
+        topic, partition = self.place()
+        bounds = self.both(lambda log: log.bounds(topic, [partition]))
+        end = bounds[partition].next if isinstance(bounds, dict) else 0
+        start, limit = self.dice.randint(-1, end + 1), self.dice.randint(1, 5)
+
+        def look(log):
+            events = log.read(topic, partition, start, limit=limit).events
+            assert len(events) <= limit
+            return events[:1]
+
+        found = self.both(look)
+        self.seen["read"] += isinstance(found, tuple) and bool(found) and not self.is_hot(topic, partition, start)
+
+    def is_hot(self, topic: str, partition: int, offset: int) -> bool:
+        return offset >= self.halves._hot.bounds(topic, [partition])[partition].oldest
+
+    def find_a_moment(self) -> None:
+        topic, partition = self.place()
+        moment = self.moment()
+        found = self.both(lambda log: log.offset_at(topic, partition, moment))
+        self.seen["found"] += isinstance(found, int) and not self.is_hot(topic, partition, found)
+
+    def trim(self) -> None:
+        topic, partition = self.place()
+        moment = self.moment()
+        self.both(lambda log: log.trim(topic, partition, moment))
+
+    def compact(self) -> None:
+        topic, partition = self.place()
+        upto, tombstones_before = self.moment(), self.moment()
+        self.both(lambda log: log.compact(topic, partition, upto=upto, tombstones_before=tombstones_before))
+
+    def sweep(self) -> None:
+        self.halves.sweep()
+
+    def start_again(self) -> None:
+        if self.hot == "sqlite":
+            self.halves.close()
+            self.halves = tiered(*self.made)
+
+    def grow(self) -> None:
+        self.both(lambda log: log.add_partitions(TOPICS[0], PARTITIONS))
+
+    def seal(self) -> None:
+        self.both(lambda log: log.seal_topic(TOPICS[1]))
+
+    def delete(self) -> None:
+        self.both(lambda log: log.delete_topic(TOPICS[1]))
+
+    def step(self) -> None:
+        getattr(self, self.dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0])()
+
+    def see_that_they_show_the_same(self) -> None:
+        for topic in TOPICS:
+            bounds = self.both(lambda log, topic=topic: log.bounds(topic, range(PARTITIONS)))
+            for partition in range(PARTITIONS) if isinstance(bounds, dict) else ():
+                self.both(lambda log, place=(topic, partition): everything(log, *place))
+
+    def see_that_the_index_tells_the_truth(self) -> None:
+        """Segments follow each other without a gap, and each is in the archive as it was written."""
+        index, store = self.halves._index, self.halves._store
+        for topic in index.topics():
+            for partition in range(PARTITIONS):
+                segments = list(archived(index, topic, partition))
+                assert all(one.end == following.first for one, following in pairwise(segments))
+                for segment in segments:
+                    read(store, topic, partition, segment)
+
+    def see_that_nothing_is_left_over(self) -> None:
+        self.halves.sweep()
+        index, store = self.halves._index, self.halves._store
+        kept = {each.key for folder in (keys.LOG, keys.REWRITTEN) for each in store.listed(folder)}
+        assert kept == set(index.referred_to())
+
+
+def everything(log, topic, partition):
+    found = []
+    bounds = log.bounds(topic, [partition])[partition]
+    place = bounds.oldest
+    while place < bounds.next:
+        piece = log.read(topic, partition, place, limit=7)
+        assert place < piece.next_offset
+        found += piece.events
+        place = piece.next_offset
+    return found
+
+
+@pytest.mark.parametrize(("hot", "walks"), [("memory", 100), ("sqlite", 12)])
+def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
+    """In any order of appends, archiving, trimming, compaction and restarts both logs answer the same, event by event;
+    what the index refers to is there, and nothing else is left."""
+    seen: Counter[str] = Counter()
+    for number in range(walks):
+        walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, BY_HAND)
+        try:
+            for _ in range(STEPS):
+                walk.step()
+                walk.see_that_they_show_the_same()
+            walk.see_that_the_index_tells_the_truth()
+            walk.see_that_nothing_is_left_over()
+        finally:
+            walk.close()
+        seen += walk.seen
+    # It would show little if hardly anything had been cold.
+    assert seen["read"] > walks
+    assert seen["found"] > walks
+
+
+@pytest.mark.parametrize(("hot", "walks"), [("memory", 100), ("sqlite", 8)])
+def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tmp_path):
+    """However seldom the cold half is compacted, whoever reads all of it ends with the newest event of every key."""
+    for number in range(walks):
+        walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, RELUCTANT)
+        walk.read = walk.find_a_moment = walk.trim = lambda: None  # as it is for event types that are only compacted
+        try:
+            for _ in range(STEPS):
+                walk.step()
+                for place in ((topic, partition) for topic in TOPICS for partition in range(PARTITIONS)):
+                    walk.both(lambda log, place=place: state(log, *place))
+            walk.see_that_the_index_tells_the_truth()
+        finally:
+            walk.close()
+
+
+def state(log, topic, partition):
+    """What a reader knows in the end, who forgets keys that were deleted."""
+    newest = {event.record.key: event for event in everything(log, topic, partition)}
+    return {key: event.offset for key, event in newest.items() if key is not None and event.record.value is not None}
