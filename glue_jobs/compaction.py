@@ -33,7 +33,7 @@ Keep the tables of the event types up to date with the archive.
 
 Each event type has a table, named after it (order.placed: order_placed), with a column for each property of its
 schema, and columns nakadi_… that tell an event's place. It is partitioned by day and sorted by partition and offset.
-Event types that are compacted have a second table, …_latest, with the newest event of each key.
+Event types that are compacted have a second table, …__latest, with the newest event of each key.
 An event is in its table exactly once, however often this runs; what was archived late is picked up by the next run."""
 
 ATTEMPTS = 5

@@ -37,7 +37,7 @@ Measure the traffic of each event type from the archive, and tell how many parti
 
 For each window (an hour, unless told otherwise): sizes of events (mean, p50, p95, greatest), events a minute (mean,
 peak), distinct publishers and consumers, how evenly partitions are filled, and the error of the number of partitions.
-Windows go to the table `statistics`; measuring a window again replaces what was there. The whole period is what
+Windows go to the table nakadi__statistics; measuring a window again replaces what was there. The whole period is what
 `GET /event-types/{name}` tells as measured_statistic."""
 
 

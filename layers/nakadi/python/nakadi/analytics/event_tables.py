@@ -14,8 +14,8 @@ from nakadi.analytics.tables import EVENT_TYPE, EVENT_TYPE_ID, Table, table_name
 from nakadi.catalog.event_types import EventTypes
 from nakadi.model.event_type import EventType
 
-LATEST = "_latest"
-"""How the table ends that has the newest event of each key."""
+LATEST = "__latest"
+"""How the table ends that has the newest event of each key. No event type's own table has two underscores together."""
 
 BY_DAY = "PARTITIONED BY (days(nakadi_time))"
 

@@ -12,7 +12,8 @@ from nakadi.analytics.measuring import Advice, Traffic
 from nakadi.analytics.tables import ChangedMeanwhile, Table
 from nakadi.model.event_type import EventType
 
-NAME = "statistics"
+NAME = "nakadi__statistics"
+"""No event type's table has two underscores together."""
 
 ATTEMPTS = 5
 

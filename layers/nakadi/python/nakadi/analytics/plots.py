@@ -63,7 +63,7 @@ SUBTITLES: Mapping[Draw, str] = {
 
 
 def _picture(chosen: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: bool) -> bytes:
-    from matplotlib import dates  # noqa: PLC0415  # only who asks for plots needs it
+    from matplotlib import dates, ticker  # noqa: PLC0415  # only who asks for plots needs it
     from matplotlib.figure import Figure  # noqa: PLC0415  # as above
 
     figure = Figure(figsize=(11, 5), layout="constrained")
@@ -72,6 +72,9 @@ def _picture(chosen: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic:
         draw(axes, name, rows, f"C{number}")
     if logarithmic:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(ticker.NullFormatter())
     axes.set_title(f"{title}\n", loc="left", fontweight="bold")
     axes.text(0, 1.02, SUBTITLES[draw], transform=axes.transAxes, fontsize=9, color="dimgrey")
     formatter: Any = dates.ConciseDateFormatter

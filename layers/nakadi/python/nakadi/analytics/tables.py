@@ -136,7 +136,6 @@ class Table:
 
     def tidy(self, now: datetime, *, keep_snapshots: timedelta, orphans_after: timedelta) -> Mapping[str, int]:
         """Make small files large ones, and let go of old snapshots and of files that nobody knows."""
-        self.set(PROGRESS, self.progress())
         done = {"files made larger": self._merged(), **self._expired(now - keep_snapshots)}
         if self._due(now):
             done["orphans removed"] = self._without_orphans(now - orphans_after)
@@ -169,7 +168,8 @@ class Table:
         return {"old files removed": self.forget_before(before)}
 
     def forget_before(self, moment: datetime) -> int:
-        """Let go of what only snapshots from before this moment need."""
+        """Let go of what only snapshots from before this moment need. How far the table is must not go with them."""
+        self.set(PROGRESS, self.progress())
         at = f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}'"
         done = self._call(f"expire_snapshots(table => '{self.plain_path}', older_than => {at}, retain_last => 1)")
         return int(done["deleted_data_files_count"])

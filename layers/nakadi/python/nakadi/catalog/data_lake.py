@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 
+from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.outcomes import Invalid
 
 MATERIALIZE = "datalake.zalando.org/materialize-events"
@@ -12,6 +14,7 @@ PERIOD = "datalake.zalando.org/retention-period"
 REASON = "datalake.zalando.org/retention-period-reason"
 
 _PERIOD = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
+_DAYS = {"d": 1, "w": 7, "m": 31, "y": 366}
 _FEWEST_AND_MOST = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
 
 
@@ -25,6 +28,19 @@ def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandat
         raise Invalid(f'Annotation {PERIOD} is required when {MATERIALIZE} is "on"')
     if period is not None:
         _check_period(period, annotations.get(REASON))
+
+
+def kept_for(event_type: EventType) -> timedelta | None:
+    """How long a data lake keeps an event: as the annotation says, or as long as the broker; None is for ever."""
+    period = event_type.annotations.get(PERIOD)
+    if period == "unlimited":
+        return None
+    found = _PERIOD.fullmatch(period or "")
+    if found is not None:
+        return timedelta(days=int(found[1]) * _DAYS[(found[2] or found[3])[0]])
+    if event_type.cleanup_policy is CleanupPolicy.COMPACT:
+        return None
+    return timedelta(milliseconds=event_type.retention_time)
 
 
 def _check_period(period: str, reason: str | None) -> None:
