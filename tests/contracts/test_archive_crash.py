@@ -1,0 +1,88 @@
+"""What survives in both halves of a log when a process is killed."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+from nakadi.archive import keys
+from nakadi.archive.library import read
+from nakadi.archive.manifest import archived
+from nakadi.eventlogs.tiered.options import Tiers
+from tests.support.archive_until_killed import PARTITIONS, TOPIC, opened
+
+ROOT = Path(__file__).parents[2]
+KILLS = 14
+
+
+def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path, record_property):
+    """Killed at random moments while events move to the archive, the log keeps every acknowledged event, once, in
+    order, without gaps; what the archive has and the index does not know of is cleared away."""
+    acknowledged: dict[int, list[str]] = defaultdict(list)
+    for run in range(KILLS):
+        for line in lines_until_killed(tmp_path, run):
+            partition, *names = line.split()
+            acknowledged[int(partition)] += names
+    log = opened(tmp_path, Tiers(after=3600, hot=0, grace=0))
+    try:
+        found = {partition: everything_in(log, partition) for partition in range(PARTITIONS)}
+        cold = sum(log._hot.bounds(TOPIC, [partition])[partition].oldest for partition in range(PARTITIONS))
+        lost = sum(len(set(names) - set(found[partition])) for partition, names in acknowledged.items())
+        total = sum(len(names) for names in acknowledged.values())
+        record_property(
+            "figures", f"killed {KILLS} times: acknowledged {total}, in the archive alone {cold}, lost {lost}"
+        )
+        assert lost == 0
+        assert total > KILLS
+        assert cold > 0
+        for names in found.values():
+            assert len(set(names)) == len(names)
+        see_that_the_archive_is_in_order(log)
+    finally:
+        log.close()
+
+
+def see_that_the_archive_is_in_order(log) -> None:
+    for partition in range(PARTITIONS):
+        segments = list(archived(log._index, TOPIC, partition))
+        assert all(one.end == following.first for one, following in pairwise(segments))
+        for segment in segments:
+            read(log._store, TOPIC, partition, segment)
+    log.sweep()
+    kept = {each.key for folder in (keys.LOG, keys.REWRITTEN) for each in log._store.listed(folder)}
+    assert kept == set(log._index.referred_to())
+
+
+def lines_until_killed(folder: Path, run: int) -> list[str]:
+    """Start a publisher, kill it at a random moment, and answer what it said was acknowledged."""
+    command = [sys.executable, str(ROOT / "tests/support/archive_until_killed.py"), str(folder), str(run)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "layers/nakadi/python")}
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process,
+        ThreadPoolExecutor(1) as reader,
+    ):
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            rest = reader.submit(process.stdout.read)
+            time.sleep(random.uniform(0.05, 0.5))
+        finally:
+            process.kill()
+    said = rest.result().decode()
+    return said[: said.rfind("\n") + 1].splitlines()
+
+
+def everything_in(log, partition: int) -> list[str]:
+    """The names in the order of their offsets, which leave no gap."""
+    names: list[str] = []
+    bounds = log.bounds(TOPIC, [partition])[partition]
+    assert bounds.oldest == 0
+    while len(names) < bounds.next:
+        found = log.read(TOPIC, partition, len(names))
+        assert [event.offset for event in found.events] == list(range(len(names), found.next_offset))
+        names += [event.record.value.decode().strip('"') for event in found.events]
+    return names

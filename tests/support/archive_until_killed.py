@@ -1,0 +1,55 @@
+"""A program that publishes and archives at the same time, and says what was acknowledged, until somebody kills it.
+
+    python archive_until_killed.py FOLDER RUN
+
+It prints `ready`, then a line per acknowledged append: partition and the events' names. A line is printed by one call,
+so that a killed process leaves whole lines, or one half at the end.
+"""
+
+import itertools
+import os
+import sys
+import threading
+from pathlib import Path
+
+from nakadi.archive.stores import open_archive
+from nakadi.clock import SystemClock
+from nakadi.eventlogs import open_event_log
+from nakadi.eventlogs.tiered.log import TieredLog
+from nakadi.eventlogs.tiered.options import Tiers
+from nakadi.model.events import Record, Stored
+from nakadi.registries.log_indexes import open_log_index
+
+THREADS = 4
+PARTITIONS = 3
+TOPIC = "crash"
+
+
+def opened(folder: Path, tiers: Tiers) -> TieredLog:
+    url = f"sqlite:///{folder}/nakadi.db"
+    clock = SystemClock()
+    return TieredLog(
+        open_event_log(url, clock), open_log_index(url), open_archive(f"{folder}/archive"), clock, None, tiers
+    )
+
+
+def main(folder: str, run: str) -> None:
+    log = opened(Path(folder), Tiers(after=0, hot=0, grace=3600))
+    log.create_topic(TOPIC, PARTITIONS)
+    os.write(1, b"ready\n")
+
+    def publish(thread: int) -> None:
+        for number in itertools.count():
+            names = [f"{run}.{thread}.{number}.{index}" for index in range(1 + number % 3)]
+            partition = (thread + number) % PARTITIONS
+            fates = log.append(TOPIC, {partition: [Record(f'"{name}"'.encode()) for name in names]})
+            if fates[partition] == Stored():
+                os.write(1, f"{partition} {' '.join(names)}\n".encode())
+
+    for thread in range(THREADS):
+        threading.Thread(target=publish, args=(thread,), daemon=True).start()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
