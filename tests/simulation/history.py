@@ -26,6 +26,7 @@ def promise(name: str, holds: bool, how: str) -> None:
 class Event:
     offset: int
     ours: bool
+    key: str | None = None
 
 
 MOST_SKEW = timedelta(seconds=2)
@@ -48,6 +49,8 @@ class History:
     # Events that consumers decided not to get: by committing further than they were sent, by setting offsets forward,
     # by failing at them so often, or by coming after they had expired.
     excused: dict[Place, set[int]] = field(default_factory=dict)
+    # What is in the lot.
+    parked: dict[Place, set[int]] = field(default_factory=dict)
     sent: dict[tuple[str, Place], int] = field(default_factory=dict)
     begun: dict[tuple[str, Place], int] = field(default_factory=dict)
     # How far partitions are committed as far as their owners have heard.
@@ -61,6 +64,7 @@ class History:
             self.oldest.setdefault(place, 0)
             self.delivered.setdefault(place, set())
             self.excused.setdefault(place, set())
+            self.parked.setdefault(place, set())
 
     # Sending
 
@@ -86,10 +90,19 @@ class History:
             if each not in offsets and self._is_due(place, each) and each not in self.excused[place]
         ]
         promise("order", not left_out, f"{session} is not sent {left_out} before {offsets[-1]} of {place.partition}")
+        self._check_lot(session, place, offsets)
         foreign = [each for each in offsets if not self.events[place][each].ours]
         promise("filter", not foreign, f"{session} is sent {foreign}, which are not for it")
         self.sent[key] = offsets[-1]
         self.delivered[place].update(offsets)
+
+    def _check_lot(self, session: str, place: Place, offsets: list[int]) -> None:
+        """Of one key nothing is sent while something before it is parked."""
+        events = self.events[place]
+        waiting = {events[each].key: each for each in sorted(self.parked[place], reverse=True)}
+        for each in offsets:
+            before = waiting.get(events[each].key, each) if events[each].key is not None else each
+            promise("parking", before >= each, f"{session} is sent {each}, and {before} of its key is parked")
 
     def _is_due(self, place: Place, offset: int) -> bool:
         return self.events[place][offset].ours and offset >= self.oldest[place]
@@ -159,6 +172,11 @@ class History:
         ]
         promise("at least once", not lost, f"{lost} of {place.partition} are committed and were never delivered")
         self.offsets[place] = offset
+
+    def was_parked(self, place: Place, offsets: Iterable[int]) -> None:
+        """Consumers fail at these, or they have the keys of such."""
+        self.parked[place].update(offsets)
+        self.excused[place].update(offsets)
 
     def excuse(self, place: Place, first: Position, last: Position) -> None:
         """Nobody wanted what lies behind the first position, up to the second."""

@@ -176,7 +176,21 @@ MUTANTS = (
         "events that are not for the client end a batch in its middle",
         "consuming/reading.py",
         "            self.taken = stretch.end\n",
-        "            self.taken = stretch.end\n            if not wanted:\n                break\n",
+        "            self.taken = stretch.end\n            if fate is Fate.PASS_OVER:\n                break\n",
+    ),
+    Mutant(
+        "at least once",
+        "events are sent before those that follow others into the lot are there",
+        "consuming/reading.py",
+        "return self.dropping is not None or bool(self._parking)",
+        "return self.dropping is not None",
+    ),
+    Mutant(
+        "parking",
+        "a stream that begins does not ask what is parked",
+        "consuming/clerk.py",
+        "        parked = self._attendant.keys(opening.place, opening.replay)\n",
+        "        parked = frozenset[str]()\n",
     ),
     Mutant(
         "progress",

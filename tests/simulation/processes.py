@@ -15,6 +15,7 @@ from nakadi.consuming.host import Host, Lease, tend
 from nakadi.consuming.members import Members
 from nakadi.consuming.news import look
 from nakadi.consuming.parameters import Limits
+from nakadi.consuming.parking import Attendant
 from nakadi.consuming.policy import Policy
 from nakadi.consuming.session import Session
 from nakadi.consuming.survey import Beginning
@@ -25,6 +26,7 @@ from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import Subscription
 from nakadi.streaming.chunks import Chunk, Run
+from nakadi.subscriptions.lot import Lot
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place
 from tests.simulation.operators import SUBSCRIPTION, Topic, initialisation
@@ -48,7 +50,9 @@ class Stream:
         )
         policy = process.policy
         self.session = Session(session_id, limits, process.clock.monotonic(), around, policy)
-        self.clerk = Clerk(process.members, self.session, process, process)
+        lot: Any = Lot(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
+        attendant = Attendant(lot, process.clock, follows=policy is not None and policy.parks)
+        self.clerk = Clerk(process.members, self.session, process, process, attendant)
         self.facts: deque[Fact] = deque()
         self.calls: deque[Call] = deque()
         self.reads: dict[Place, int] = {}
@@ -109,7 +113,7 @@ class Stream:
         if not self.session.expects(opening):
             return []
         self.reads[opening.place] = beginning.start.offset + 1
-        return self.session.opened(opening, beginning.start, beginning.lost, now)
+        return self.session.opened(opening, beginning.start, beginning.lost, now, beginning.parked)
 
     def _carry_out(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -135,7 +139,8 @@ class Stream:
         found = events[start : start + self.process.random.randint(1, MOST_EVENTS_READ)]
         self.reads[place] = start + len(found)
         stored = tuple(
-            StoredEvent(each.offset, Record(b"1", directed_to=None if each.ours else "others"), START) for each in found
+            StoredEvent(each.offset, Record(b"1", each.key, directed_to=None if each.ours else "others"), START)
+            for each in found
         )
         return Chunk(1, start, Slice(stored, self.reads[place])).behind(start)
 

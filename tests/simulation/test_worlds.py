@@ -48,5 +48,11 @@ def test_every_mutant_still_fits(mutant):
 
 def test_every_promise_was_broken_once():
     """There is a mutant for each invariant, and for each promise beyond them."""
-    promises = {f"I{number}" for number in range(1, 9)} | {"at least once", "order", "once committed", "progress"}
+    promises = {f"I{number}" for number in range(1, 9)} | {
+        "at least once",
+        "order",
+        "once committed",
+        "parking",
+        "progress",
+    }
     assert {each.breaks for each in MUTANTS} == promises

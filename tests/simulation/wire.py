@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
 
 from nakadi.coordination.memory import MemoryCoordination
-from nakadi.model.coordination import Assignment, Changed, Offset, Verdict
+from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
@@ -86,6 +86,28 @@ class Wire:
             return verdicts
 
         return self._called(committed)
+
+    def park(
+        self,
+        subscription: str,
+        session: str,
+        events: Sequence[ParkedEvent],
+        now: datetime,
+        upto: Position | None = None,
+    ) -> Verdict:
+        def parked() -> Verdict:
+            place = events[0].parked.place
+            verdict = self._store.park(subscription, session, events, now, upto)
+            if verdict is Verdict.COMMITTED:
+                self._history.was_parked(place, [each.parked.position.offset for each in events])
+                if upto is not None:
+                    self._history.was_committed(place, self._store.offsets(subscription)[place])
+            return verdict
+
+        return self._called(parked)
+
+    def parked(self, subscription: str, **wanted: Any) -> Sequence[Parked]:
+        return self._called(lambda: self._store.parked(subscription, **wanted))
 
     def renew(self, holder: str, until: datetime) -> None:
         self._called(lambda: self._store.renew(holder, until))

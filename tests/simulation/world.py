@@ -47,7 +47,8 @@ class World:
         self.faults = Faults() if random.random() < 0.8 else Faults(0.0, 0.0, 0.0)
         self.faults.others_move = random.choice([0.05, 0.15, 0.15, 0.4])
         self.poison: set[tuple[Place, int]] = set()
-        self.policy = Policy(Unprocessable.SKIP_EVENT, 2) if random.random() < 0.25 else None
+        kind = random.choice([None, None, None, None, Unprocessable.SKIP_EVENT, Unprocessable.PARK_KEY])
+        self.policy = Policy(kind, 2) if kind else None
         self.topic = Topic(self.history, random.randint(1, 4))
         self.subscription = a_subscription(random.choice([ReadFrom.BEGIN, ReadFrom.BEGIN, ReadFrom.END]))
         self.processes = [self._new_process() for _ in range(random.randint(1, MOST_PROCESSES))]
@@ -181,7 +182,8 @@ class World:
         place = self.random.choice(list(self.history.events))
         events = self.history.events[place]
         for _ in range(self.random.randint(1, 5)):
-            events.append(Event(len(events), ours=self.random.random() < 0.85))
+            key = self.random.choice([None, "a", "b", "c"])
+            events.append(Event(len(events), ours=self.random.random() < 0.85, key=key))
             if self.policy and events[-1].ours and self.random.random() < 0.05:
                 self.poison.add((place, events[-1].offset))
 
