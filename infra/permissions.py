@@ -18,6 +18,15 @@ CHANGE = (
     "dynamodb:PutItem",
     "dynamodb:UpdateItem",
 )
+# What streams and those who commit and set cursors do with what they share.
+SHARE = (
+    "dynamodb:BatchWriteItem",
+    "dynamodb:ConditionCheckItem",
+    "dynamodb:GetItem",
+    "dynamodb:PutItem",
+    "dynamodb:Query",
+    "dynamodb:UpdateItem",
+)
 READ = ("kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards")
 WRITE = (*READ, "kinesis:PutRecords")  # whoever writes looks whether a seal came in between
 FOLLOW = (*READ, "kinesis:DescribeStream", "kinesis:DescribeStreamSummary")  # what an event source mapping asks for
@@ -45,19 +54,22 @@ class May:
             yield iam.PolicyStatement(actions=list(self.archive), resources=[data.archive_objects])
 
 
+# An event type goes with the subscriptions that may go with it, and these with what their streams agreed on.
+EVERYTHING: Mapping[str, tuple[str, ...]] = {"documents": CHANGE, "log-index": CHANGE, "coordination": CHANGE}
+
 # Changes of event types, subscriptions, settings and timelines are published to the audit log, whose event types are
 # made when they are missing.
 PERMISSIONS: Mapping[str, May] = {
     "publish": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=WRITE),
-    "event_types": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, archive=FETCH),
+    "event_types": May(tables=EVERYTHING, stream=WRITE, archive=FETCH),
     "cursors": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=READ, archive=FETCH),
-    "subscriptions": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, archive=FETCH),
+    "subscriptions": May(tables=EVERYTHING, stream=WRITE, archive=FETCH),
     "admin": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE),
     "authorizer": May(tables={}),
-    "housekeeping": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, archive=REARRANGE),
+    "housekeeping": May(tables=EVERYTHING, stream=WRITE, archive=REARRANGE),
     "log_indexer": May(tables={"log-index": CHANGE}, stream=FOLLOW, archive=KEEP),
     # Events that a subscription gives up on are published again, into an event type that is made when it is missing.
-    "streaming": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, archive=FETCH),
+    "streaming": May(tables=EVERYTHING, stream=WRITE, archive=FETCH),
     # Jobs on the archive.
     "statistics": May(tables={"documents": CHANGE, "log-index": LOOK_UP}, archive=FETCH),
     "compaction": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, archive=FETCH),
