@@ -304,27 +304,40 @@ def throughput(engine: str, *, quick: bool) -> Figures:
             low, newest, every = ([round_[way] for round_ in found] for way in range(3))
             label = f"consume_{sessions}"
             figures |= {
-                f"{label}_low_level_events_s": statistics.median(rate for rate, _ in low),
-                f"{label}_events_s": statistics.median(rate for rate, _ in newest),
+                f"{label}_low_level_events_s": statistics.median(each.events_s for each in low),
+                f"{label}_low_level_cpu_us": statistics.median(each.cpu_us for each in low),
+                f"{label}_events_s": statistics.median(each.events_s for each in newest),
+                f"{label}_cpu_us": statistics.median(each.cpu_us for each in newest),
                 f"{label}_of_low_level": statistics.median(
-                    ours[0] / floor[0] for ours, floor in zip(newest, low, strict=True)
+                    ours.events_s / floor.events_s for ours, floor in zip(newest, low, strict=True)
                 ),
-                f"{label}_commits_s": statistics.median(commits for _, commits in newest),
-                f"{label}_each_batch_committed_events_s": statistics.median(rate for rate, _ in every),
-                f"{label}_each_batch_committed_commits_s": statistics.median(commits for _, commits in every),
+                f"{label}_commits_s": statistics.median(each.commits_s for each in newest),
+                f"{label}_each_batch_committed_events_s": statistics.median(each.events_s for each in every),
+                f"{label}_each_batch_committed_cpu_us": statistics.median(each.cpu_us for each in every),
             }
     return figures
 
 
-def consumption(server: Server, sessions: int, events: int, commits: str) -> tuple[float, float]:
-    """Events and commits a second."""
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """`cpu_us` is what an event costs the server."""
+
+    events_s: float
+    commits_s: float
+    cpu_us: float
+
+
+def consumption(server: Server, sessions: int, events: int, commits: str) -> Consumption:
     subscription = server.subscribed() if commits else ""
     consumers = [
         Consumer(server, range(first, PARTITIONS, sessions), events - 1, commits, subscription)
         for first in range(sessions)
     ]
+    cpu = cpu_of(server.pid)
     seconds = consumed(consumers)
-    return PARTITIONS * events / seconds, sum(each.requests for each in consumers) / seconds
+    cpu = cpu_of(server.pid) - cpu
+    requests = sum(each.requests for each in consumers)
+    return Consumption(PARTITIONS * events / seconds, requests / seconds, 1e6 * cpu / (PARTITIONS * events))
 
 
 # Commits -------------------------------------------------------------------------------------------------------------
