@@ -162,7 +162,7 @@ POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
         ({SEND_COUNT: "1", POLICY: "SKIP_EVENT"}, f"{SEND_COUNT} must be between 2 and 10"),
         ({SEND_COUNT: "11", POLICY: "SKIP_EVENT"}, f"{SEND_COUNT} must be between 2 and 10"),
         ({SEND_COUNT: "3"}, f"{POLICY} must be also set when setting {SEND_COUNT}"),
-        ({SEND_COUNT: "3", POLICY: "skip_event"}, f"{POLICY} must be one of: SKIP_EVENT, DEAD_LETTER_QUEUE"),
+        ({SEND_COUNT: "3", POLICY: "skip_event"}, f"{POLICY} must be one of: SKIP_EVENT, DEAD_LETTER_QUEUE, PARK_KEY"),
         ({POLICY: "SKIP_EVENT"}, f"{SEND_COUNT} must be also set when setting {POLICY}"),
     ],
 )
@@ -173,9 +173,9 @@ def test_dead_letter_annotations_come_together_and_make_sense(api, annotations, 
 
 
 @pytest.mark.parametrize("count", ["2", "10"])
-@pytest.mark.parametrize("policy", ["SKIP_EVENT", "DEAD_LETTER_QUEUE"])
+@pytest.mark.parametrize("policy", ["SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY"])
 def test_dead_letter_annotations_are_accepted(api, count, policy):
-    """From 2 to 10, and either policy, in upper case. (S250, S251, R257)"""
+    """From 2 to 10, and any policy, in upper case. (S250, S251, R257)"""
     annotations = {SEND_COUNT: count, POLICY: policy}
     assert subscribed(api, annotations=annotations)["annotations"] == annotations
 
@@ -366,7 +366,7 @@ def test_initial_cursors_without_use_are_only_kept(api):
 
 
 def test_duplicates_in_lists_are_told(api):
-    """An attribute stands in a list once; of all lists at once it is told. (S32)"""
+    """An attribute stands in a list once; of all lists at once it is told. (S32, S33)"""
     ann, bob = ({"data_type": "user", "value": name} for name in ("ann", "bob"))
     request = a_request(created(api)["name"], authorization={"admins": [ann, bob, ann], "readers": [bob, bob]})
     assert problem(post(api, request), 422) == (

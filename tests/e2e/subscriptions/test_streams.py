@@ -14,8 +14,18 @@ from tests.e2e.conftest import engine_settings
 from tests.support.api import a_definition, created, lists, problem, violations
 from tests.support.consumer import Consumer, owners, soon
 from tests.support.http import described
-from tests.support.subscriptions import a_cursor, cursors, publish, published, reset, subscribed
+from tests.support.subscriptions import (
+    a_cursor,
+    changed,
+    cursors,
+    its_lists,
+    publish,
+    published,
+    reset,
+    subscribed,
+)
 
+DELETABLE = {"feature": "delete_event_type_with_subscriptions"}
 STARTED = {"debug": "Stream started"}
 
 
@@ -519,6 +529,58 @@ def test_deleting_a_subscription_ends_its_streams(api, consumer):
     assert opened.rest() == b""
 
 
+def test_what_goes_wrong_later_is_not_told(api, consumer):
+    """Once the head is sent a stream that cannot go on just closes, with nothing to say why. (S161, S223)"""
+    subscription = from_the_beginning(api)
+    [name] = subscription["event_types"]
+    opened = consumer(subscription, batch_flush_timeout=30)
+    assert opened.status == 200
+    assert api.post("/settings/features", json=DELETABLE | {"enabled": True}).status_code == 204
+    try:
+        assert api.delete(f"/event-types/{name}").status_code == 200
+    finally:
+        api.post("/settings/features", json=DELETABLE | {"enabled": False})
+    assert opened.rest() == b""
+
+
+def test_nobody_is_throttled(api):
+    """However fast streams are asked for, nobody is told to slow down. (S165)"""
+    url = events_url(from_the_beginning(api))
+    assert {api.head(url).status_code for _ in range(100)} == {200}
+
+
+def test_events_of_others_are_passed_over(ann, bob, admin):
+    """With owners switched on, events whose owner is somebody else are not sent, and committed in passing. (S87, S228,
+    S233)"""
+    selector = {"type": "path", "name": "user", "value": "owner"}
+    definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
+    name = created(ann, definition)["name"]
+    subscription = subscribed(bob, name, read_from="begin")
+    switch = {"feature": "event_owner_selector_authz", "enabled": True}
+    assert admin.post("/settings/features", json=switch).status_code == 204
+    try:
+        events = [{"owner": "ann", "n": 1}, {"owner": "ann", "n": 2}]
+        assert ann.post(f"/event-types/{name}/events", json=events).status_code == 200
+        assert bob.post(f"/event-types/{name}/events", json=[{"owner": "bob", "n": 3}]).status_code == 200
+        with Consumer(bob, subscription, dict(bob.headers)) as stream:
+            assert [each["n"] for each in stream.consumed(1)] == [3]
+    finally:
+        admin.post("/settings/features", json=switch | {"enabled": False})
+
+
+def test_who_may_no_longer_read_a_subscription_goes_on_until_the_end(ann, bob):
+    """A change of the subscription's own lists does not end its streams; those who come back are refused. (S71, S85)"""
+    name = created(ann)["name"]
+    subscription = subscribed(ann, name, authorization=its_lists("ann", "ann bob"))
+    with Consumer(bob, subscription, dict(bob.headers)) as stream:
+        change = changed(subscription, authorization=its_lists("ann", "ann"))
+        assert ann.put(f"/subscriptions/{subscription['id']}", json=change).status_code == 204
+        publish(ann, name)
+        assert stream.batch()["events"] == [{"n": 0}]
+    refused = bob.get(events_url(subscription))
+    assert problem(refused, 403) == f"Access on VIEW subscription:{subscription['id']} denied"
+
+
 def test_a_server_that_stops(tmp_path):
     """When a server stops, its streams end properly and have left, so that others go on at once. (S224)"""
     with Broker(**engine_settings("sqlite", tmp_path)) as broker, described_client(broker) as api:
@@ -581,9 +643,14 @@ def test_gzip(api, consumer):
     assert opened.batch()["events"] == [{"n": 0}]
 
 
-@pytest.mark.parametrize("accept", ["text/html, */*", "application/json", "application/x-json-stream, text/plain"])
+@pytest.mark.parametrize(
+    "accept",
+    ["text/html, */*", "application/json", "application/x-json-stream, text/plain", "application/avro-binary"],
+)
 def test_any_other_accept_is_overlooked(api, consumer, accept):
-    """Whatever a client says that it accepts, it gets lines of JSON. (S155, trap 24)"""
+    """Whatever a client says that it accepts, it gets lines of JSON. (S155, S163, S184, trap 24)
+
+    There is no Avro, and so no batches in Avro: the difference is told in the list of differences."""
     opened = consumer(from_the_beginning(api), {"Accept": accept})
     assert (opened.status, opened.headers["content-type"]) == (200, "application/x-json-stream")
 

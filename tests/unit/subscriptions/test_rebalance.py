@@ -163,3 +163,12 @@ def _assert_fair(sessions, settled):
         shares = Counter(each.owner for each in rest)
         assert set(shares) == set(automatic)
         assert max(shares.values()) - min(shares.values()) <= 1
+
+
+def test_new_partitions_go_to_those_who_share():
+    """Whoever asked for partitions by name gets just those; partitions that are added go to the others, and to nobody
+    where there are no others. (S176, S173)"""
+    direct, sharing = a_session("d", 0), a_session("s")
+    grown = entries("d", "s", "", "")
+    assert told(after([direct, sharing], grown)) == ["d", "s", "s", "s"]
+    assert told(after([direct], entries("d", "", ""))) == ["d", "", ""]

@@ -120,6 +120,16 @@ class TestReset:
         house.coordination.release("another process")
         assert resetting.result(LOOK_AGAIN_SECONDS + 2).status_code == 204
 
+    def test_of_what_is_not_there_begins_anew(self, house):
+        """Where nothing is known of a subscription's streams, setting cursors begins with first offsets. (S145)
+
+        It is not refused: what is missing can be made."""
+        name = house.event_type(events=3)
+        subscription = house.subscription(name)
+        house.coordination.forget(subscription["id"])
+        assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(1)}
+
     def test_clears_what_is_known_of_failures(self, house):
         """Counts of failed commits and searches go, of the partitions that are reset alone. (S142, S263)"""
         name = house.event_type(partitions=2)

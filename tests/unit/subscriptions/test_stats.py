@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.subscriptions.liveness import LEASE, MARGIN
@@ -164,6 +166,36 @@ class TestStalled:
         house.coordination.renew("this process", house.clock.now() - timedelta(hours=1))
         house.clock.move(10)
         assert not self.stalled(house, subscription)
+
+
+class TestStallWatch:
+    """What housekeeping counts."""
+
+    def test_finds_those_that_are_stalled(self, house, caplog):
+        """Subscriptions with a partition that is stalled are counted and named, as long as they are so. (S280)"""
+        name = house.event_type(events=2)
+        stuck, lively, left = (house.subscription(name) for _ in range(3))
+        sessions = [house.session(each, commit_timeout=30.0) for each in (stuck, lively, left)]
+        house.clock.move(31)
+        house.commit(lively, sessions[1], a_cursor(name, "0", 0))
+        house.leave(left, sessions[2])
+        watch = house.broker.subscription_care.stall_watch
+        house.broker.housekeeping.run()
+        assert watch.stalled == [stuck["id"]]
+        assert stuck["id"] in caplog.text
+        assert lively["id"] not in caplog.text
+        house.commit(stuck, sessions[0], a_cursor(name, "0", 1))
+        house.broker.housekeeping.run()
+        assert watch.stalled == []
+
+    def test_looks_at_no_log_without_need(self, house, monkeypatch):
+        """Where everybody commits in time, no log is asked for anything."""
+        name = house.event_type(events=2)
+        house.session(house.subscription(name))
+        house.subscription(name)
+        monkeypatch.setattr(type(house.broker.logs), "of", lambda *_: pytest.fail("a log was asked for"))
+        house.broker.subscription_care.stall_watch.look()
+        assert house.broker.subscription_care.stall_watch.stalled == []
 
 
 def test_stats_need_the_event_types(house):
