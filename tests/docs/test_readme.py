@@ -10,7 +10,9 @@ import pytest
 from nakadi.local import Broker
 
 ROOT = Path(__file__).parents[2]
-QUICK_START = re.search(r"<!-- quick start -->\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+README = (ROOT / "README.md").read_text()
+QUICK_START = re.search(r"<!-- quick start -->\n```sh\n(.*?)```", README, re.DOTALL)[1]
+SUBSCRIPTION = re.search(r"<!-- subscription -->\n```sh\n(.*?)```", README, re.DOTALL)[1]
 COMMANDS = [line for line in QUICK_START.splitlines() if line.startswith("curl")]
 
 
@@ -60,6 +62,27 @@ def test_the_events_are_streamed(answers):
     assert status == 200
     assert len(events) == 3
     assert all(event["metadata"]["received_at"] for event in events)
+
+
+def test_a_subscription_is_consumed(tmp_path):
+    """The lines about subscriptions, pasted together, open a stream, commit a batch, and show that others wait."""
+    with Broker() as broker:
+        for command in COMMANDS[:2]:
+            pasted(command.replace("http://127.0.0.1:8080", broker.url))
+        done = subprocess.run(
+            ["bash", "-mc", SUBSCRIPTION.replace("http://127.0.0.1:8080", broker.url)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    status, stats = done.stdout.splitlines()
+    [event_type] = json.loads(stats)["items"]
+
+    assert status == "204"
+    assert sum(each["unconsumed_events"] for each in event_type["partitions"]) < 3
+    assert len({each["stream_id"] for each in event_type["partitions"]}) == 1
 
 
 def test_links_lead_somewhere():
