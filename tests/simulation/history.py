@@ -137,10 +137,12 @@ class History:
         promise("I1", len(places) == len(set(places)), "a partition has two entries")
         for each in {each.id for each in old.sessions} - {each.id for each in new.sessions}:
             promise("I7", each == actor or not self.able(each), f"{each} is removed while it could send")
-        staying = {each.id for each in new.sessions}
+        staying = {each.id: each for each in new.sessions}
         for entry in new.entries:
             before = old.entry(entry.place)
             promise("I1", entry.owner is None or entry.owner in staying, f"{entry} belongs to nobody who takes part")
+            asked = staying[entry.owner].requested if entry.owner else ()
+            promise("I6", not asked or entry.place in asked, f"{entry} belongs to somebody who did not ask for it")
             if before is None or before.owner is None or before.owner == entry.owner or before.owner not in staying:
                 continue
             promise("I2", handing_over and actor == before.owner, f"{entry.place} is taken from {before.owner}")

@@ -46,6 +46,7 @@ class World:
         self.history = History(able=self._able, now=self._now)
         self.faults = Faults() if random.random() < 0.8 else Faults(0.0, 0.0, 0.0)
         self.faults.others_move = random.choice([0.05, 0.15, 0.15, 0.4])
+        self._stalls = random.choice([0.02, 0.05, 0.05, 0.3])
         self.poison: set[tuple[Place, int]] = set()
         kind = random.choice([None, None, None, None, Unprocessable.SKIP_EVENT, Unprocessable.PARK_KEY])
         self.policy = Policy(kind, 2) if kind else None
@@ -98,7 +99,7 @@ class World:
             self._depth += 1
             for _ in range(self.random.randint(1, 2)):
                 self.move()
-            stalled = self.time.seconds + (self.random.uniform(0, 15) if self.random.random() < 0.05 else 0.0)
+            stalled = self.time.seconds + (self.random.uniform(0, 15) if self.random.random() < self._stalls else 0.0)
             while self.time.seconds < max(stalled, process.paused_until if process else 0.0):
                 self.time.move(self.random.uniform(0, 2))
                 self.move()

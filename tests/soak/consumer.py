@@ -10,12 +10,16 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import sys
 import time
 from typing import Any
 
 PARAMETERS = "batch_limit=50&batch_flush_timeout=1&max_uncommitted_events=500&commit_timeout=5"
 PAUSE = 0.2
+
+# What a batch takes to be worked on, before it is committed.
+MOST_WORK = 0.1
 
 
 class Consumer:
@@ -48,6 +52,7 @@ class Consumer:
         cursor = batch["cursor"]
         place = [cursor["partition"], cursor["offset"]]
         self._note("got", session, *place, [each["id"] for each in batch["events"]])
+        time.sleep(random.uniform(0, MOST_WORK))
         headers = {"Content-Type": "application/json", "X-Nakadi-StreamId": session}
         committer.request("POST", f"{self._path}/cursors", json.dumps({"items": [cursor]}), headers)
         answer = committer.getresponse()
