@@ -6,6 +6,7 @@ from nakadi.consuming.session import Session
 from tests.simulation.history import Broken
 from tests.simulation.mutants import MUTANTS, PACKAGE, mutated
 from tests.simulation.world import World, run
+from tests.support.engines import COORDINATIONS, a_coordination
 
 SEEDS_IN_A_TEST = 50
 
@@ -26,6 +27,23 @@ def test_a_world_can_be_lived_through_again():
         world.run()
         trails.append(world.trail)
     assert trails[0] == trails[1]
+
+
+def test_worlds_on_a_file_go_the_same_way(tmp_path):
+    """What happens does not depend on where it is kept. (S312, S314)"""
+    for seed in range(2):
+        (tmp_path / str(seed)).mkdir()
+        with a_coordination(COORDINATIONS["sqlite"], tmp_path / str(seed)) as store:
+            kept, remembered = World(seed, store), World(seed)
+            kept.run()
+            remembered.run()
+        assert kept.trail == remembered.trail
+
+
+def test_worlds_in_dynamodb_keep_their_promises(tmp_path):
+    """Conditional writes and transactions hold what the locks of the other engines do. (S312, S313, S314, S317)"""
+    with a_coordination(COORDINATIONS["dynamodb"], tmp_path) as store:
+        World(2, store).run()
 
 
 def test_broken_promises_are_found(monkeypatch):

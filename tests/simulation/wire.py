@@ -8,7 +8,6 @@ from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
 
-from nakadi.coordination.memory import MemoryCoordination
 from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
@@ -40,7 +39,7 @@ class Wire:
     one is, and `letting_go` whether it hands over. Whoever owns the wire sets `alive`."""
 
     def __init__(
-        self, store: MemoryCoordination, history: History, faults: Faults, random: Random, meanwhile: Callable[[], None]
+        self, store: Any, history: History, faults: Faults, random: Random, meanwhile: Callable[[], None]
     ) -> None:
         self.alive: Callable[[], bool] = lambda: True
         self._store = store

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from datetime import datetime
 from random import Random
+from typing import Any
 
 from nakadi.consuming.parameters import Limits
 from nakadi.consuming.policy import Policy, Unprocessable
@@ -37,12 +38,14 @@ PATIENCE_SECONDS = 240.0
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    """`store` is a `Coordination`, in memory if none is given."""
+
+    def __init__(self, seed: int, store: Any = None) -> None:
         self.random = random = Random(seed)
         self.time = Time()
         self._numbers = iter(range(100_000))
         self.trail: list[str] = []
-        self.store = MemoryCoordination()
+        self.store = store or MemoryCoordination()
         self.history = History(able=self._able, now=self._now)
         self.faults = Faults() if random.random() < 0.8 else Faults(0.0, 0.0, 0.0)
         self.faults.others_move = random.choice([0.05, 0.15, 0.15, 0.4])
