@@ -1,6 +1,7 @@
 """The edge to API Gateway, by recorded invocations."""
 
 import base64
+import gzip
 import json
 from pathlib import Path
 
@@ -145,8 +146,19 @@ def test_an_invocation_from_the_console_is_answered():
     assert answered(recorded("console_test_invocation"))["body"] == "OK"
 
 
-def test_an_answer_is_never_packed_here():
-    """The gateway packs for those who want it; what it gets is text. (R37)"""
+def test_a_long_answer_is_packed_for_who_wants_it():
+    """The gateway takes every body for binary and packs none, so packed answers travel as base64. (R37)"""
+    asked = recorded("publish_batch")
+    long = asked | {"body": json.dumps([{"n": 1}] * 1000)}
+    answer = answered(long)
+
+    assert answer["multiValueHeaders"]["content-encoding"] == ["gzip"]
+    assert answer["isBase64Encoded"] is True
+    assert json.loads(gzip.decompress(base64.b64decode(answer["body"])))["events"] == [{"n": 1}] * 1000
+
+
+def test_a_short_answer_is_text():
+    """What packing would hardly make shorter is left as it is. (R37)"""
     answer = answered(recorded("publish_batch"))
 
     assert "content-encoding" not in answer["multiValueHeaders"]
