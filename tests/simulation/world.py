@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from datetime import datetime
+from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -63,7 +64,8 @@ class World:
 
         self._depth = 0
         self._busy: set[str] = set()
-        self._moves = self._drawn_moves()
+        drawn = self._drawn_moves()
+        self._moves, self._weights = list(drawn), list(accumulate(drawn.values()))
 
     def _drawn_moves(self) -> dict[Callable[[], None], float]:
         """How often what happens in this world: worlds that differ in that show more than many of one kind."""
@@ -92,7 +94,7 @@ class World:
         self._calm_down()
 
     def move(self) -> None:
-        [move] = self.random.choices(list(self._moves), list(self._moves.values()))
+        [move] = self.random.choices(self._moves, cum_weights=self._weights)
         self.time.move(self.random.expovariate(10))
         move()
 
@@ -121,14 +123,14 @@ class World:
             if self.time.seconds > end:
                 raise Broken(f"progress: {self._what_is_left()}")
             self._everybody_moves()
-            if self._left() < left:
-                end, left = self.time.seconds + PATIENCE_SECONDS, self._left()
+            if (less := self._left()) < left:
+                end, left = self.time.seconds + PATIENCE_SECONDS, less
 
     def _left(self) -> int:
         return sum(self.history.left().values())
 
     def _everybody_moves(self) -> None:
-        self.time.move(0.7)
+        self.time.move(1.5)
         if self.reset is not None:
             self._reset()
         if self.repartitioning is not None:
@@ -166,11 +168,13 @@ class World:
     def _is_quiet(self) -> bool:
         if self.history.deleted:
             return not any(process.streams for process in self.processes)
+        if self._being_changed or self._left():
+            return False
         assignment = self.store.assignment(SUBSCRIPTION)
         balanced = assignments.rebalanced(assignment) == assignment
         settled = all(entry.next is None for entry in assignment.entries)
         alive = all(self._able(each.id) for each in assignment.sessions)
-        return not self.history.left() and balanced and settled and alive and not self._being_changed
+        return balanced and settled and alive
 
     @property
     def _being_changed(self) -> bool:
