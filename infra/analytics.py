@@ -20,7 +20,6 @@ from infra.data import Data
 from infra.permissions import PERMISSIONS
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = ROOT / "glue_jobs"
 
 # Spark 3.5 and Python 3.11, as in the tests; what comes after has no Iceberg that could be tested with.
 GLUE = "5.1"
@@ -42,13 +41,13 @@ class Job:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
-def jobs(max_partitions: int, compaction_hours: int) -> tuple[Job, ...]:
+def jobs(data: Data, *, max_partitions: int, compaction_hours: int) -> tuple[Job, ...]:
     return (
         Job(
             name="statistics",
             what="Measures event types, and recommends partitions",
             schedule="cron(15 1 * * ? *)",
-            arguments={"--max-partitions": str(max_partitions)},
+            arguments={"--max-partitions": str(max_partitions), "--plots": f"{data.tables_url}/plots"},
         ),
         Job(
             name="compaction",
@@ -59,7 +58,7 @@ def jobs(max_partitions: int, compaction_hours: int) -> tuple[Job, ...]:
             name="retention",
             what="Lets go of what is past its time",
             schedule="cron(30 2 * * ? *)",
-            arguments={"--do": "expire"},
+            arguments={"--do": "expire", "--event-log": data.settings["event_log"]},
         ),
     )
 
@@ -86,7 +85,7 @@ class Analytics(Construct):
         self._tell_of_failures(alarms)
 
     def _job(self, job: Job) -> glue.CfnJob:
-        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(SCRIPTS / f"{job.name}.py"))
+        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(ROOT / "glue_jobs" / f"{job.name}.py"))
         full_name = f"{self._data.prefix}-{job.name}"
         role = iam.Role(self, f"Role-{job.name}", assumed_by=iam.ServicePrincipal("glue.amazonaws.com"))
         for statement in (*PERMISSIONS[job.name].statements(self._data), *self._statements(script)):

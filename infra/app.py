@@ -8,7 +8,6 @@ from typing import Any
 
 import aws_cdk as cdk
 
-from infra import analytics
 from infra.context import BadContext, Context
 from infra.review import ANALYTICS, DATA, SERVING, Reviewed, review
 from infra.stack import AnalyticsStack, DataStack, ServingStack
@@ -46,7 +45,7 @@ def _stacks(app: cdk.App, context: Context) -> Iterator[Reviewed]:
     yield Reviewed(stack=data, exceptions=DATA)
     serving = ServingStack(app, context.prefix, context=context, data=data.data)
     yield Reviewed(stack=serving, exceptions=SERVING)
-    if context.analytics and (analytics.SCRIPTS / "retention.py").exists():
+    if context.analytics:
         alarms = serving.observability.topic
         stack = AnalyticsStack(app, f"{context.prefix}-analytics", context=context, data=data.data, alarms=alarms)
         yield Reviewed(stack=stack, exceptions=ANALYTICS)

@@ -26,6 +26,9 @@ PYTHON = lambda_.Runtime.PYTHON_3_13
 ARCHITECTURE = lambda_.Architecture.ARM_64
 LEFT_OUT = ["**/__pycache__", "**/*.pyc"]
 
+# What a function's metrics are told under.
+NAMESPACE_VARIABLE = "POWERTOOLS_METRICS_NAMESPACE"
+
 # API Gateway waits 29 s.
 FOR_AN_ANSWER = Duration.seconds(29)
 
@@ -97,7 +100,7 @@ class Functions(Construct):
             layers=self._layers,
             memory_size=size.memory,
             timeout=size.timeout,
-            environment=dict(self._environments[name]),
+            environment={**self._environments[name], NAMESPACE_VARIABLE: self._data.prefix},
             role=role,
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE,

@@ -19,7 +19,9 @@ from infra.data import Data
 from infra.streaming import Streaming
 
 MINUTE = Duration.minutes(1)
-NAMESPACE = "Nakadi"
+
+# Of housekeeping.
+A_ROUND = Duration.minutes(5)
 
 
 class Observability(Construct):
@@ -71,7 +73,7 @@ class Observability(Construct):
         )
         yield self._alarm(
             "RecordsAreSetAside",
-            _told("SetAside", "log_indexer"),
+            self._told("SetAside", "log_indexer"),
             1,
             "The log has records that cannot be read",
         )
@@ -98,7 +100,7 @@ class Observability(Construct):
         )
         yield self._alarm(
             "HousekeepingFails",
-            self._functions["housekeeping"].metric_errors(period=Duration.minutes(5)),
+            self._functions["housekeeping"].metric_errors(period=A_ROUND),
             1,
             "Retention and compaction do not happen",
             periods=3,
@@ -122,7 +124,7 @@ class Observability(Construct):
         )
         yield self._alarm(
             "AuthorizerFails",
-            _told("Faults", "authorizer"),
+            self._told("Faults", "authorizer"),
             1,
             "Tokens cannot be checked",
             periods=3,
@@ -159,10 +161,10 @@ class Observability(Construct):
         )
         yield self._alarm(
             "SubscriptionsAreStalled",
-            _told("StalledSubscriptions", self._streaming.metrics_name, statistic="Maximum"),
+            self._told("StalledSubscriptions", "housekeeping", A_ROUND),
             1,
             "Subscriptions have events to process, and nothing is committed",
-            periods=10,
+            periods=2,
         )
 
     def _alarm(
@@ -194,6 +196,16 @@ class Observability(Construct):
         alarm.add_alarm_action(action)
         alarm.add_ok_action(action)
         return alarm
+
+    def _told(self, metric: str, function: str, period: Duration = MINUTE) -> cloudwatch.Metric:
+        """What a function tells of itself."""
+        return cloudwatch.Metric(
+            namespace=self._data.prefix,
+            metric_name=metric,
+            dimensions_map={"service": function},
+            statistic="Sum",
+            period=period,
+        )
 
     def _of_logs(self, metric: str) -> Iterator[cloudwatch.IMetric]:
         for stream in self._data.streams.values():
@@ -258,17 +270,6 @@ def _topic(scope: Construct, email: str) -> sns.Topic:
     if email:
         topic.add_subscription(subscriptions.EmailSubscription(email))
     return topic
-
-
-def _told(metric: str, service: str, *, statistic: str = "Sum") -> cloudwatch.Metric:
-    """What a function or the streaming service tells of itself."""
-    return cloudwatch.Metric(
-        namespace=NAMESPACE,
-        metric_name=metric,
-        dimensions_map={"service": service},
-        statistic=statistic,
-        period=MINUTE,
-    )
 
 
 def _graph(title: str, *metrics: cloudwatch.IMetric) -> cloudwatch.GraphWidget:

@@ -98,7 +98,7 @@ class AnalyticsStack(Stack):
             self,
             "Analytics",
             data=data,
-            jobs=jobs(context.chosen.max_partitions, context.compaction_hours),
+            jobs=jobs(data, max_partitions=context.chosen.max_partitions, compaction_hours=context.compaction_hours),
             workers=context.job_workers,
             alarms=alarms,
         )

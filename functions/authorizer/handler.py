@@ -21,6 +21,9 @@ def opened(counts: Counts) -> Handle:
         except Unauthorized:
             counts.one("Refusals")
             raise
+        except Exception:
+            counts.one("Faults")
+            raise
 
     return decide
 

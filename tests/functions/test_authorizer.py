@@ -73,11 +73,14 @@ def test_refusals_are_told_without_the_token(ask, issuer, capsys):
     assert [json.loads(line)["Refusals"] for line in out.splitlines() if "_aws" in line] == [[1]]
 
 
-def test_keys_that_cannot_be_read_are_a_fault_of_ours(functions, issuer, environment):
-    """Without keys nobody is turned away as if the token were bad."""
+def test_keys_that_cannot_be_read_are_a_fault_of_ours(functions, issuer, environment, capsys):
+    """Without keys nobody is turned away as if the token were bad, and the fault is counted."""
     environment.setenv("NAKADI_AUTH_JWKS", str(issuer.path / "nowhere"))
 
     with pytest.raises(Exception, match="keys"):
         functions.invoke(
             "authorizer", recorded("authorizer/token") | {"authorizationToken": f"Bearer {issuer.token()}"}
         )
+
+    out = capsys.readouterr().out
+    assert [json.loads(line)["Faults"] for line in out.splitlines() if "_aws" in line] == [[1]]

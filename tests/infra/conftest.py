@@ -4,8 +4,10 @@ import os
 import sys
 from pathlib import Path
 
+import boto3
 import pytest
 
+from tests.support.aws import REGION, aws
 from tests.support.templates import Deployment
 
 STAGE = "test"
@@ -27,7 +29,6 @@ def deployment(tmp_path_factory):
     os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
     from infra.app import application  # noqa: PLC0415  # it starts node: not before it is needed
 
-    _with_scripts(tmp_path_factory)
     application(outdir=str(folder), context=CONTEXT).synth()
     return Deployment(folder, f"nakadi-{STAGE}")
 
@@ -47,12 +48,15 @@ def analytics(deployment):
     return deployment.analytics
 
 
-def _with_scripts(tmp_path_factory):
-    """Jobs whose scripts are still to come have stand-ins."""
-    from infra import analytics  # noqa: PLC0415  # as above
-
-    names = [job.name for job in analytics.jobs(8, 6)]
-    if not all((analytics.SCRIPTS / f"{name}.py").exists() for name in names):
-        analytics.SCRIPTS = tmp_path_factory.mktemp("scripts")
-        for name in names:
-            (analytics.SCRIPTS / f"{name}.py").write_text(f'"""{name}"""\n')
+@pytest.fixture
+def deployed(data):
+    """The stack of the data, made by an emulation of CloudFormation."""
+    with aws() as world:
+        ssm = boto3.client("ssm", REGION)
+        ssm.put_parameter(Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String")
+        cloudformation = boto3.client("cloudformation", REGION)
+        with pytest.warns(UserWarning, match="AWS::S3::BucketPolicy"):  # the emulation knows no policies of buckets
+            cloudformation.create_stack(StackName="nakadi-test-data", TemplateBody=data.path.read_text())
+        [stack] = cloudformation.describe_stacks(StackName="nakadi-test-data")["Stacks"]
+        assert stack["StackStatus"] == "CREATE_COMPLETE"
+        yield world

@@ -7,7 +7,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from nakadi.bootstrap import open_broker
 from nakadi.dynamodb.tables import TABLES
 from nakadi.settings import Settings
-from tests.support.aws import REGION, aws
+from tests.support.aws import REGION
 from tests.support.http import client_of
 from tests.support.templates import PSEUDO, text
 
@@ -106,20 +106,6 @@ def test_nothing_is_taken_out_of_a_bucket_by_its_age(data, name, storage):
     assert not any(key.startswith(("Expiration", "NoncurrentVersionExpiration")) for key in rule)
     assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
     assert [each["StorageClass"] for each in rule.get("Transitions", [])] == storage
-
-
-@pytest.fixture
-def deployed(data):
-    """The stack of the data, made by an emulation of CloudFormation."""
-    with aws() as world:
-        ssm = boto3.client("ssm", REGION)
-        ssm.put_parameter(Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String")
-        cloudformation = boto3.client("cloudformation", REGION)
-        with pytest.warns(UserWarning, match="AWS::S3::BucketPolicy"):  # the emulation knows no policies of buckets
-            cloudformation.create_stack(StackName="nakadi-test-data", TemplateBody=data.path.read_text())
-        [stack] = cloudformation.describe_stacks(StackName="nakadi-test-data")["Stacks"]
-        assert stack["StackStatus"] == "CREATE_COMPLETE"
-        yield world
 
 
 @pytest.mark.usefixtures("deployed")

@@ -81,18 +81,20 @@ def test_silence_is_bad_only_where_there_should_be_a_sound(alarms):
     assert {name for name, each in alarms.items() if each["TreatMissingData"] == "breaching"} == {"NoStreamingTask"}
 
 
-def test_own_metrics_are_those_that_are_told(alarms):
-    """What alarms look at in our own namespace has the names and dimensions that functions and the service tell."""
+def test_own_metrics_are_those_that_are_told(serving, alarms):
+    """What alarms look at in the stage's namespace has the names and dimensions that its functions tell."""
     own = {
         name: (each["MetricName"], {one["Name"]: text(one["Value"]) for one in each["Dimensions"]})
         for name, each in alarms.items()
-        if each.get("Namespace") == "Nakadi"
+        if each.get("Namespace") == "nakadi-test"
     }
+    told = {serving.environment(name)["POWERTOOLS_METRICS_NAMESPACE"] for name in NEEDS}
 
+    assert told == {"nakadi-test"}
     assert own == {
         "RecordsAreSetAside": ("SetAside", {"service": "log_indexer"}),
         "AuthorizerFails": ("Faults", {"service": "authorizer"}),
-        "SubscriptionsAreStalled": ("StalledSubscriptions", {"service": "nakadi-test-streaming"}),
+        "SubscriptionsAreStalled": ("StalledSubscriptions", {"service": "housekeeping"}),
     }
 
 

@@ -14,7 +14,8 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 from nakadi.http.application import flow_of_this_request
 from nakadi.redaction import without_secrets
 
-NAMESPACE = "Nakadi"
+# Each deployment has its own, so that alarms of one do not count what another one tells.
+NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
 
 Handle = Callable[[Mapping[str, Any], Any], Any]
 

@@ -1,0 +1,263 @@
+"""Who may do what: every role with its actions, and whether they are enough."""
+
+import base64
+import json
+import re
+from contextlib import contextmanager
+
+import boto3
+import httpx
+import pytest
+
+from functions.needs import NEEDS
+from nakadi.bootstrap import open_broker
+from nakadi.doorways import log_indexer
+from nakadi.local.serving import Serving
+from nakadi.settings import Settings
+from services.streaming.__main__ import STREAMED
+from tests.support.aws import REGION
+from tests.support.http import client_of
+from tests.support.policies import Policy, needed
+from tests.support.templates import listed, text
+
+LOGS = {"logs:CreateLogStream", "logs:PutLogEvents"}
+TRACES = {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
+LAMBDA = LOGS | TRACES
+LOOK_UP = {"dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query"}
+CHANGE = LOOK_UP | {
+    "dynamodb:BatchWriteItem",
+    "dynamodb:ConditionCheckItem",
+    "dynamodb:DeleteItem",
+    "dynamodb:PutItem",
+    "dynamodb:UpdateItem",
+}
+READ = {"kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"}
+WRITE = READ | {"kinesis:PutRecords"}
+JOB = {
+    *("glue:CreateDatabase", "glue:CreateTable", "glue:DeleteTable", "glue:GetDatabase"),
+    *("glue:GetTable", "glue:GetTables", "glue:UpdateTable"),
+    *("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject"),
+    *("logs:CreateLogGroup", "cloudwatch:PutMetricData"),
+    *LOGS,
+}
+
+# Every role of every stack, by its place in the code.
+MAY = {
+    "FunctionsRolepublish": LAMBDA | LOOK_UP | WRITE,
+    "FunctionsRoleeventtypes": LAMBDA | CHANGE | WRITE | {"s3:GetObject"},
+    "FunctionsRolecursors": LAMBDA | LOOK_UP | READ | {"s3:GetObject"},
+    "FunctionsRolesubscriptions": LAMBDA | CHANGE | WRITE | {"s3:GetObject"},
+    "FunctionsRoleadmin": LAMBDA | CHANGE | WRITE,
+    "FunctionsRoleauthorizer": LAMBDA,
+    "FunctionsRolelogindexer": LAMBDA
+    | CHANGE
+    | READ
+    | {"kinesis:DescribeStream", "kinesis:DescribeStreamSummary"}
+    | {"s3:PutObject"}
+    | {"sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"},
+    "FunctionsRolehousekeeping": LAMBDA | CHANGE | WRITE | {"s3:DeleteObject", "s3:GetObject", "s3:PutObject"},
+    "StreamingRole": CHANGE | WRITE | {"s3:GetObject"},
+    # Starting the task: fetching its image, and opening its log.
+    "StreamingTaskExecutionRole": LOGS
+    | {"ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetAuthorizationToken"}
+    | {"ecr:GetDownloadUrlForLayer"},
+    "StreamingNetworkRefusedIAMRole": LOGS | {"logs:DescribeLogStreams"},
+    "ApiRestCloudWatchRole": set(),
+    "AnalyticsRolestatistics": JOB | CHANGE,
+    "AnalyticsRolecompaction": JOB | LOOK_UP,
+    "AnalyticsRoleretention": JOB | CHANGE,
+}
+
+# These know no resources.
+NARROWER_IS_NOT_POSSIBLE = [TRACES, {"ecr:GetAuthorizationToken"}, {"cloudwatch:PutMetricData"}]
+
+
+@pytest.fixture(scope="session")
+def roles(deployment):
+    """The roles of all stacks, without what is generated in their names: template and reference."""
+    return {
+        re.sub(r"[0-9A-F]{8}$", "", name): (template, {"Ref": name})
+        for template in (deployment.data, deployment.serving, deployment.analytics)
+        for name in template.all("AWS::IAM::Role")
+    }
+
+
+def test_every_role_is_looked_at(roles):
+    """There are these roles and no others."""
+    assert set(roles) == set(MAY)
+
+
+@pytest.mark.parametrize("name", MAY)
+def test_a_role_may_do_what_it_has_to_and_no_more(roles, name):
+    """Every action of every role is listed above."""
+    template, role = roles[name]
+
+    assert template.actions(role) == MAY[name]
+
+
+@pytest.mark.parametrize("name", MAY)
+def test_nobody_may_do_it_to_everything(roles, name):
+    """No statement has a wildcard for its action, and for its resource only what knows none."""
+    template, role = roles[name]
+    for statement in template.statements(role):
+        actions = set(listed(statement["Action"]))
+        assert not any("*" in action for action in actions)
+        if "*" in listed(statement["Resource"]):
+            assert any(actions <= known for known in NARROWER_IS_NOT_POSSIBLE), actions
+
+
+def test_nobody_has_a_policy_of_awss_own(roles):
+    """Policies that AWS changes are not used, but for the one role that all gateways of an account share."""
+    managed = {
+        name: template.resources[role["Ref"]]["Properties"]["ManagedPolicyArns"]
+        for name, (template, role) in roles.items()
+        if "ManagedPolicyArns" in template.resources[role["Ref"]]["Properties"]
+    }
+
+    assert set(managed) == {"ApiRestCloudWatchRole"}
+    assert text(managed["ApiRestCloudWatchRole"][0]).endswith("/AmazonAPIGatewayPushToCloudWatchLogs")
+
+
+# Whether it is enough
+
+EVENT_TYPE = {
+    "name": "kept.thing",
+    "owning_application": "me",
+    "category": "undefined",
+    "schema": {"type": "json_schema", "schema": "{}"},
+}
+SUBSCRIPTION = {"owning_application": "me", "event_types": ["kept.thing"], "read_from": "begin"}
+EVENTS = "/event-types/kept.thing/events"
+OPEN_SECONDS = 30
+
+
+class Guarded:
+    """AWS as it is for one part after the other: what its role does not allow is written down, and done."""
+
+    def __init__(self, world, roles, data):
+        self.denied = set()
+        self._policies = {name: Policy(template, role, data) for name, (template, role) in roles.items()}
+        self._role = None
+        self._answer = world.answer
+        world.answer = self._answered
+
+    @contextmanager
+    def as_role(self, name):
+        self._role = name
+        try:
+            yield
+        finally:
+            self._role = None
+
+    def _answered(self, request, effect):
+        role = self._role
+        if role:
+            self.denied |= {(role, *each) for each in needed(request) if not self._policies[role].allows(each)}
+        return self._answer(request, effect)
+
+
+@pytest.fixture
+def guarded(deployed, roles, data):
+    return Guarded(deployed, roles, data)
+
+
+@pytest.fixture
+def part(guarded, serving):
+    """A part of the deployment, opened with its own environment, under its own role."""
+
+    @contextmanager
+    def opened(name):
+        environment = {**serving.environment(name), "NAKADI_AUTH": "off"}
+        with guarded.as_role(f"FunctionsRole{name.replace('_', '')}"):
+            broker = open_broker(Settings.from_env(environment))
+            try:
+                with client_of(broker.application_of(*NEEDS[name].areas)) as api:
+                    yield api
+            finally:
+                broker.close()
+
+    return opened
+
+
+def test_every_role_is_enough(guarded, part, serving):
+    """An event type lives its life, from being made to being deleted, and no part wants more than its role has."""
+    with part("admin") as api:
+        assert api.post("/settings/features", json={"feature": "audit_log_collection", "enabled": True}).is_success
+        assert api.get("/storages").is_success
+    with part("event_types") as api:
+        assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
+        assert api.put("/event-types/kept.thing", json={**EVENT_TYPE, "owning_application": "you"}).is_success
+        assert api.get("/event-types").is_success
+        assert api.get("/event-types/kept.thing/schemas").is_success
+    with part("publish") as api:
+        assert api.post(EVENTS, json=[{"n": 1}, {"n": 2}]).status_code == 200
+    _index(guarded, serving)
+    with part("cursors") as api:
+        [partition] = api.get("/event-types/kept.thing/partitions").json()
+        cursor = {"partition": "0", "offset": partition["newest_available_offset"]}
+        assert api.post("/event-types/kept.thing/cursors-lag", json=[cursor]).is_success
+    with part("subscriptions") as api:
+        subscription = api.post("/subscriptions", json=SUBSCRIPTION).json()["id"]
+        assert api.get("/subscriptions").is_success
+        assert api.get(f"/subscriptions/{subscription}/stats").is_success
+    _stream(guarded, serving, subscription)
+    with part("subscriptions") as api:
+        assert api.get(f"/subscriptions/{subscription}/cursors").is_success
+        assert api.delete(f"/subscriptions/{subscription}").is_success
+    with part("event_types") as api:
+        assert api.delete("/event-types/kept.thing").is_success
+    _keep_house(guarded, serving)
+
+    assert guarded.denied == set()
+
+
+def _index(guarded, serving):
+    """A batch as the event source mapping would hand it over."""
+    client = boto3.client("kinesis", REGION)
+    [shard] = client.list_shards(StreamName="nakadi-test")["Shards"]
+    iterator = client.get_shard_iterator(
+        StreamName="nakadi-test", ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+    )["ShardIterator"]
+    records = [
+        {
+            "eventID": f"{shard['ShardId']}:{each['SequenceNumber']}",
+            "eventSourceARN": "arn:aws:kinesis:eu-central-1:123456789012:stream/nakadi-test",
+            "kinesis": {
+                "sequenceNumber": each["SequenceNumber"],
+                "partitionKey": each["PartitionKey"],
+                "approximateArrivalTimestamp": each["ApproximateArrivalTimestamp"].timestamp(),
+                "data": base64.b64encode(each["Data"]).decode(),
+            },
+        }
+        for each in client.get_records(ShardIterator=iterator)["Records"]
+    ]
+    with guarded.as_role("FunctionsRolelogindexer"):
+        indexers = log_indexer.Indexers(Settings.from_env(serving.environment("log_indexer")))
+        event = {"Records": records}
+        assert log_indexer.indexed(indexers.of(event), event) == {"batchItemFailures": []}
+
+
+def _stream(guarded, serving, subscription):
+    """The service has an event read without a subscription, and with one, and committed."""
+    [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+    environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
+    with guarded.as_role("StreamingRole"):
+        broker = open_broker(Settings.from_env({**environment, "NAKADI_AUTH": "off"}))
+        with (
+            Serving(broker.application_of(*STREAMED)) as serves,
+            httpx.Client(base_url=serves.url, timeout=OPEN_SECONDS) as api,
+        ):
+            begin = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}
+            low_level = api.get(EVENTS, params={"stream_limit": 1, "batch_limit": 1}, headers=begin)
+            assert json.loads(low_level.text.splitlines()[0])["events"]
+            with api.stream("GET", f"/subscriptions/{subscription}/events", params={"batch_limit": 1}) as stream:
+                batch = json.loads(next(line for line in stream.iter_lines() if '"events"' in line))
+                assert batch["events"]
+        broker.close()
+
+
+def _keep_house(guarded, serving):
+    with guarded.as_role("FunctionsRolehousekeeping"):
+        broker = open_broker(Settings.from_env({**serving.environment("housekeeping"), "NAKADI_AUTH": "off"}))
+        broker.housekeeping.run()
+        broker.close()
