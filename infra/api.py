@@ -30,9 +30,10 @@ from services.streaming.__main__ import STREAMED
 STAGE = "api"
 STREAMS = "streaming"
 
-# What nobody describes is answered too: unknown paths by a Problem, HEAD, and a method that a path does not have.
+# What nobody describes is answered too: unknown paths by a Problem, HEAD, and a method that a path does not have. Below
+# /health nobody is asked for a token.
 ANY = "x-amazon-apigateway-any-method"
-EVERYTHING_ELSE = {"/": "admin", "/{proxy+}": "admin"}
+EVERYTHING_ELSE = {"/": "admin", "/{proxy+}": "admin", "/health/{proxy+}": "admin"}
 
 # The most that the gateway lets a streamed response take.
 STREAM_MS = 900_000

@@ -86,6 +86,7 @@ class Streaming(Construct):
         self.cluster = ecs.Cluster(self, "Cluster", vpc=self.vpc)
         log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=RemovalPolicy.DESTROY)
         task = self._task(data, environment, path_prefix, size, log_group, self._image(image))
+        # How many tasks there are is left to scaling: said here, it would be said anew by every deployment.
         self.service = ecs.FargateService(
             self,
             "Service",
@@ -98,7 +99,6 @@ class Streaming(Construct):
             min_healthy_percent=100,
             max_healthy_percent=200,
             circuit_breaker=ecs.DeploymentCircuitBreaker(rollback=True),
-            desired_count=size.min_tasks,
             health_check_grace_period=Duration.seconds(60),
         )
         self.load_balancer, self.listener, self.target_group = self._balanced(of_balancer)

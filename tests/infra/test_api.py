@@ -32,7 +32,7 @@ def test_it_is_made_of_our_description(paths):
     """Every described operation is there, and beside them only what catches the rest."""
     described = gateway_document()["paths"]
 
-    assert set(paths) == {*described, "/", "/{proxy+}"}
+    assert set(paths) == {*described, "/", "/{proxy+}", "/health/{proxy+}"}
     for path, item in described.items():
         assert set(paths[path]) == {*item, ANY}
         assert {method: paths[path][method]["operationId"] for method in item} == {
@@ -81,10 +81,12 @@ def test_what_is_not_described_is_answered_all_the_same(paths):
 
 
 def test_everything_but_the_public_needs_a_token(api):
-    """The authorizer stands before every operation that is not for everybody."""
+    """The authorizer stands before every operation that is not for everybody, which is all below /health. (R42)"""
     for path, item in api["Body"]["paths"].items():
         for each in item.values():
             assert each["security"] == ([] if PUBLIC.fullmatch(path) else [{"token": []}]), path
+    public = {path for path, item in api["Body"]["paths"].items() if not item[ANY]["security"]}
+    assert public == {"/health", "/health/{proxy+}", "/docs", "/openapi.json"}
     scheme = api["Body"]["components"]["securitySchemes"]["token"]
     assert scheme["x-amazon-apigateway-authorizer"]["authorizerResultTtlInSeconds"] == 60
 

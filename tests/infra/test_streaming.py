@@ -116,6 +116,8 @@ def test_tasks_come_with_streams_and_with_work(serving):
     [on_cpu] = [each for each in policies if "PredefinedMetricSpecification" in each]
 
     assert (target["MinCapacity"], target["MaxCapacity"]) == (1, 10)
+    # A deployment would set it back to what it says.
+    assert "DesiredCount" not in serving.one("AWS::ECS::Service")
     assert on_cpu["PredefinedMetricSpecification"]["PredefinedMetricType"] == "ECSServiceAverageCPUUtilization"
     assert on_streams["TargetValue"] == 2000
     assert on_streams["CustomizedMetricSpecification"]["MetricName"] == "OpenStreams"
