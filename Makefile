@@ -18,7 +18,7 @@ help:
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
-	@echo 'make soak [MINUTES=10]             kill consumers and servers of a subscription, and count what comes'
+	@echo 'make soak [MINUTES=10] [ENGINE=aws-local]  kill consumers and servers of a subscription, and count what comes'
 	@echo 'make format                        put the formatting right'
 	@echo 'make bench                         measure everything, and draw it (a quarter of an hour)'
 	@echo 'make synth [STAGE=dev] [CONTEXT=]  write the templates for AWS into cdk.out'
@@ -44,7 +44,7 @@ mutants: $(VENV)/.test
 	@$(BIN)/python -m tests.simulation.mutants $(or $(SEEDS),5000)
 
 soak: $(VENV)/.test
-	@$(BIN)/python -u -m tests.soak $(or $(MINUTES),10)
+	@$(BIN)/python -u -m tests.soak $(or $(MINUTES),10) $(ENGINE)
 
 format: $(VENV)/.test
 	@$(BIN)/ruff format .

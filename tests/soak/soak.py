@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from tests.soak.verdict import Judge, Verdict, entries
@@ -74,14 +74,26 @@ class Server:
         assert found, f"the server did not start: {(self._folder / 'server.log').read_text()[-2000:]}"
         self._port = urlsplit(found[1]).port or 0
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self, how: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(how)
         self._process.communicate(timeout=60)
 
-    def restart(self, how: signal.Signals) -> None:
-        self.stop(how)
-        self.start()
+    def close(self) -> None:
+        self.stop(signal.SIGTERM)
+
+
+class Ground(Protocol):
+    """What is soaked."""
+
+    @property
+    def host(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def stop(self, how: signal.Signals) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def asked(host: str, method: str, path: str, body: Any = None) -> Any:
@@ -214,11 +226,11 @@ def publishing(plan: Plan, host: str) -> Iterator[list[Publisher]]:
 # The soak ------------------------------------------------------------------------------------------------------------
 
 
-def soaked(plan: Plan, folder: Path, say: Say = print) -> Verdict:
+def soaked(plan: Plan, folder: Path, say: Say = print, new_ground: Callable[[Path], Ground] = Server) -> Verdict:
     """Live through a plan, and judge it."""
     with ExitStack() as around:
-        server = Server(folder)
-        around.callback(server.stop)
+        server = new_ground(folder)
+        around.callback(server.close)
         subscription = prepared(server.host)
         consumers = Consumers(plan, server.host, subscription, folder)
         around.callback(consumers.close)
@@ -234,14 +246,15 @@ def soaked(plan: Plan, folder: Path, say: Say = print) -> Verdict:
     return judge.verdict
 
 
-def _live_through(plan: Plan, server: Server, consumers: Consumers, say: Say) -> None:
+def _live_through(plan: Plan, server: Ground, consumers: Consumers, say: Say) -> None:
     began = time.monotonic()
     going_down = list(plan.goes_down)
     while (passed := time.monotonic() - began) < plan.seconds:
         consumers.kill_some()
         if going_down and passed > going_down[0][0] * plan.seconds:
             _, how = going_down.pop(0)
-            server.restart(how)
+            server.stop(how)
+            server.start()
             say(f"after {passed:.0f} s the server was ended by {how.name}, and is back")
         time.sleep(0.1)
 
@@ -253,7 +266,13 @@ def _wait_for_the_rest(host: str, subscription: str, say: Say) -> None:
     say(f"{time.monotonic() - began:.1f} s later {rest} events are not committed")
 
 
-def main(minutes: float, folder: Path) -> int:
-    verdict = soaked(Plan(seconds=60 * minutes, seed=int(os.environ.get("SEED", "0"))), folder)
+def main(minutes: float, folder: Path, *, in_aws: bool = False) -> int:
+    plan = Plan(seconds=60 * minutes, seed=int(os.environ.get("SEED", "0")))
+    if in_aws:
+        from tests.soak.aws import LaptopGround  # noqa: PLC0415  # it needs what deploys
+
+        verdict = soaked(replace(plan, events_a_second=100.0), folder, new_ground=LaptopGround)
+    else:
+        verdict = soaked(plan, folder)
     print(verdict)
     return 0 if verdict.is_good else 1
