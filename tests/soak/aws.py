@@ -1,0 +1,43 @@
+"""The ground of a soak in the shape that the broker has on AWS: gateway, functions, streaming service, on this machine.
+
+What goes down is all of them; the tables and the log stay.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from infra.laptop.laptop import Front, Laptop
+
+PATIENCE_SECONDS = 120
+
+
+class LaptopGround:
+    def __init__(self, folder: Path) -> None:
+        self._laptop = Laptop(folder / "logs")
+        self._port = 0
+        self._front: Front | None = None
+        self.start()
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        if self._front is None:
+            self._front = self._laptop.front(authorizes=False, port=self._port)
+            self._port = urlsplit(self._front.url).port or 0
+
+    def stop(self, how: signal.Signals) -> None:
+        assert self._front is not None
+        # As when a task is replaced: what it serves ends, or breaks off, before the gateway knows.
+        self._front.streaming._process.send_signal(how)
+        self._front.streaming._process.wait(PATIENCE_SECONDS)
+        self._front.close()
+        self._front = None
+
+    def close(self) -> None:
+        """With the laptop goes the way in."""
+        self._laptop.close()
