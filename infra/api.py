@@ -153,8 +153,11 @@ class Api(Construct):
         }
         functions = [answering[each["operationId"]] for each in item.values()]
         rest = next((function for function in functions if function != STREAMS), EVERYTHING_ELSE["/"])
-        parameters = next(iter(item.values())).get("parameters", [])
-        return {**operations, ANY: self._operation(path, "any", {"parameters": parameters}, rest)}
+        alike = {"parameters": next(iter(item.values())).get("parameters", [])}
+        if "get" in item and answering[item["get"]["operationId"]] == STREAMS:
+            # What would become of a stream is known only to who would serve it.
+            operations["head"] = self._operation(path, "head", alike, STREAMS)
+        return {**operations, ANY: self._operation(path, "any", alike, rest)}
 
     def _operation(self, path: str, method: str, operation: Mapping[str, Any], answering: str) -> dict[str, Any]:
         parameters = operation.get("parameters", _parameters(path))

@@ -34,7 +34,8 @@ def test_it_is_made_of_our_description(paths):
 
     assert set(paths) == {*described, "/", "/{proxy+}", "/health/{proxy+}"}
     for path, item in described.items():
-        assert set(paths[path]) == {*item, ANY}
+        streamed = "get" in item and who_answers()[item["get"]["operationId"]] == "streaming"
+        assert set(paths[path]) == {*item, ANY, *(["head"] if streamed else [])}
         assert {method: paths[path][method]["operationId"] for method in item} == {
             method: each["operationId"] for method, each in item.items()
         }
@@ -72,6 +73,14 @@ def test_streams_go_through_to_the_service(serving, paths):
         assert found["requestParameters"] == {
             f"integration.request.path.{name}": f"method.request.path.{name}" for name in names
         }
+
+
+def test_whether_a_stream_could_be_opened_is_asked_of_the_service(paths):
+    """HEAD is answered like GET, by who knows the streams."""
+    for path in (PUBLISHING, "/subscriptions/{subscription_id}/events"):
+        get, head = (paths[path][method]["x-amazon-apigateway-integration"] for method in ("get", "head"))
+        assert {**head, "httpMethod": "GET"} == get
+        assert head["httpMethod"] == "HEAD"
 
 
 def test_what_is_not_described_is_answered_all_the_same(paths):
