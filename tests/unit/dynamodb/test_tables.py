@@ -2,18 +2,34 @@
 
 from itertools import pairwise
 
-from nakadi.dynamodb.tables import DOCUMENTS, TABLES
+import pytest
+from pynamodb.attributes import NumberAttribute
+
+from nakadi.coordination.dynamodb_items import CoordinationItem
+from nakadi.dynamodb.tables import COORDINATION, DOCUMENTS, LOG_INDEX, TABLES
 from nakadi.registries.dynamodb_items import DocumentItem
+from nakadi.registries.log_index_items import LogIndexItem
 
 
-def test_documents_and_their_table_have_the_same_keys():
-    """What the engine takes for keys are the keys that the deployment gives the table."""
-    schema = DocumentItem._get_schema()
+@pytest.mark.parametrize(
+    ("table", "model"),
+    [(DOCUMENTS, DocumentItem), (LOG_INDEX, LogIndexItem), (COORDINATION, CoordinationItem)],
+    ids=lambda each: getattr(each, "suffix", ""),
+)
+def test_a_model_and_its_table_have_the_same_keys(table, model):
+    """What an engine takes for keys are the keys that the deployment gives the table; what expires is a number."""
+    schema = model._get_schema()
     keys = {each["AttributeName"]: each["KeyType"] for each in schema["key_schema"]}
     types = {each["AttributeName"]: each["AttributeType"] for each in schema["attribute_definitions"]}
 
-    assert keys == {DOCUMENTS.partition_key[0]: "HASH", DOCUMENTS.sort_key[0]: "RANGE"}
-    assert types == dict([DOCUMENTS.partition_key, DOCUMENTS.sort_key])
+    assert keys == {table.partition_key[0]: "HASH", table.sort_key[0]: "RANGE"}
+    assert types == dict([table.partition_key, table.sort_key])
+    assert table.expires is None or isinstance(getattr(model, table.expires), NumberAttribute)
+
+
+def test_every_table_has_its_model():
+    """The models above are those of all tables."""
+    assert set(TABLES) == {DOCUMENTS, LOG_INDEX, COORDINATION}
 
 
 def test_tables_of_one_deployment_have_different_names():
