@@ -492,7 +492,7 @@ def after_killed_client(server: Server, *, busy: bool) -> float:
     if not busy:
         time.sleep(0.02)
         server.fill(10, name)
-    with connected(server.url, events_of(subscription)) as client:
+    with connected(server.url, events_of(subscription, 60)) as client:
         next(each for each in partitions_seen(client) if len(each) == PARTITIONS)
     return time.perf_counter() - began
 
