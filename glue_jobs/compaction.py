@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from py4j.protocol import Py4JError
+from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
@@ -74,8 +76,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def compact(work: Workplace) -> None:
     """Bring all tables up to date. What goes wrong with one event type stops no other."""
+    # Spark gives each thread a connection, and this takes it back.
+    one = inheritable_thread_target(partial(_one, work))
     with ThreadPoolExecutor(max(1, work.options.at_once)) as pool:
-        for _ in pool.map(lambda event_type: _one(work, event_type), list(work.chosen())):
+        for _ in pool.map(one, list(work.chosen())):
             pass
 
 

@@ -9,7 +9,7 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from nakadi.eventlogs import open_event_log
 from nakadi.eventlogs.tiered.cooling import cool
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
+from nakadi.ports import EventLog, UnknownTopic
 
 DESCRIPTION = """\
 Let go of events.
@@ -163,8 +164,10 @@ def _rewriter(work: Workplace, wanted: Wanted) -> Iterator[Rewriter]:
         work.report.tell("stream", "what is still in the stream goes with the stream's own retention; nobody reads it")
 
 
-def _cooled(work: Workplace, hot: object, topic: str, partition: int, _end: int) -> None:
-    cool(hot, work.index, topic, partition)  # type: ignore[arg-type]  # an event log, as it was opened
+def _cooled(work: Workplace, hot: EventLog, topic: str, partition: int, _end: int) -> None:
+    # A log that does not have the topic has nothing of it to let go of.
+    with suppress(UnknownTopic):
+        cool(hot, work.index, topic, partition)
 
 
 def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter) -> Sequence[Rewritten]:

@@ -1,17 +1,20 @@
-"""A data folder with event types and an archive, and the jobs run on it in this process, with one Spark for all tests."""
+"""A data folder with event types and an archive, and the jobs run on it, with one Spark for all tests."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, redirect_stderr
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from pyspark.sql import DataFrame, SparkSession
+
+from glue_jobs import compaction, retention, statistics
 from nakadi.archive import members
 from nakadi.archive.stores import FolderStore
 from nakadi.caching import Cache
@@ -142,20 +145,58 @@ class DataFolder:
         return self.folder / "archive" / segment.archived.key
 
 
+@dataclass(frozen=True)
 class Ran:
     """What a run of a job told."""
 
-    def __init__(self, code: int, told: str) -> None:
-        self.code = code
-        self.told = told
+    code: int
+    told: str
+    shown: str
 
 
-def run(main: Any, data: DataFolder, *arguments: str) -> Ran:
-    """Run a job as its command line would."""
-    told = StringIO()
-    with redirect_stderr(told):
-        code = main(["--data", str(data.folder), "--master", "local[2]", *arguments])
-    return Ran(code, told.getvalue())
+class Jobs:
+    """Runs jobs on a data folder, with tables in a database of their own."""
+
+    def __init__(self, data: DataFolder, tables: Path) -> None:
+        self.data = data
+        self._places = ["--data", str(data.folder), "--tables", str(tables), "--database", f"t{uuid4().hex}"]
+        self._places += ["--master", "local[2]", "--memory", "1g"]
+
+    @property
+    def database(self) -> str:
+        return self._places[5]
+
+    def run(self, main: Callable[[Sequence[str]], int], *arguments: str) -> Ran:
+        told, shown = StringIO(), StringIO()
+        with redirect_stderr(told), redirect_stdout(shown):
+            code = main([*self._places, *arguments])
+        return Ran(code, told.getvalue(), shown.getvalue())
+
+    def compacted(self, *arguments: str) -> Ran:
+        return self.run(compaction.main, "--no-tidying", *arguments)
+
+    def measured(self, *arguments: str) -> Ran:
+        return self.run(statistics.main, *arguments)
+
+    def let_go(self, *arguments: str) -> Ran:
+        return self.run(retention.main, *arguments)
+
+    def spark(self) -> SparkSession:
+        active = SparkSession.getActiveSession()
+        assert active is not None
+        return active
+
+    def table(self, name: str) -> DataFrame:
+        return self.spark().table(f"nakadi.{self.database}.{name}")
+
+    def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
+        """Some columns of a table, in the order of its events."""
+        wanted = columns or ("nakadi_partition", "nakadi_offset")
+        found = self.table(name).orderBy("nakadi_timeline", "nakadi_partition", "nakadi_offset").selectExpr(*wanted)
+        return [tuple(row) for row in found.collect()]
+
+    def snapshots(self, name: str) -> int:
+        return self.spark().table(f"nakadi.{self.database}.{name}.snapshots").count()
 
 
 def _text(event: Any) -> bytes | None:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 DONE = 0
@@ -74,7 +75,8 @@ def in_a_line(error: Exception) -> str:
 def progress_shown(spark: SparkSession, every_seconds: float = 5.0) -> Iterator[None]:
     """Tell every few seconds how far Spark is with what it does."""
     over = threading.Event()
-    thread = threading.Thread(target=_show, args=(spark, over, every_seconds), name="nakadi-progress", daemon=True)
+    # Spark gives each thread a connection, and takes back those of its own kind of threads.
+    thread = InheritableThread(target=_show, args=(spark, over, every_seconds), name="nakadi-progress", daemon=True)
     thread.start()
     try:
         yield

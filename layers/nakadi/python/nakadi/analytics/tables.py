@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructType
 
@@ -224,7 +224,7 @@ class Change:
         snapshots = self.table._java().manageSnapshots()  # noqa: SLF001  # the two are one
         try:
             snapshots.fastForwardBranch(MAIN, self.branch).removeBranch(self.branch).commit()
-        except Py4JJavaError as error:
+        except (Py4JJavaError, PySparkException) as error:
             if _was_changed(error):
                 raise ChangedMeanwhile(self.table.name) from error
             raise
@@ -236,8 +236,8 @@ def table_name(event_type: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", event_type.lower()).strip("_") or "events"
 
 
-def _was_changed(error: Py4JJavaError) -> bool:
-    text = str(error.java_exception)
+def _was_changed(error: Py4JJavaError | PySparkException) -> bool:
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     return any(
         each in text for each in ("not an ancestor", "CommitFailed", "PendingUpdateFailed", "refresh is required")
     )

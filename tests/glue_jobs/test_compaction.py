@@ -1,0 +1,202 @@
+"""Tables have every event of the archive exactly once, and everything that was said in it."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from glue_jobs import compaction
+from nakadi.analytics.event_tables import events_table
+from nakadi.analytics.tables import ChangedMeanwhile
+from nakadi.catalog.data_lake import MATERIALIZE
+from nakadi.model.event_type import Category, CleanupPolicy
+from tests.support.jobs import ORDERS, STORED_AT, order
+
+
+def test_events_become_rows(jobs, data):
+    """Each event is a row, with its place and its properties as columns; a second run adds only what is new."""
+    orders = data.event_type("order.placed", partitions=2)
+    data.archived(orders, [order(number) for number in range(5)])
+    data.archived(orders, [order(9)], partition=1)
+
+    first = jobs.compacted()
+
+    assert (first.code, "6 events into order_placed" in first.told) == (0, True)
+    assert jobs.rows("order_placed") == [*((0, offset) for offset in range(5)), (1, 0)]
+    wanted = ("order_number", "total", "customer.id", "items[0].sku", "nakadi_event", "date(nakadi_time)")
+    assert jobs.rows("order_placed", *wanted)[-1] == ("o-9", 2.25, "c-2", "s-9", None, STORED_AT.date())
+
+    data.archived(orders, [order(5)])
+    second = jobs.compacted()
+
+    assert "1 events into order_placed" in second.told
+    assert jobs.rows("order_placed") == [*((0, offset) for offset in range(6)), (1, 0)]
+    assert "nothing new" in jobs.compacted().told
+
+
+def test_nothing_that_was_said_is_dropped(jobs, data):
+    """What the columns do not tell is in the text of the event: other names, types, nulls."""
+    events = [
+        order(1),
+        order(2, more={"a": 1}),
+        order(3, customer={"id": "c", "vip": True}),
+        order(4, customer=None),
+        order(5, items=[{"sku": "s", "colour": "red"}]),
+        order(6, total="dear"),
+        order(7, order_number='looks like "name": a name'),
+    ]
+    orders = data.event_type("order.placed", schema=ORDERS)
+    data.archived(orders, events)
+
+    told = jobs.compacted()
+
+    texts = [text for (text,) in jobs.rows("order_placed", "nakadi_event")]
+    assert [text is not None for text in texts] == [False, True, True, True, True, True, True]
+    assert [json.loads(text) for text in texts if text] == [events[number] for number in (1, 2, 3, 4, 5, 6)]
+    assert jobs.rows("order_placed", "order_number")[6] == (events[6]["order_number"],)
+    assert told.code == 3
+    assert "1 events do not fit the columns" in told.told
+
+
+def test_the_schema_grows(jobs, data):
+    """A new optional field appears as a column; a type that changed is in the text."""
+    orders = data.event_type("order.placed", schema={"properties": {"a": {"type": "string"}}})
+    data.archived(orders, [{"a": "x"}])
+    jobs.compacted()
+
+    more = {"properties": {"a": {"type": "integer"}, "b": {"properties": {"c": {"type": "integer"}}}}}
+    orders = data.new_schema("order.placed", more)
+    data.archived(orders, [{"a": 1, "b": {"c": 2}}, {"b": {"c": 3}}])
+    jobs.compacted()
+
+    wanted = ("a", "b.c", "nakadi_event")
+    assert jobs.rows("order_placed", *wanted) == [("x", None, None), ("1", 2, '{"a":1,"b":{"c":2}}'), (None, 3, None)]
+
+
+def test_compacted_event_types_have_a_second_table(jobs, data):
+    """The second table has the newest event of each key; a tombstone takes its key away, until it comes again."""
+    customers = data.event_type(
+        "customer.changed",
+        schema={"properties": {"name": {"type": "string"}}},
+        category=Category.BUSINESS,
+        cleanup_policy=CleanupPolicy.COMPACT,
+    )
+    named = [{"metadata": {"eid": "e"}, "name": name} for name in ("Ann", "Bob", "Cid", "Ann 2")]
+    data.archived(customers, named, keys=["a", "b", "c", "a"])
+    jobs.compacted()
+    assert jobs.rows("customer_changed__latest", "nakadi_key", "name") == [("b", "Bob"), ("c", "Cid"), ("a", "Ann 2")]
+
+    later = STORED_AT + timedelta(hours=1)
+    data.archived(customers, [None, {"metadata": {"eid": "e"}, "name": "Bob 2"}], keys=["a", "b"], at=later)
+    jobs.compacted()
+
+    assert jobs.rows("customer_changed__latest", "nakadi_key", "name") == [("c", "Cid"), ("b", "Bob 2")]
+    assert jobs.rows("customer_changed", "nakadi_tombstone")[4] == (True,)
+
+
+def test_what_the_index_does_not_name_is_no_event(jobs, data):
+    """Orphans of a crash, members that were not counted, and foreign files are not read."""
+    orders = data.event_type("order.placed")
+    pages = data.event_type("page.viewed", schema={})
+    kept = data.archived(orders, [order(1)], other_topics=[pages])
+    (data.path(kept).parent / "orphan.json.gz").write_bytes(data.path(kept).read_bytes())
+    (data.folder / "archive" / "foreign.txt").write_text("not an event")
+
+    told = jobs.compacted()
+
+    assert told.code == 0
+    assert jobs.rows("order_placed") == [(0, 0)]
+    assert jobs.rows("page_viewed") == []
+
+
+def test_bad_input_is_told_and_the_rest_done(jobs, data):
+    """Damaged and lost objects are told of with their offsets, and read later if they are mended."""
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(1)])
+    cut, foreign, lost = (data.archived(orders, [order(number), order(number)]) for number in (2, 3, 4))
+    data.archived(orders, [order(5)])
+    whole = data.path(cut).read_bytes()
+    data.path(cut).write_bytes(whole[:-10])
+    data.path(foreign).write_bytes(b"x" * foreign.archived.length)
+    data.path(lost).unlink()
+
+    told = jobs.compacted()
+
+    assert told.code == 3
+    assert jobs.rows("order_placed") == [(0, 0), (0, 7)]
+    for offsets, problem in (("1-2", "cut off"), ("3-4", "damaged"), ("5-6", "not there")):
+        assert any(f"offsets {offsets} are missing" in line and problem in line for line in told.told.splitlines())
+
+    data.path(cut).write_bytes(whole)
+    assert jobs.compacted().code == 3
+    assert jobs.rows("order_placed") == [(0, 0), (0, 1), (0, 2), (0, 7)]
+
+
+def test_a_line_that_is_no_event_is_noticed(jobs, data):
+    """An object with fewer events than it is known to have is not taken for whole."""
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(1), b"{broken", order(3)])
+
+    told = jobs.compacted()
+
+    assert told.code == 3
+    assert "3 events should be there, 2 are" in told.told
+
+
+def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
+    """An event type that is deleted while its events are read is told of, and the others are done."""
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(1)])
+    pages = data.event_type("page.viewed", schema={})
+    data.archived(pages, [{"url": "/"}])
+    listed = list(data.event_types.all())
+    data.delete("order.placed")
+    monkeypatch.setattr("nakadi.analytics.command.Workplace.chosen", lambda _: iter(listed))
+
+    told = jobs.compacted()
+
+    assert jobs.rows("page_viewed") == [(0, 0)]
+    assert told.code in (0, 3)
+
+
+def test_two_runs_at_once_double_nothing(jobs, data):
+    """Of two changes that began at the same snapshot one counts; the other one has to begin again."""
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(1)])
+    jobs.compacted()
+    table = events_table(jobs.spark(), jobs.database, orders)
+    same = table.rows().limit(0)
+
+    with table.change() as first, table.change() as second:
+        first.append(same, '{"next":{"x/0":1},"gaps":{}}')
+        second.append(same, '{"next":{"x/0":2},"gaps":{}}')
+        second.publish()
+        with pytest.raises(ChangedMeanwhile):
+            first.publish()
+
+    assert table.progress() == '{"next":{"x/0":2},"gaps":{}}'
+
+
+def test_tidying(jobs, data, monkeypatch):
+    """Small files become large ones, and a run that was cut short leaves nothing to see."""
+    monkeypatch.setattr("nakadi.analytics.tables.SMALL_FILES", 3)
+    orders = data.event_type("order.placed")
+    for number in range(3):
+        data.archived(orders, [order(number)])
+        if number < 2:
+            jobs.compacted()
+    table = events_table(jobs.spark(), jobs.database, orders)
+
+    told = jobs.run(compaction.main, "--keep-snapshots-days", "0")
+
+    assert "files made larger" in told.told
+    assert jobs.rows("order_placed") == [(0, offset) for offset in range(3)]
+    assert jobs.snapshots("order_placed") == 1
+    assert table.progress()
+    assert "nothing new" in jobs.compacted().told
+
+
+def test_no_table_for_who_wants_none(jobs, data):
+    """An event type whose annotation says that it is not kept in a data lake has no table."""
+    data.event_type("order.placed", annotations={MATERIALIZE: "off"})
+    assert "no table" in jobs.compacted().told

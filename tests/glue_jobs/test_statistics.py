@@ -1,0 +1,86 @@
+"""The traffic of event types is measured, kept, and told beside what their owners expect."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from nakadi.model.event_type import Category
+from tests.support.jobs import STORED_AT, order
+
+BUSINESS = {"schema": {"properties": {"note": {"type": "string"}}}, "category": Category.BUSINESS}
+UNTIL = ("--until", (STORED_AT + timedelta(hours=2)).isoformat(), "--hours", "2")
+
+
+def by(publisher, **more):
+    return {"metadata": {"eid": "e", "published_by": publisher, "received_at": "now"}, **more}
+
+
+@pytest.fixture
+def orders(data):
+    """Two hours of orders: 60 by two publishers in the first, 6 of them in the emptier partition; 12 in the second."""
+    made = data.event_type("order.placed", partitions=2, **BUSINESS)
+    data.archived(made, [by("shop") if number % 2 else by("app", note="n" * 100) for number in range(54)])
+    data.archived(made, [by("shop")] * 6, partition=1)
+    data.archived(made, [by("shop")] * 12, at=STORED_AT + timedelta(hours=1), apart=timedelta(0))
+    data.archived(made, [by("later")] * 12, at=STORED_AT + timedelta(hours=5))
+    return made
+
+
+def test_windows_are_measured(jobs, data, orders, tmp_path):
+    """Each window has its sizes, rates, publishers and skew; measuring again changes nothing; plots are drawn."""
+    first = jobs.measured(*UNTIL)
+    second = jobs.measured(*UNTIL, "--plots", str(tmp_path / "plots"))
+
+    assert (first.code, second.code) == (0, 0)
+    assert "order.placed" in first.shown
+    table = jobs.table("nakadi__statistics").orderBy("window_start").collect()
+    told = [
+        (row["events"], row["publishers"], row["per_minute_peak"], round(row["partition_skew"], 2)) for row in table
+    ]
+    assert told == [(60, 2, 60, 1.8), (12, 1, 12, 2.0)]
+    small, large = (
+        len(str(by(who, **more)).replace(" ", "")) for who, more in (("shop", {}), ("app", {"note": "n" * 100}))
+    )
+    assert table[0]["size_max"] == large
+    assert table[0]["size_p50"] == pytest.approx(small, rel=0.01)
+    assert table[0]["size_mean"] == pytest.approx((33 * small + 27 * large) / 60)
+    for name in ("rate.png", "size.png", "skew.png"):
+        assert Path(tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
+
+    measured = data.event_types.measured(orders)
+    assert measured.recommended_partitions == 2
+    assert measured.statistic.write_parallelism == 2
+    assert measured.statistic.messages_per_minute == round(72 / 120)
+
+
+def test_payloads_that_look_like_metadata(jobs, data):
+    """A publisher is who published, also where a payload has a field that is called the same."""
+    made = data.event_type("order.placed", **BUSINESS)
+    data.archived(made, [by("shop", note='"published_by":"b"', more={"published_by": "c"}), by("app")])
+    jobs.measured(*UNTIL)
+    assert data.event_types.measured(made).statistic.write_parallelism == 2
+
+
+def test_bad_input_is_left_out(jobs, data):
+    """Damaged parts are told of, and the rest is measured. Events that nobody stamps have no publisher."""
+    pages = data.event_type("page.viewed", schema={})
+    data.archived(pages, [order(1)] * 3)
+    cut = data.archived(pages, [order(1)] * 3)
+    data.path(cut).write_bytes(data.path(cut).read_bytes()[:-5])
+
+    told = jobs.measured(*UNTIL)
+
+    assert told.code == 3
+    assert "left out" in told.told
+    assert jobs.table("nakadi__statistics").select("events", "publishers").first() == (3, 0)
+
+
+def test_what_deleted_event_types_had_is_forgotten(jobs, data):
+    """What was measured of a deleted event type does not stay behind."""
+    pages = data.event_type("page.viewed", schema={})
+    data.archived(pages, [order(1)])
+    jobs.measured(*UNTIL)
+    data.delete("page.viewed")
+    jobs.measured(*UNTIL)
+    assert data.event_types.measured(pages) is None

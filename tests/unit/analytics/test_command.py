@@ -1,0 +1,45 @@
+import pytest
+
+from nakadi.analytics import command
+
+
+def parsed(*arguments):
+    return command.options(command.parser("compaction", "Does it."), arguments)
+
+
+def test_what_glue_adds_is_passed_over():
+    """A job takes the arguments that Glue gives to every job."""
+    known = parsed(
+        "--JOB_NAME", "nakadi-compaction", "--JOB_RUN_ID=jr_1", "--TempDir", "s3://x/y", "--enable-metrics", "true",
+        "--datalake-formats", "iceberg", "--tables", "s3://tables/t",
+    )  # fmt: skip
+    assert known.tables == "s3://tables/t"
+
+
+@pytest.mark.parametrize("wrong", [["--tabels", "x"], ["x"], ["--JOB_NAME", "a", "b", "c"]])
+def test_a_mistake_is_told(wrong, capsys):
+    """Arguments that nobody knows end the program before it begins."""
+    with pytest.raises(SystemExit) as ended:
+        parsed(*wrong)
+    assert ended.value.code == 2
+    assert "unknown arguments" in capsys.readouterr().err
+
+
+def test_event_types_by_name():
+    """Event types are named with commas between."""
+    assert parsed("--event-types", "a.b, c.d").event_types == ("a.b", "c.d")
+
+
+def test_help_explains_itself(capsys):
+    """`--help` tells what the job does, its arguments, and what its exit codes mean."""
+    with pytest.raises(SystemExit):
+        parsed("--help")
+    told = capsys.readouterr().out
+    assert all(each in told for each in ("Does it.", "--archive", "--tables", "Exit codes", "killed"))
+
+
+def test_the_folder_of_the_jobs_is_no_place_for_modules():
+    """A job that is called like one of Python's own modules does not stand in its place."""
+    path = ["/work/glue_jobs", "/usr/lib", ""]
+    command.without_own_folder(path)
+    assert path == ["/usr/lib", ""]
