@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from nakadi.archive import members
 from nakadi.model.events import StoredEvent
@@ -14,6 +15,9 @@ from nakadi.ports import ArchiveGone, ArchiveStore
 
 MOST_BYTES = 16_000_000
 """Compressed, as they are in the store."""
+
+READ_AHEAD = 2
+"""Threads."""
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,9 @@ class Library:
         self._lock = threading.Lock()
         self._members: OrderedDict[Location, Sequence[StoredEvent]] = OrderedDict()
         self._bytes = 0
+        self._ahead: dict[Location, Future[Sequence[StoredEvent]]] = {}
+        self._readers: ThreadPoolExecutor | None = None
+        self._closed = False
 
     def events(self, topic: str, partition: int, segment: Segment) -> Sequence[StoredEvent]:
         """The events of a segment that is archived. Raises `Unreadable`."""
@@ -38,10 +45,36 @@ class Library:
             known = self._members.get(location)
             if known is not None:
                 self._members.move_to_end(location)
+            ahead = self._ahead.get(location)
         if known is None:
-            known = read(self._store, topic, partition, segment)
+            known = read(self._store, topic, partition, segment) if ahead is None else ahead.result()
             self._remember(location, known)
         return known
+
+    def expect(self, topic: str, partition: int, segment: Segment) -> None:
+        """Somebody will soon ask for these events: they are read meanwhile."""
+        location = segment.archived
+        with self._lock:
+            if location is None or self._closed or location in self._members or location in self._ahead:
+                return
+            self._readers = self._readers or ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="archive-reader")
+            self._ahead[location] = self._readers.submit(self._read_ahead, location, topic, partition, segment)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            readers = self._readers
+        if readers is not None:
+            readers.shutdown()
+
+    def _read_ahead(self, location: Location, topic: str, partition: int, segment: Segment) -> Sequence[StoredEvent]:
+        try:
+            events = read(self._store, topic, partition, segment)
+            self._remember(location, events)
+        finally:
+            with self._lock:
+                self._ahead.pop(location, None)
+        return events
 
     def _remember(self, location: Location, events: Sequence[StoredEvent]) -> None:
         with self._lock:

@@ -1,26 +1,26 @@
-"""Archive objects: gzip members one after the other, one for each partition, of one JSON object a line.
+"""Archive objects: gzip members one after the other, one or a few for each partition, of one JSON object a line.
 
-A whole object is a plain `.json.gz`; a member alone, by its range of bytes, is the events of one partition from one
-offset to another. Offsets may be missing where events were compacted away.
+A whole object is a plain `.json.gz`; so is a range of bytes in it, with the events of one partition from one offset to
+another. Offsets may be missing where events were compacted away.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
+from operator import lt
 
 import msgspec
 import orjson
 
+from nakadi.archive import gzips
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record, StoredEvent
 
-LEVEL = 2
-"""On events, higher levels take much longer and save little."""
-
-GZIP = 16 + zlib.MAX_WBITS
-
+MEMBER_BYTES = 500_000
+"""Of text. What is unpacked at once should stay near the processor: it takes half as long again when it does not."""
 
 ABSENT = msgspec.Raw()
 
@@ -44,13 +44,14 @@ class Line(msgspec.Struct, gc=False):
 
 
 class Packer:
-    """Writes a member, some events at a time."""
+    """Writes the events of a partition, some at a time: as one member, or a few when they are many."""
 
     def __init__(self, topic: str, partition: int, event_type: str | None = None) -> None:
-        self._head = b'{"topic":%b,"partition":%d,"offset":' % (orjson.dumps(topic), partition)
+        self._head = _head(topic, partition)
         self._event_type = b"" if event_type is None else b',"event_type":' + orjson.dumps(event_type)
-        self._packer = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP)
+        self._packer = gzips.pack()
         self._packed: list[bytes] = []
+        self._bytes = 0
 
     def add(self, events: Iterable[StoredEvent]) -> None:
         head, event_type = self._head, self._event_type
@@ -61,7 +62,12 @@ class Packer:
             if stored_at is not moment:
                 moment, time = stored_at, b',"time":"%b"%b' % (_written(stored_at), event_type)
             lines.append(b"%b%d%b%b\n" % (head, offset, time, _rest(record)))
-        self._packed.append(self._packer.compress(b"".join(lines)))
+        text = b"".join(lines)
+        if self._bytes and self._bytes + len(text) > MEMBER_BYTES:
+            self._packed.append(self._packer.flush())
+            self._packer, self._bytes = gzips.pack(), 0
+        self._packed.append(self._packer.compress(text))
+        self._bytes += len(text)
 
     def finish(self) -> bytes:
         return b"".join([*self._packed, self._packer.flush()])
@@ -74,14 +80,61 @@ def member(topic: str, partition: int, events: Iterable[StoredEvent], event_type
     return packer.finish()
 
 
+def _head(topic: str, partition: int) -> bytes:
+    return b'{"topic":%b,"partition":%d,"offset":' % (orjson.dumps(topic), partition)
+
+
 def events_in(content: bytes) -> Sequence[StoredEvent]:
     """The events of a member."""
-    return [_event(line) for line in _lines(content)]
+    return [_event(line) for text in _unpacked(content) for line in _lines(text)]
 
 
 def events_of(content: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
     """The events of a member, which must be of this partition and in their order."""
-    lines = _lines(content)
+    events: list[StoredEvent] = []
+    for text in _unpacked(content):
+        plain = _plain_events(text, topic, partition)
+        more = plain if plain is not None else _all_events(text, topic, partition)
+        if events and more and more[0].offset <= events[-1].offset:
+            raise BadArchive(f"{more[0].offset} follows {events[-1].offset}")
+        events += more
+    return events
+
+
+def _plain_events(text: bytes, topic: str, partition: int) -> Sequence[StoredEvent] | None:
+    """The events of lines that are as they are written here, without a key and the like: what most members have.
+
+    None when there are others. It takes half the time of looking at each line for whatever may be in it.
+    """
+    found: list[tuple[bytes, bytes, bytes]] = _plain_line(topic, partition).findall(text)
+    if len(found) != text.count(b"\n"):
+        return None
+    if not found:
+        return []
+    numbers, times, values = zip(*found, strict=True)
+    offsets = list(map(int, numbers))
+    if not all(map(lt, offsets, offsets[1:])):
+        raise BadArchive("its offsets do not grow")
+    moments = {time: _moment(time) for time in set(times)}
+    return list(map(StoredEvent._make, zip(offsets, map(Record, values), map(moments.get, times), strict=True)))
+
+
+def _moment(time: bytes) -> datetime:
+    try:
+        return datetime.fromisoformat(time.decode())
+    except ValueError as error:
+        raise BadArchive(str(error)) from error
+
+
+@lru_cache(maxsize=1000)
+def _plain_line(topic: str, partition: int) -> re.Pattern[bytes]:
+    head = re.escape(_head(topic, partition))
+    event_type = rb'(?:,"event_type":"[^"\\\n]*")?'
+    return re.compile(rb'^%b(\d+),"time":"([^"\n]*)"%b,"event":(.+)\}$' % (head, event_type), re.MULTILINE)
+
+
+def _all_events(text: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
+    lines = _lines(text)
     last = -1
     for line in lines:
         if line.topic != topic or line.partition != partition or line.offset <= last:
@@ -90,22 +143,18 @@ def events_of(content: bytes, topic: str, partition: int) -> Sequence[StoredEven
     return [_event(line) for line in lines]
 
 
-def _lines(content: bytes) -> list[Line]:
-    """Whoever unpacks a member finds out by its checksum whether it is what was written."""
+def _unpacked(content: bytes) -> Iterator[bytes]:
     try:
-        unpacker = zlib.decompressobj(GZIP)
-        text = unpacker.decompress(content)
-        if not unpacker.eof or unpacker.unused_data:
-            raise BadArchive("its end is not where it should be")
-        return _DECODER.decode_lines(text)
-    except (zlib.error, msgspec.DecodeError) as error:
+        yield from gzips.unpacked(content)
+    except gzips.BadGzip as error:
         raise BadArchive(str(error)) from error
 
 
-def compressed(text: bytes) -> bytes:
-    """A gzip member without name and time, so that the same events make the same bytes."""
-    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP)
-    return packer.compress(text) + packer.flush()
+def _lines(text: bytes) -> list[Line]:
+    try:
+        return _DECODER.decode_lines(text)
+    except msgspec.DecodeError as error:
+        raise BadArchive(str(error)) from error
 
 
 def _rest(record: Record) -> bytes:

@@ -13,6 +13,9 @@ from nakadi.ports import LogIndex
 
 SEGMENTS_AT_ONCE = 16
 
+LARGE = 500
+"""Events: of more, a stream takes several slices."""
+
 
 class ArchiveReader:
     def __init__(self, index: LogIndex, library: Library) -> None:
@@ -26,6 +29,7 @@ class ArchiveReader:
         segment = self._index.segment(topic, partition, start)
         if segment is None or segment.end <= start or segment.archived is None:
             return None
+        self._expect_what_follows(segment, topic, partition, start)
         events: list[StoredEvent] = []
         following, size = start, 0
         for each in self._and_following(segment, topic, partition, limit):
@@ -84,6 +88,15 @@ class ArchiveReader:
             else:
                 high = segment.first
         return low
+
+    def _expect_what_follows(self, segment: Segment, topic: str, partition: int, start: int) -> None:
+        """Whoever reads on in a large segment is likely to come to the next one."""
+        if start > segment.first and segment.count >= LARGE:
+            for following in self._index.segments(topic, partition, segment.end, 1):
+                self._library.expect(topic, partition, following)
+
+    def close(self) -> None:
+        self._library.close()
 
     def _and_following(self, segment: Segment, topic: str, partition: int, limit: int) -> Sequence[Segment]:
         if segment.count >= limit:

@@ -18,8 +18,8 @@ from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.ports import ArchiveStore, EventLog, LogIndex, OffsetUnavailable, UnknownTopic
 
 OBJECT_BYTES = 24_000_000
-MEMBER_BYTES = 4_000_000
-PIECE_BYTES = 500_000
+MEMBER_BYTES = 1_500_000
+PIECE_BYTES = 400_000
 """As they are in the log. A member is what a reader unpacks at once, a piece what is packed without a rest."""
 
 PIECE_EVENTS = 2_000

@@ -150,6 +150,7 @@ class TieredLog:
     def close(self) -> None:
         self._closed = True
         self._worker.stop()
+        self._archive.close()
         self._hot.close()
         self._index.close()
         self._store.close()

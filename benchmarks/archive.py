@@ -1,0 +1,238 @@
+"""How fast are old events read from the archive, and what does archiving cost those who publish?
+
+    python benchmarks/archive.py [replay] [publish] [--quick] [--json FILE]
+
+* Replay: the same events through one stream of the low-level API, from the hot half and from the archive, by turns.
+* Publish: batches of 100 events of 0.7 KB over four connections, by turns to a broker without an archive and to one
+  that archives all the time; and how far behind the archive is in the end.
+
+The broker is the embedded one with its data file and a folder as its archive, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import selectors
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+EVENT_BYTES = 700
+BATCH = 100
+PUBLISHERS = 4
+BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
+HOT, COLD = "bench.hot", "bench.cold"
+
+Figures = dict[str, float]
+
+
+# The broker ----------------------------------------------------------------------------------------------------------
+
+
+def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
+    """A broker, with one route more that archives everything and takes one event type's events out of the hot half."""
+    from nakadi.archive.library import Library  # noqa: PLC0415
+    from nakadi.bootstrap import open_broker  # noqa: PLC0415  # the load generators do without
+    from nakadi.eventlogs.tiered.cooling import cool  # noqa: PLC0415
+    from nakadi.http.application import Application  # noqa: PLC0415
+    from nakadi.http.message import Request, Response  # noqa: PLC0415
+    from nakadi.http.routing import Route  # noqa: PLC0415
+    from nakadi.http.security import nobody_is_asked  # noqa: PLC0415
+    from nakadi.http.server import settle_in  # noqa: PLC0415
+    from nakadi.local.serving import Serving  # noqa: PLC0415
+    from nakadi.settings import Settings  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/nakadi.db"
+        settings = Settings(
+            registry=url,
+            event_log=url,
+            archive="" if archive_after is None else f"{folder}/archive",
+            archive_after_seconds=archive_after or 0,
+        )
+        broker = open_broker(settings)
+
+        def settle(_: Request) -> Response:
+            log = broker.logs.of("default")
+            began = time.perf_counter()
+            log.archive()
+            took = time.perf_counter() - began
+            topic = broker.event_types.get(COLD).timeline.topic
+            cool(log._hot, log._index, topic, 0)  # noqa: SLF001  # what a day would do
+            objects = [path.stat().st_size for path in Path(folder, "archive").rglob("*.gz")]
+            oldest = log._hot.bounds(topic, [0])[0].oldest  # noqa: SLF001  # as above
+            told = {"seconds": took, "bytes": sum(objects), "objects": len(objects), "cold": oldest}
+            log._archive._library = Library(log._store)  # noqa: SLF001  # nothing is remembered of the round before
+            return Response(body=json.dumps(told).encode(), headers={"content-type": "application/json"})
+
+        route = Route(method="GET", template="/settle", handler=settle, operation="settle", produces=None)
+        application = Application([*broker.application.router.routes, route], nobody_is_asked)
+        settle_in()
+        with Serving(application) as serving:
+            ready.send(serving.url)
+            stop.wait()
+        broker.close()
+
+
+@contextmanager
+def a_broker(archive_after: int | None) -> Iterator[str]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    stop = context.Event()
+    process = context.Process(target=serve, args=(archive_after, theirs, stop))
+    process.start()
+    try:
+        url = ours.recv()
+        for name in (HOT, COLD):
+            definition = {
+                "name": name,
+                "owning_application": "bench",
+                "category": "undefined",
+                "schema": {"type": "json_schema", "schema": "{}"},
+            }
+            httpx.post(f"{url}/event-types", json=definition).raise_for_status()
+        yield url
+    finally:
+        stop.set()
+        process.join(30)
+        process.kill()
+
+
+# Clients -------------------------------------------------------------------------------------------------------------
+
+
+def an_event(dice: random.Random, number: int) -> str:
+    """Like those of a shop: names that come again, numbers and identifiers that do not."""
+    items = [
+        {"sku": f"{dice.getrandbits(48):012x}", "quantity": dice.randint(1, 5), "price": dice.randint(100, 99999)}
+        for _ in range(6)
+    ]
+    event = {
+        "order": number,
+        "customer": f"{dice.getrandbits(128):032x}",
+        "country": dice.choice(["DE", "FR", "PL", "IT"]),
+        "note": "",
+        "items": items,
+    }
+    short = EVENT_BYTES - len(json.dumps(event, separators=(",", ":")))
+    words = " ".join(dice.choice(["red", "shoe", "left", "express", "gift", "parcel"]) for _ in range(40))
+    return json.dumps(event | {"note": words[: max(short, 0)]}, separators=(",", ":"))
+
+
+def bodies(events: int, batch: int) -> list[bytes]:
+    dice = random.Random(7)
+    made = [an_event(dice, number) for number in range(events)]
+    return [f"[{','.join(made[first : first + batch])}]".encode() for first in range(0, events, batch)]
+
+
+def published(url: str, name: str, pieces: list[bytes]) -> float:
+    """Seconds that it takes several publishers to publish these."""
+    target = f"{url}/event-types/{name}/events"
+
+    def publish(mine: list[bytes]) -> None:
+        with httpx.Client() as client:
+            for body in mine:
+                client.post(target, content=body, headers={"content-type": "application/json"}).raise_for_status()
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(PUBLISHERS) as threads:
+        list(threads.map(publish, [pieces[number::PUBLISHERS] for number in range(PUBLISHERS)]))
+    return time.perf_counter() - began
+
+
+def rate(url: str, name: str, events: int) -> float:
+    """Megabytes a second through one stream."""
+    parts = urlsplit(url)
+    client = socket.create_connection((parts.hostname, parts.port))
+    target = f"/event-types/{name}/events?batch_limit={BATCH}&stream_limit={events}"
+    client.sendall(f"GET {target} HTTP/1.1\r\nHost: bench\r\nX-nakadi-cursors: {BEGIN}\r\n\r\n".encode())
+    waiting = selectors.DefaultSelector()
+    waiting.register(client, selectors.EVENT_READ)
+    buffer = bytearray(1 << 20)
+    total, began, tail = 0, 0.0, b""
+    while not tail.endswith(b"0\r\n\r\n"):
+        waiting.select()
+        count = client.recv_into(buffer)
+        assert count, "the stream ended early"
+        total += count
+        tail = (tail + bytes(buffer[max(0, count - 5) : count]))[-5:]
+        # The server holds back the first bytes of a body for a moment, for the sake of some clients.
+        if not began and total > 100_000:
+            began, total = time.perf_counter(), 0
+    client.close()
+    return total / (time.perf_counter() - began) / 1e6
+
+
+# Questions -----------------------------------------------------------------------------------------------------------
+
+
+def replay(*, quick: bool) -> Figures:
+    events, rounds = (20_000, 5) if quick else (100_000, 11)
+    pieces = bodies(events, 1000)
+    with a_broker(archive_after=100_000) as url:
+        for name in (HOT, COLD):
+            published(url, name, pieces)
+        settled = httpx.get(f"{url}/settle", timeout=300).raise_for_status().json()
+        assert settled["cold"] > 0.9 * events, settled
+        pairs = []
+        for _ in range(rounds):
+            httpx.get(f"{url}/settle").raise_for_status()
+            pairs.append((rate(url, HOT, events), rate(url, COLD, events)))
+    size = 2 * sum(len(piece) for piece in pieces)
+    return {
+        "replay_hot_mb_s": statistics.median(hot for hot, _ in pairs),
+        "replay_archive_mb_s": statistics.median(cold for _, cold in pairs),
+        "replay_archive_of_hot": statistics.median(cold / hot for hot, cold in pairs),
+        "archived_mb_s": size / settled["seconds"] / 1e6,
+        "archive_bytes_of_event_bytes": settled["bytes"] / size,
+    }
+
+
+def publish(*, quick: bool) -> Figures:
+    events, rounds = (20_000, 3) if quick else (60_000, 7)
+    pieces = bodies(events, BATCH)
+    with a_broker(None) as without, a_broker(archive_after=1) as archiving:
+        for url in (without, archiving):
+            published(url, HOT, pieces[:50])
+        pairs = [(published(without, HOT, pieces), published(archiving, HOT, pieces)) for _ in range(rounds)]
+        left = httpx.get(f"{archiving}/settle", timeout=300).raise_for_status().json()
+    return {
+        "publish_without_archive_events_s": events / statistics.median(each for each, _ in pairs),
+        "publish_while_archiving_events_s": events / statistics.median(each for _, each in pairs),
+        "publish_of_without_archive": statistics.median(one / other for one, other in pairs),
+        "left_to_archive_s": left["seconds"],
+    }
+
+
+QUESTIONS = {"replay": replay, "publish": publish}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("questions", nargs="*", choices=[[], *QUESTIONS], default=[])
+    parser.add_argument("--quick", action="store_true", help="less of everything, and rougher figures")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    options = parser.parse_args()
+    figures: Figures = {}
+    for name in options.questions or QUESTIONS:
+        for label, value in QUESTIONS[name](quick=options.quick).items():
+            figures[label] = round(value, 3)
+            print(f"{label:40} {value:12,.3f}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
