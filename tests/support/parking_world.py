@@ -1,0 +1,301 @@
+"""A small world in which consumers fail: one partition, a session now and then, and somebody who looks after the lot.
+
+Everything is made up from a seed: when calls are carried out and whether their answers get lost, when sessions see what
+has changed, when they crash, which events cannot be processed and until when, what is skipped and redriven.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from nakadi.consuming.actions import Action, Close, Open, SendBatch, SendKeepAlive
+from nakadi.consuming.clerk import Clerk
+from nakadi.consuming.facts import Shared, Surroundings
+from nakadi.consuming.members import Members
+from nakadi.consuming.parameters import Limits
+from nakadi.consuming.parking import Attendant
+from nakadi.consuming.policy import Policy, Unprocessable
+from nakadi.consuming.replaying import passed_over, runs_of
+from nakadi.consuming.session import Session
+from nakadi.consuming.survey import Beginning
+from nakadi.coordination.memory import MemoryCoordination
+from nakadi.model.coordination import Assignment, Entry, Parked, Verdict
+from nakadi.model.cursor import Position
+from nakadi.model.events import Record
+from nakadi.streaming.chunks import Run
+from nakadi.subscriptions.lot import Lot
+from nakadi.subscriptions.parked import ParkedEvents
+from nakadi.subscriptions.resets import Resets
+from tests.support.builders import an_event_type
+from tests.support.chunks import a_chunk
+from tests.support.clock import HandMovedClock
+from tests.support.coordination import a_place, a_session
+
+SUBSCRIPTION = "a subscription"
+PLACE = a_place()
+POLICY = Policy(Unprocessable.PARK_KEY, 2)
+
+
+class Wrong(AssertionError):
+    """Raised when an event is processed before its time, or is lost."""
+
+
+@dataclass
+class Consumer:
+    """A session with its client and what carries out its calls."""
+
+    session: Session
+    clerk: Clerk
+    calls: deque[Action] = field(default_factory=deque)
+    facts: deque = field(default_factory=deque)
+    batches: deque[SendBatch] = field(default_factory=deque)
+    source: Iterator[Run] | None = None
+    stuck: bool = False
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.clock = HandMovedClock()
+        self.coordination = MemoryCoordination()
+        self.members = Members(self.coordination, SUBSCRIPTION, self.clock)
+        self.lot = Lot(self.coordination, SUBSCRIPTION)
+        self.keys = [self.chance.choice(["a", "b", "c", None]) for _ in range(self.chance.randint(5, 40))]
+        self.published = self.chance.randint(1, len(self.keys))
+        self.poison = {n for n in range(len(self.keys)) if self.chance.random() < 0.15}
+        self.done: set[int] = set()
+        self.skipped: set[int] = set()
+        self.consumer: Consumer | None = None
+        self.sessions = 0
+        new = Assignment(initialised=True, entries=(Entry(PLACE),))
+        self.coordination.write(SUBSCRIPTION, Assignment(), new, self.clock.now(), {PLACE: Position(1, -1)})
+
+    # What happens
+
+    def run(self) -> None:
+        for _ in range(600):
+            self.step()
+        self.published = len(self.keys)
+        self.poison.clear()
+        for _ in range(20):
+            # Who is slow may fail at an event once more.
+            self.end()
+            self.redrive(lambda _: True, all_=True)
+            for _ in range(500):
+                self.go_on(faults=False)
+                if len(self.done | self.skipped) == len(self.keys) and not any(self.lot.events()):
+                    return
+        raise Wrong(f"not processed: {set(range(len(self.keys))) - self.done - self.skipped}")
+
+    def step(self) -> None:
+        dice = self.chance.random()
+        if dice < 0.02:
+            self.published = min(len(self.keys), self.published + self.chance.randint(1, 5))
+        elif dice < 0.025:
+            self.crash()
+        elif dice < 0.04:
+            self.look_after_the_lot()
+        elif dice < 0.045 and self.poison:
+            self.poison.discard(self.chance.choice(sorted(self.poison)))
+        else:
+            self.go_on(faults=True)
+
+    def go_on(self, *, faults: bool) -> None:
+        if self.consumer is None:
+            self.begin()
+        consumer = self.consumer
+        assert consumer is not None
+        moves = [self.look, self.call, self.hear, self.feed, self.consume]
+        move = self.chance.choice([self.wait] if consumer.stuck else [*moves, *moves, self.wait])
+        if move == self.call:
+            self.call(consumer, faults=faults)
+        else:
+            move(consumer)
+        if consumer.session.end:
+            self.leave()
+
+    def begin(self) -> None:
+        self.sessions += 1
+        stored = a_session(f"session {self.sessions}", started_at=self.clock.now())
+        self.members.join(stored)
+        limits = Limits(
+            batch_limit=self.chance.randint(1, 3),
+            window=self.chance.randint(1, 6),
+            commit_seconds=5,
+            stream_seconds=4200,
+        )
+        around = Surroundings(
+            measure=lambda _, first, last: last.offset - first.offset,
+            deliverable=lambda _, record: record.value is not None,
+            leased_until=lambda: 1e12,
+        )
+        session = Session(stored.id, limits, self.clock.monotonic(), around, POLICY)
+        attendant = Attendant(self.lot, self.clock, follows=True)
+        self.consumer = Consumer(session, Clerk(self.members, session, self, self, attendant))
+
+    def end(self) -> None:
+        if self.consumer is not None:
+            self.consumer.session.drain()
+            self.leave()
+
+    def leave(self) -> None:
+        assert self.consumer is not None
+        self.members.leave(self.consumer.session.id, self.consumer.session.farewell())
+        self.consumer = None
+
+    def crash(self) -> None:
+        """Nothing of what was under way comes to its end; others find out later."""
+        if self.consumer is not None:
+            self.members.remove({self.consumer.session.id})
+            self.consumer = None
+
+    # A consumer's moves
+
+    def look(self, consumer: Consumer) -> None:
+        shared = Shared(self.members.assignment(), self.coordination.offsets(SUBSCRIPTION))
+        self.take(consumer, consumer.session.looked(shared, self.clock.monotonic()))
+
+    def call(self, consumer: Consumer, *, faults: bool) -> None:
+        if not consumer.calls:
+            return
+        call = consumer.calls[0]
+        for _ in range(2 if faults and self.chance.random() < 0.2 else 1):
+            # When an answer gets lost, it is asked for once more.
+            fact = self.begin_reading(consumer, call) if isinstance(call, Open) else consumer.clerk.perform(call)
+        consumer.calls.popleft()
+        consumer.facts.append(fact)
+
+    def hear(self, consumer: Consumer) -> None:
+        if consumer.facts:
+            self.take(consumer, consumer.facts.popleft()(self.clock.monotonic()))
+
+    def feed(self, consumer: Consumer) -> None:
+        if consumer.source is not None and consumer.session.wants(PLACE):
+            run = next(consumer.source, None)
+            if run is not None:
+                self.take(consumer, consumer.session.arrived(PLACE, run, self.clock.monotonic()))
+
+    def wait(self, consumer: Consumer) -> None:
+        self.clock.move(6.0 if consumer.stuck else self.chance.choice([0.1, 1.0, 3.0]))
+        self.take(consumer, consumer.session.tick(self.clock.monotonic()))
+
+    def consume(self, consumer: Consumer) -> None:
+        """Work through a batch and commit it, unless something in it cannot be processed; then nothing goes on."""
+        if not consumer.batches or consumer.stuck:
+            return
+        batch = consumer.batches.popleft()
+        events = [run.chunk.offset(index) for run in batch.runs for index in range(run.first, run.last)]
+        if self.poison.intersection(events):
+            consumer.stuck = True
+            return
+        self.check_order(events)
+        commit = {PLACE: batch.position}
+        found = self.coordination.commit(SUBSCRIPTION, consumer.session.id, commit, self.clock.now())
+        if found[PLACE] is not Verdict.NOT_OWNED:
+            self.done |= set(events)
+
+    def take(self, consumer: Consumer, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case SendBatch():
+                    consumer.batches.append(action)
+                case SendKeepAlive():
+                    pass
+                case Close():
+                    consumer.source = None
+                case _:
+                    if isinstance(action, Open):
+                        consumer.source = None
+                    consumer.calls.append(action)
+
+    # What a clerk asks
+
+    def begin_reading(self, consumer: Consumer, opening: Open):
+        beginning = consumer.clerk.begin(opening)
+
+        def opened(now: float) -> list[Action]:
+            if not consumer.session.expects(opening):
+                return []
+            consumer.source = self.events(beginning)
+            return consumer.session.opened(opening, beginning.start, beginning.lost, now, beginning.parked)
+
+        return opened
+
+    def beginning(self, _place, stored: Position) -> Beginning:
+        return Beginning(an_event_type(), stored)
+
+    def events(self, beginning: Beginning) -> Iterator[Run]:
+        """As they come from the lot and from the log, a few at a time."""
+        offset, again = beginning.start.offset, beginning.again
+        if again is not None:
+            for each in again.events:
+                value = self.coordination.parked_value(SUBSCRIPTION, each.place, each.position)
+                yield from runs_of([(each, value)] if value is not None else [])
+            if (again.events[-1].position if again.events else beginning.start) < again.until:
+                yield passed_over(again.until)
+            offset = again.onward.offset
+        while True:
+            count = min(self.chance.randint(1, 4), self.published - offset - 1)
+            if count <= 0:
+                yield from self._nothing_yet()
+                continue
+            records = [Record(b"%d" % n, self.keys[n]) for n in range(offset + 1, offset + 1 + count)]
+            yield a_chunk(*records, start=offset + 1).behind(offset + 1)
+            offset += count
+
+    def _nothing_yet(self) -> Iterator[Run]:
+        yield a_chunk(start=self.published).behind(self.published)
+
+    def bury(self, _drop) -> None:
+        raise Wrong("an event was dropped")
+
+    # The lot
+
+    def look_after_the_lot(self) -> None:
+        waiting = list(self.lot.events())
+        if not waiting:
+            return
+        chosen = self.chance.choice(waiting)
+        dice = self.chance.random()
+        if dice < 0.3:
+            self.skip(chosen)
+        elif self.consumer is None or self.chance.random() < 0.8:
+            self.end()
+            self.redrive(lambda each: each.key == chosen.key, all_=dice > 0.8)
+
+    def skip(self, parked: Parked) -> None:
+        self.coordination.unpark(SUBSCRIPTION, parked.place, [parked.position])
+        self.skipped.add(parked.position.offset)
+        old = self.members.assignment()
+        self.coordination.write(SUBSCRIPTION, old, replace(old), self.clock.now())
+
+    def redrive(self, chosen, *, all_: bool) -> None:
+        resets = Resets(coordination=self.coordination, clock=self.clock, max_commit_timeout=5)
+        them = ParkedEvents(
+            subscriptions=None,
+            event_types=self,
+            permissions=None,
+            features=None,
+            coordination=self.coordination,
+            resets=resets,
+            clock=self.clock,
+        )
+        them._redrive(SUBSCRIPTION, (lambda _: True) if all_ else chosen, all_=all_)
+
+    def get(self, _name: str):
+        return an_event_type()
+
+    # What must hold
+
+    def check_order(self, events: list[int]) -> None:
+        """Of one key, nothing is processed for the first time before everything that comes before it."""
+        processed = set(self.done)
+        for event in events:
+            key = self.keys[event]
+            earlier = {n for n in range(event) if key is not None and self.keys[n] == key}
+            if earlier - processed - self.skipped:
+                raise Wrong(f"{event} of {key} is processed before {sorted(earlier - processed - self.skipped)}")
+            processed.add(event)
