@@ -1,13 +1,12 @@
 """The deployment, synthesized once for all tests."""
 
 import os
-import sys
-from pathlib import Path
 
 import boto3
 import pytest
 
 from tests.support.aws import REGION, aws
+from tests.support.functions import ROOT
 from tests.support.templates import Deployment
 
 STAGE = "test"
@@ -25,8 +24,8 @@ CONTEXT = {
 def deployment(tmp_path_factory):
     """What `cdk synth` writes; it raises for whatever the review does not let pass."""
     folder = tmp_path_factory.mktemp("cdk.out")
-    # Where the machine has no node, it is beside the interpreter.
-    os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
+    # Where the machine has no node, there is one that `make` has put there.
+    os.environ["PATH"] += "".join(f"{os.pathsep}{ROOT / '.cache' / tools / 'bin'}" for tools in ("node", "cdk"))
     from infra.app import application  # noqa: PLC0415  # it starts node: not before it is needed
 
     application(outdir=str(folder), context=CONTEXT).synth()
