@@ -1,9 +1,15 @@
-"""What does a cold start cost? Import, opening and first call of each function, against boto3 with one client.
+"""What does it cost on AWS? Each figure stands beside its floor or its aim.
 
-    python benchmarks/aws.py [--runs 5] [--json FILE]
+    python benchmarks/aws.py [imports] [publish] [streams] [layers] [--quick] [--runs 5] [--json FILE]
 
-Every figure is the best of some runs, each in a process of its own. DynamoDB is moto behind a socket of this machine,
-in another process; events go to a SQLite file. Calls are those that DynamoDB saw.
+* `imports`: loading, opening and first call of each function, against boto3 with one client. The best of some runs,
+  each in a process of its own.
+* `publish`: processor time of the whole handler per event, from API Gateway's event to the call to Kinesis, against
+  parsing the same body and writing it down; what a publish asks of DynamoDB, and how much it tells the log.
+* `streams`: what 1 and 500 streams on which nothing happens ask of Kinesis and DynamoDB.
+* `layers`: megabytes of what is installed beside the functions; `scripts/build-layers` comes first.
+
+DynamoDB, Kinesis and S3 are moto behind a socket of this machine, in another process than what is measured.
 """
 
 from __future__ import annotations
@@ -11,26 +17,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
+import socket
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-from botocore.awsrequest import AWSPreparedRequest, HeadersDict
-from moto.core.models import botocore_stubber
+import httpx
 
-from tests.support.aws import REGION, aws
+from benchmarks.aws_service import Service, services
 from tests.support.tokens import Issuer
 
 ROOT = Path(__file__).resolve().parent.parent
-DYNAMODB = f"https://dynamodb.{REGION}.amazonaws.com/"
 
 EVENTS = {
     "publish": "apigateway/publish_batch",
@@ -40,8 +44,13 @@ EVENTS = {
     "admin": "apigateway/switch_feature",
     "authorizer": "authorizer/token",
     "housekeeping": "schedule/housekeeping",
+    "log_indexer": "kinesis/batch",
 }
 FLOOR = "boto3 and a client"
+BATCHES = (1, 10, 100, 1000)
+EVENT_BYTES = 700
+STREAMS = (1, 500)
+LAYER_MEGABYTES = 60
 
 CHILD = """
 import json, sys, time
@@ -63,53 +72,52 @@ PREPARE = "from tests.support.functions import Context, recorded\nevent = record
 TOKEN = "\nevent['authorizationToken'] = {bearer!r}"
 CALL_FUNCTION = "handler.handler(event, Context())"
 
-
-class Service:
-    """DynamoDB behind a socket, and what it was asked."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.calls: Counter[str] = Counter()
-
-
-@contextmanager
-def dynamodb() -> Iterator[Service]:
-    class Answering(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            headers: Any = HeadersDict(dict(self.headers.items()))
-            answer = botocore_stubber.process_request(AWSPreparedRequest("POST", DYNAMODB, headers, body, False))
-            assert answer
-            status, _, content = answer
-            raw = content if isinstance(content, bytes) else content.encode()
-            service.calls[self.headers["X-Amz-Target"].partition(".")[2]] += 1
-            head = (
-                f"HTTP/1.1 {status} -\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: {len(raw)}\r\n\r\n"
-            )
-            self.wfile.write(head.encode() + raw)  # in one piece, or the client waits for the second
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with aws() as world, ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        world.made_tables("live")
-        service = Service(f"http://127.0.0.1:{server.server_address[1]}")
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield service
-        server.shutdown()
+# Of one process: batches of growing size, and for each the time of the handler and of the floor, in milliseconds.
+PUBLISHING = """
+import gc, json, sys, time
+import orjson
+sys.path.insert(0, {folder!r})
+import handler
+from tests.support.functions import Context, recorded
+event = recorded('apigateway/publish_batch')
+def best(call, times):
+    found = []
+    for _ in range(times):
+        began = time.process_time()
+        call()
+        found.append(time.process_time() - began)
+    return sorted(found)[len(found) // 4] * 1000
+def publish():
+    answer = handler.handler(event, Context())
+    assert answer['statusCode'] == 200, answer
+def floor():
+    return [orjson.dumps(each) for each in orjson.loads(event['body'])]
+figures = {{}}
+publish()
+gc.freeze()
+for batch in {batches!r}:
+    event['body'] = orjson.dumps(json.load(open({bodies!r}))[:batch]).decode()
+    times = max(20, min({times}, {times} * 10 // batch))
+    publish()
+    figures[batch] = [best(publish, times), best(floor, times), len(event['body']) / batch, times]
+print(json.dumps(figures), file=sys.stderr)
+"""
 
 
 def measured(program: str, environment: Mapping[str, str]) -> list[list[float]]:
     """Milliseconds of CPU and of the clock: for loading, and for each of three calls."""
+    marks = told_by(program, environment)[0]
+    return [[after - before for before, after in zip(*pair, strict=True)] for pair in pairwise(marks)]
+
+
+def told_by(program: str, environment: Mapping[str, str]) -> tuple[Any, str]:
+    """What a program told on stderr, and what it printed."""
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=dict(environment)
     )
     if done.returncode:
         sys.exit(done.stderr)
-    marks = json.loads(done.stderr.splitlines()[-1])
-    return [[after - before for before, after in zip(*pair, strict=True)] for pair in pairwise(marks)]
+    return json.loads(done.stderr.splitlines()[-1]), done.stdout
 
 
 def best(program: str, environment: Mapping[str, str], runs: int) -> dict[str, float]:
@@ -125,6 +133,21 @@ def best(program: str, environment: Mapping[str, str], runs: int) -> dict[str, f
     }
 
 
+# Imports
+
+
+def imports(service: Service, environment: Mapping[str, str], issuer: Issuer, runs: int) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for name in (FLOOR, *EVENTS):
+        program = program_of(name, service.url, issuer)
+        service.forget()
+        measured(program, environment)
+        calls = dict(service.calls)
+        figures[name] = {**best(program, environment, runs), "calls_of_three": calls}
+        print(import_line(name, figures[name], figures[FLOOR]), flush=True)
+    return figures
+
+
 def program_of(name: str, endpoint: str, issuer: Issuer) -> str:
     if name == FLOOR:
         return CHILD.format(load=LOAD_FLOOR.format(endpoint=endpoint), prepare="", call=CALL_FLOOR)
@@ -135,23 +158,234 @@ def program_of(name: str, endpoint: str, issuer: Issuer) -> str:
     return CHILD.format(load=load, prepare=prepare, call=CALL_FUNCTION)
 
 
+def import_line(name: str, figures: Mapping[str, Any], floor: Mapping[str, Any]) -> str:
+    columns = [
+        f"{figures[f'{what}_cpu_ms']:6.0f} CPU {figures[f'{what}_ms']:6.0f} ms" for what in ("load", "first_call")
+    ]
+    warm = f"{figures['warm_call_cpu_ms']:6.2f} CPU {figures['warm_call_ms']:6.2f} ms"
+    cold, least = (each["load_cpu_ms"] + each["first_call_cpu_ms"] for each in (figures, floor))
+    beside = f"{cold / least:4.1f} times the floor"
+    return f"{name:20} load {columns[0]} | first {columns[1]} | {beside} | warm {warm} | {figures['calls_of_three']}"
+
+
+# Publishing
+
+
+def publish(service: Service, environment: Mapping[str, str], folder: Path, times: int) -> dict[str, Any]:
+    bodies = folder / "bodies.json"
+    bodies.write_text(json.dumps([an_event() for _ in range(max(BATCHES))]))
+    program = PUBLISHING.format(
+        folder=str(ROOT / "functions" / "publish"), batches=BATCHES, bodies=str(bodies), times=times
+    )
+    service.forget()
+    told, printed = told_by(program, environment)
+    requests = 1 + sum(1 + times for *_, times in told.values())
+    figures: dict[str, Any] = {"batches": {}}
+    for batch, (whole, floor, size, _) in told.items():
+        each = {"ms": whole, "us_per_event": 1000 * whole / int(batch), "floor_us_per_event": 1000 * floor / int(batch)}
+        figures["batches"][batch] = each
+        print(
+            f"publish, {batch:>4} events of {size:.0f} bytes: {whole:7.2f} ms CPU, {each['us_per_event']:7.1f} µs per "
+            f"event; parsing and writing alone {each['floor_us_per_event']:6.1f} µs "
+            f"({whole / floor:.1f} times)",
+            flush=True,
+        )
+    figures |= per_request(service, requests, printed)
+    print(
+        f"publish, asked of DynamoDB in {requests} requests: {figures['dynamodb_calls']} calls, "
+        f"{figures['read_units']:g} read and {figures['write_units']:g} write units; {figures['kinesis_calls']:.2f} "
+        f"calls to Kinesis and {figures['log_bytes']:.0f} bytes of log lines a request (aim: no call to DynamoDB when "
+        f"warm; settings and event types are {environment.get('NAKADI_CACHE_SECONDS', '2')} s old at most)"
+    )
+    return figures
+
+
+def per_request(service: Service, requests: int, printed: str) -> dict[str, float]:
+    table_calls = {name: count for name, count in service.calls.items() if name not in {"PutRecords", "ListShards"}}
+    return {
+        "requests": requests,
+        "dynamodb_calls": sum(table_calls.values()),
+        "read_units": service.reads,
+        "write_units": service.writes,
+        "kinesis_calls": service.calls["PutRecords"] / requests,
+        "log_bytes": len(printed.encode()) / requests,
+    }
+
+
+def an_event() -> dict[str, Any]:
+    """An order of 0.7 KB, for the event type that the recorded requests are about."""
+    order = {
+        "metadata": {"eid": str(random_uuid()), "occurred_at": "2026-11-21T11:59:59.123Z"},
+        "order": f"{random.randrange(10**9)}",
+        "total": f"{random.randrange(100, 100_000) / 100:.2f}",
+        "currency": "EUR",
+    }
+    items: list[dict[str, Any]] = []
+    while len(json.dumps({**order, "items": items})) < EVENT_BYTES:
+        items.append({"sku": f"{random.getrandbits(40):010X}", "quantity": random.randrange(1, 9), "warehouse": "BER"})
+    return {**order, "items": items}
+
+
+def random_uuid() -> str:
+    text = f"{random.getrandbits(128):032x}"
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
+
+
+# Streams
+
+
+def streams(service: Service, environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
+    subscriptions = prepared(environment, max(STREAMS))
+    figures: dict[str, Any] = {}
+    for kind, path in (("low-level", low_level), ("subscription", of_subscription(subscriptions))):
+        for count in STREAMS:
+            with streaming(environment) as port, ExitStack() as opened:
+                for number in range(count):
+                    opened.enter_context(a_stream(port, path(number)))
+                figures[f"{kind} {count}"] = watched(service, kind, count, seconds)
+    return figures
+
+
+def watched(service: Service, kind: str, count: int, seconds: float) -> dict[str, float]:
+    """What is asked while nothing happens, once everybody has settled."""
+    time.sleep(5)
+    service.forget()
+    began = time.monotonic()
+    time.sleep(seconds)
+    passed = time.monotonic() - began
+    hourly = 3600 / passed
+    figures = {
+        "reads_per_shard_second": service.calls["GetRecords"] / passed,
+        "dynamodb_calls_per_hour": sum(service.calls.values()) * hourly - service.calls["GetRecords"] * hourly,
+        "read_units_per_hour": service.reads * hourly,
+        "write_units_per_hour": service.writes * hourly,
+    }
+    print(
+        f"{count:3} idle {kind} streams: {figures['reads_per_shard_second']:.2f} reads of the shard a second; "
+        f"DynamoDB in an hour: {figures['dynamodb_calls_per_hour']:,.0f} calls, "
+        f"{figures['read_units_per_hour']:,.0f} read and {figures['write_units_per_hour']:,.0f} write units "
+        f"({(figures['read_units_per_hour'] + figures['write_units_per_hour']) / count:,.1f} units a stream)",
+        flush=True,
+    )
+    return figures
+
+
+def low_level(number: int) -> str:
+    return f"/event-types/bench.{number % 10}/events?batch_flush_timeout=3600&stream_timeout=3600"
+
+
+def of_subscription(ids: list[str]) -> Callable[[int], str]:
+    return lambda number: f"/subscriptions/{ids[number]}/events?batch_flush_timeout=3600&stream_timeout=3600"
+
+
+def prepared(environment: Mapping[str, str], count: int) -> list[str]:
+    """Ten event types, and so many subscriptions of them."""
+    with (
+        running([sys.executable, "-m", "nakadi.local", "--engine", "memory"], environment) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+    ):
+        for number in range(10):
+            schema = {"type": "json_schema", "schema": "{}"}
+            name = f"bench.{number}"
+            made = {"name": name, "owning_application": "bench", "category": "undefined", "schema": schema}
+            client.post("/event-types", json=made).raise_for_status()
+        return [made_subscription(client, number) for number in range(count)]
+
+
+def made_subscription(client: httpx.Client, number: int) -> str:
+    wanted = {
+        "owning_application": "bench",
+        "event_types": [f"bench.{number % 10}"],
+        "consumer_group": f"group-{number}",
+    }
+    return str(client.post("/subscriptions", json=wanted).raise_for_status().json()["id"])
+
+
+@contextmanager
+def streaming(environment: Mapping[str, str]) -> Iterator[int]:
+    with running([sys.executable, "-m", "services.streaming", "--grace-seconds", "1"], environment) as port:
+        yield port
+
+
+@contextmanager
+def running(command: list[str], environment: Mapping[str, str]) -> Iterator[int]:
+    """A server in a process of its own, on a free port."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = int(taken.getsockname()[1])
+    process = subprocess.Popen(
+        [*command, "--port", str(port)], env=dict(environment), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/health").raise_for_status()
+                break
+            except httpx.TransportError:
+                if time.monotonic() > end or process.poll() is not None:
+                    raise
+                time.sleep(0.1)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
+def a_stream(port: int, path: str) -> Iterator[None]:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+        head = connection.recv(1000)
+        if b" 200 " not in head:
+            raise RuntimeError(head.decode())
+        yield
+
+
+# Layers
+
+
+def layers() -> dict[str, float]:
+    figures = {
+        "dependencies_mb": megabytes(ROOT / "layers" / "dependencies" / "python"),
+        "nakadi_mb": megabytes(ROOT / "layers" / "nakadi"),
+    }
+    print(
+        f"layers: {figures['dependencies_mb']:.1f} MB of dependencies and {figures['nakadi_mb']:.1f} MB of nakadi, "
+        f"unzipped (aim: below {LAYER_MEGABYTES} MB)"
+    )
+    return figures
+
+
+def megabytes(path: Path) -> float:
+    files = [each for each in path.rglob("*") if "__pycache__" not in each.parts and each.is_file()]
+    return sum(each.stat().st_size for each in files) / 1e6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sections = ("imports", "publish", "streams", "layers")
+    parser.add_argument("sections", nargs="*", metavar="section", default=[])
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    figures: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as folder, dynamodb() as service:
+    asked = options.sections or sections
+    random.seed(17)
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder, services() as service:
         issuer = Issuer(Path(folder))
         environment = environment_of(Path(folder), service, issuer)
         measured(program_of("event_types", service.url, issuer), environment)
-        for name in (FLOOR, *EVENTS):
-            program = program_of(name, service.url, issuer)
-            service.calls.clear()
-            measured(program, environment)
-            calls = dict(service.calls)
-            figures[name] = {**best(program, environment, options.runs), "calls_of_three": calls}
-            print(line(name, figures[name]), flush=True)
+        if "imports" in asked:
+            figures["imports"] = imports(service, environment, issuer, 1 if options.quick else options.runs)
+        if "publish" in asked:
+            figures["publish"] = publish(service, environment, Path(folder), 50 if options.quick else 500)
+        if "streams" in asked:
+            local = {**environment, "NAKADI_AUTH": "off", "NAKADI_COORDINATION": "", "NAKADI_DEFAULT_ADMIN": ""}
+            figures["streams"] = streams(service, local, 5 if options.quick else 30)
+        if "layers" in asked:
+            figures["layers"] = layers()
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
@@ -161,28 +395,15 @@ def environment_of(folder: Path, service: Service, issuer: Issuer) -> dict[str, 
     return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": f"{ROOT / 'layers/nakadi/python'}:{ROOT}",
-        "AWS_ACCESS_KEY_ID": "nobody",
-        "AWS_SECRET_ACCESS_KEY": "nothing",
-        "AWS_DEFAULT_REGION": REGION,
         # As in Lambda, with traces that nobody takes.
         "LAMBDA_TASK_ROOT": str(folder),
         "AWS_XRAY_DAEMON_ADDRESS": "127.0.0.1:9",
         "_X_AMZN_TRACE_ID": "Root=1-6740f2b1-5c1d9e0a7b3f4c2d8e6a9b01;Parent=53995c3f42cd8ad8;Sampled=0",
-        "NAKADI_REGISTRY": f"dynamodb://live?endpoint={service.url}",
-        "NAKADI_EVENT_LOG": f"sqlite:///{folder / 'events.db'}",
-        "NAKADI_COORDINATION": f"sqlite:///{folder / 'coordination.db'}",
         "NAKADI_AUTH": "gateway",
         "NAKADI_DEFAULT_ADMIN": "user=the-admin",
+        **service.environment,
         **tokens,
     }
-
-
-def line(name: str, figures: Mapping[str, Any]) -> str:
-    columns = [
-        f"{figures[f'{what}_cpu_ms']:6.0f} CPU {figures[f'{what}_ms']:6.0f} ms" for what in ("load", "first_call")
-    ]
-    warm = f"{figures['warm_call_cpu_ms']:6.2f} CPU {figures['warm_call_ms']:6.2f} ms"
-    return f"{name:20} load {columns[0]} | first {columns[1]} | warm {warm} | {figures['calls_of_three']}"
 
 
 if __name__ == "__main__":

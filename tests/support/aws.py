@@ -69,7 +69,7 @@ def aws() -> Iterator[Aws]:
     with (
         mock_aws(),
         patch.object(BotocoreStubber, "__call__", answered),
-        patch("pynamodb.connection.base.get_session", _session),
+        patch("nakadi.dynamodb.opening.new_session", _session),
         gaps_filled(),
     ):
         yield world

@@ -44,7 +44,7 @@ def session(*_: object) -> Session:
 
 @contextmanager
 def quick_clients() -> Iterator[None]:
-    with patch.object(opening, "Session", session), patch("botocore.session.Session", session):
+    with patch.object(opening, "new_session", session), patch("nakadi.botocore_sessions.new_session", session):
         yield
 
 

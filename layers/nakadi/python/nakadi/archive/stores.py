@@ -233,6 +233,25 @@ def _code(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code"))
 
 
+class _Later:
+    """A client that is made when it is first asked for something: publishing, for one, never looks into the archive."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._client: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = self._make()
+        return getattr(self._client, name)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
 def _memory(_url: str) -> ArchiveStore:
     return MemoryStore()
 
@@ -243,7 +262,8 @@ def _folder(url: str) -> ArchiveStore:
 
 def _s3(url: str) -> ArchiveStore:
     from botocore.config import Config  # noqa: PLC0415  # only who uses S3 has it
-    from botocore.session import Session  # noqa: PLC0415  # as above
+
+    from nakadi.botocore_sessions import new_session  # noqa: PLC0415  # as above
 
     parts = urlsplit(url)
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -253,10 +273,13 @@ def _s3(url: str) -> ArchiveStore:
         retries={"mode": "standard", "total_max_attempts": 3},
         max_pool_connections=20,
     )
-    client = Session().create_client(
-        "s3", config=config, endpoint_url=options.get("endpoint"), region_name=options.get("region")
-    )
-    return S3Store(client, parts.netloc, parts.path)
+
+    def client() -> Any:
+        return new_session().create_client(
+            "s3", config=config, endpoint_url=options.get("endpoint"), region_name=options.get("region")
+        )
+
+    return S3Store(_Later(client), parts.netloc, parts.path)
 
 
 STORES: Mapping[str, Callable[[str], ArchiveStore]] = {"memory": _memory, "file": _folder, "s3": _s3}

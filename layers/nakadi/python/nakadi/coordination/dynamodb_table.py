@@ -12,7 +12,7 @@ from pynamodb.transactions import TransactWrite
 
 from nakadi.coordination.dynamodb_items import CoordinationItem
 from nakadi.dynamodb.calls import CONDITION_FAILED, Attempts, reasons_of
-from nakadi.dynamodb.opening import Address
+from nakadi.dynamodb.opening import Address, connected
 from nakadi.dynamodb.tables import COORDINATION
 from nakadi.model.outcomes import Unavailable
 
@@ -24,8 +24,7 @@ class CoordinationTable:
         self.items = address.bound(CoordinationItem, COORDINATION)
         self.attempts = attempts
         self._closed = False
-        # PynamoDB keeps it to itself, and makes its client when it is first used: too late for two threads at once.
-        self._connection = self.items._get_connection().connection  # noqa: SLF001  # see above
+        self._connection = connected(self.items)
         self._client = self._connection.client
 
     def see_that_it_is_open(self) -> None:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from pynamodb.connection import Connection
 from pynamodb.models import Model
 
+from nakadi.botocore_sessions import new_session
 from nakadi.dynamodb.calls import CONNECT_SECONDS, READ_SECONDS
 from nakadi.dynamodb.tables import Table
 
@@ -49,3 +51,11 @@ def address_in(url: str) -> Address:
         raise NoTables(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")
     wishes = dict(parse_qsl(parts.query))
     return Address(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
+
+
+def connected(items: type[Model]) -> Connection:
+    """What PynamoDB keeps to itself, with its client: by itself it makes one for each thread, when that first asks."""
+    connection: Connection = items._get_connection().connection  # noqa: SLF001  # see above
+    connection._local.session = new_session()  # noqa: SLF001  # see above
+    assert connection.client
+    return connection

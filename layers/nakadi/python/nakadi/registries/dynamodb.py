@@ -11,7 +11,7 @@ from pynamodb.expressions.update import Action
 from pynamodb.transactions import TransactWrite
 
 from nakadi.dynamodb.calls import CONDITION_FAILED, Attempts, condition_failed, reasons_of
-from nakadi.dynamodb.opening import Address
+from nakadi.dynamodb.opening import Address, connected
 from nakadi.dynamodb.tables import DOCUMENTS
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Remove
@@ -24,8 +24,7 @@ class DynamoDbRegistry:
         self._items = address.bound(DocumentItem, DOCUMENTS)
         self._attempts = attempts or Attempts()
         self._closed = False
-        # PynamoDB keeps it to itself, and makes its client when it is first used: too late for two threads at once.
-        self._connection = self._items._get_connection().connection  # noqa: SLF001  # see above
+        self._connection = connected(self._items)
         self._client = self._connection.client
 
     def get(self, kind: str, key: str) -> Document | None:

@@ -13,7 +13,7 @@ from pynamodb.expressions.condition import Condition
 from pynamodb.transactions import TransactWrite
 
 from nakadi.dynamodb.calls import CONDITION_FAILED, Attempts, condition_failed, reasons_of
-from nakadi.dynamodb.opening import Address
+from nakadi.dynamodb.opening import Address, connected
 from nakadi.dynamodb.tables import LOG_INDEX
 from nakadi.model.log_index import Head, Location, Segment, Topic
 from nakadi.model.outcomes import Unavailable
@@ -52,8 +52,7 @@ class DynamoDbLogIndex:
     def __init__(self, address: Address, attempts: Attempts | None = None) -> None:
         self._items = address.bound(LogIndexItem, LOG_INDEX)
         self._attempts = attempts or Attempts()
-        # PynamoDB keeps it to itself, and makes its client when it is first used: too late for two threads at once.
-        self._connection = self._items._get_connection().connection  # noqa: SLF001  # see above
+        self._connection = connected(self._items)
         self._client = self._connection.client
 
     def identity(self) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from botocore.config import Config
-from botocore.session import Session
 
+from nakadi.botocore_sessions import new_session
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.log import DEFAULTS, KinesisLog, Options
 from nakadi.eventlogs.kinesis.stream import Stream
@@ -46,7 +46,7 @@ def client(asked: Mapping[str, str]) -> Any:
         retries={"mode": "standard", "total_max_attempts": 1},
         max_pool_connections=50,
     )
-    return Session().create_client(
+    return new_session().create_client(
         "kinesis", config=config, region_name=asked.get("region"), endpoint_url=asked.get("endpoint")
     )
 
