@@ -1,6 +1,7 @@
 """Logs of two halves, in which little is hot."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 from nakadi.archive.stores import open_archive
@@ -14,7 +15,7 @@ from nakadi.registries.log_indexes import open_log_index
 AT_ONCE = Tiers(after=0, hot=0, grace=3600, share=0)
 """Events are archived and leave the hot half as soon as may be, and compaction spares no effort."""
 
-BY_HAND = Tiers(after=3600, hot=0, grace=0, share=0)
+BY_HAND = Tiers(after=inf, hot=0, grace=0, share=0)
 """Nothing happens by itself."""
 
 

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from nakadi.streaming.streams import Streams
 
 
+LEAST_GRACE = 600
+"""Seconds. An object is referred to within moments, but some processes are slow."""
+
 AroundLog = Callable[[EventLog], EventLog]
 
 Care = TypeVar("Care", bound="SubscriptionCare")
@@ -98,7 +101,7 @@ def _tiers(settings: Settings) -> Tiers:
     return Tiers(
         after=settings.archive_after_seconds,
         hot=settings.hot_retention_ms / 1000,
-        grace=settings.archive_grace_seconds,
+        grace=max(settings.archive_grace_seconds, LEAST_GRACE),
     )
 
 

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from math import inf
 
 import pytest
 
@@ -21,7 +22,7 @@ from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
 
-QUIET = Tiers(after=3600, hot=0, grace=0, share=0)
+QUIET = Tiers(after=inf, hot=0, grace=0, share=0)
 """Nothing happens by itself."""
 
 
@@ -123,7 +124,7 @@ class TestSeam:
     def test_is_where_the_hot_retention_says(self, world: World):
         """The hot half keeps what is archived for its own time, whatever else is kept in the archive."""
         world.log.close()
-        world = World(Tiers(after=3600, hot=3 * 3600, grace=0, share=0))
+        world = World(Tiers(after=inf, hot=3 * 3600, grace=0, share=0))
         world.store_hours(10)
         world.log.archive()
         assert world.hot.bounds("t", [0]) == {0: Bounds(7, 10)}
@@ -196,7 +197,7 @@ class TestRetention:
     def test_leaves_objects_to_those_who_read_them(self, world: World):
         """Within the grace time an object stays that nobody refers to any more."""
         world.log.close()
-        world = World(Tiers(after=3600, hot=0, grace=3600, share=0))
+        world = World(Tiers(after=inf, hot=0, grace=3600, share=0))
         world.store_hours(2)
         world.log.archive()
         world.log.delete_topic("t")
@@ -391,7 +392,7 @@ class TestCompaction:
 
     def test_of_the_cold_half_waits_for_a_good_part(self):
         """The cold half is written anew when what came since is a good part of it, and at least once a day."""
-        world = World(Tiers(after=3600, hot=0, grace=0, share=0.5))
+        world = World(Tiers(after=inf, hot=0, grace=0, share=0.5))
         for number in range(10):
             world.store_hours(1, Record(b"1", f"k{number}"))
         world.log.archive()
@@ -409,7 +410,7 @@ class TestCompaction:
 
     def test_that_waits_keeps_tombstones(self):
         """A deleted key does not come back: its tombstone stays as long as the cold half has what it covers."""
-        world = World(Tiers(after=3600, hot=24 * 3600, grace=0, share=5.0))
+        world = World(Tiers(after=inf, hot=24 * 3600, grace=0, share=5.0))
         for number in range(10):
             world.store_hours(1, Record(b"1", f"k{number}"))
         world.log.archive()

@@ -13,8 +13,9 @@ MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiers:
-    """Seconds, but for the last. `after`: how long events wait to be archived, about. `hot`: how long the hot half
-    keeps what is archived. `grace`: how long archive objects stay that nobody refers to any more.
+    """Seconds, but for the last. `after`: how long events wait to be archived, about; an infinite time is for those
+    who see to everything themselves. `hot`: how long the hot half keeps what is archived. `grace`: how long archive
+    objects stay that nobody refers to (any more): longer than it takes from writing one to telling the index.
 
     `share`: the cold part of a compacted partition is written anew when what came since is such a part of it.
     """

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from math import inf
 
 from nakadi.archive.sweeping import Sweep
 from nakadi.eventlogs.tiered.archiver import Archiver
@@ -57,7 +58,8 @@ class Worker:
         self._turn = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="event-log-archiver", daemon=True)
-        self._thread.start()
+        if tiers.after != inf:
+            self._thread.start()
 
     def stored(self, topic: str, partitions: Iterable[int]) -> None:
         """Something new is there to be archived."""
@@ -111,7 +113,8 @@ class Worker:
     def stop(self) -> None:
         """End what is under way after its current step."""
         self._closing.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _work(self) -> None:
         chores = (
