@@ -9,6 +9,10 @@ from tests.support.aws import REGION, aws
 from tests.support.functions import ROOT
 from tests.support.templates import Deployment
 
+# Where the machine has no node, there is one that `make` has put there. Modules of the CDK look for it when they are
+# imported, which the tests beside this file do.
+os.environ["PATH"] += "".join(f"{os.pathsep}{ROOT / '.cache' / tools / 'bin'}" for tools in ("node", "cdk"))
+
 STAGE = "test"
 CONTEXT = {
     "stage": STAGE,
@@ -24,8 +28,6 @@ CONTEXT = {
 def deployment(tmp_path_factory):
     """What `cdk synth` writes; it raises for whatever the review does not let pass."""
     folder = tmp_path_factory.mktemp("cdk.out")
-    # Where the machine has no node, there is one that `make` has put there.
-    os.environ["PATH"] += "".join(f"{os.pathsep}{ROOT / '.cache' / tools / 'bin'}" for tools in ("node", "cdk"))
     from infra.app import application  # noqa: PLC0415  # it starts node: not before it is needed
 
     application(outdir=str(folder), context=CONTEXT).synth()
