@@ -10,11 +10,13 @@ STAGE  ?= dev
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:.
 
-.PHONY: help run test simulate mutants soak check format bench lock synth diff bootstrap deploy destroy destroy-data clean
+.PHONY: help run test test-aws-local simulate mutants soak check format bench lock synth diff bootstrap deploy destroy destroy-data clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
+	@echo 'make run ENGINE=aws-local          the deployment on AWS, on this machine'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
+	@echo 'make test-aws-local                every end-to-end test against the deployment on this machine (minutes)'
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
@@ -25,11 +27,19 @@ help:
 	@echo 'make deploy [STAGE=dev] [CONTEXT=] deploy to AWS, as docs/deploy.md explains'
 	@echo 'make lock                          compile requirements/*.in anew'
 
+ifeq ($(ENGINE),aws-local)
+run: $(VENV)/.test $(NODE)/.test
+	@exec $(BIN)/python -m infra.laptop --port $(PORT) $(ARGS)
+else
 run: $(VENV)/.run
 	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
+endif
 
 test: $(VENV)/.test $(NODE)/.test
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 2 --dist loadgroup)
+
+test-aws-local: $(VENV)/.test $(NODE)/.test
+	@AWS_LOCAL=all $(BIN)/python -m pytest tests/e2e -k aws-local $(ARGS)
 
 check: $(VENV)/.test
 	@$(BIN)/ruff format --check .

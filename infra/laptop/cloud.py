@@ -55,6 +55,10 @@ class Cloud:
             "AWS_ENDPOINT_URL_KINESIS": self._kinesis,
         }
 
+    @property
+    def endpoints(self) -> Mapping[str, str]:
+        return {"dynamodb": self._moto, "s3": self._moto, "kinesis": self._kinesis}
+
     def client(self, service: str) -> Any:
         return self._session.create_client(
             service,

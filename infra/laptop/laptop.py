@@ -118,6 +118,7 @@ class Front:
         authorizes: bool,
         port: int,
     ) -> None:
+        self._functions = functions
         self._closing = ExitStack()
         with ExitStack() as undoing:
             undoing.callback(self.close)
@@ -132,6 +133,11 @@ class Front:
             self.streaming.wait_until_it_answers()
             undoing.pop_all()
         self.url = self._serving.url
+
+    def warm_up(self) -> None:
+        """Start a process of every function, so that no first request waits for it."""
+        for function in self._functions.values():
+            function.warm_up()
 
     def close(self) -> None:
         self._closing.close()

@@ -1,0 +1,190 @@
+"""A REST API as API Gateway reads it."""
+
+import json
+
+import pytest
+
+from infra.laptop.api import Api, Asked, allows, target_of
+from infra.laptop.templates import Template
+from nakadi.http.apigateway import request_of
+
+FUNCTION = "arn:aws:apigateway:eu-central-1:lambda:path/2015-03-31/functions/{}/invocations"
+ANY = "x-amazon-apigateway-any-method"
+
+
+def leading_to(function, **more):
+    return {"x-amazon-apigateway-integration": {"type": "aws_proxy", "uri": FUNCTION.format(function)}, **more}
+
+
+STREAM = {
+    "security": [{"token": []}],
+    "x-amazon-apigateway-integration": {
+        "type": "http_proxy",
+        "uri": "http://balancer:80/types/{name}/events",
+        "timeoutInMillis": 900_000,
+        "requestParameters": {
+            "integration.request.path.name": "method.request.path.name",
+            "integration.request.header.X-Nakadi": "'gateway'",
+        },
+    },
+}
+
+BODY = {
+    "paths": {
+        "/types": {"get": leading_to("types"), ANY: leading_to("types")},
+        "/types/{name}": {"get": leading_to("one", security=[{"token": []}])},
+        "/types/{name}/events": {"get": STREAM, ANY: leading_to("publish")},
+        "/types/special": {"get": leading_to("special")},
+        "/{proxy+}": {ANY: leading_to("rest")},
+    },
+    "components": {
+        "securitySchemes": {
+            "token": {
+                "name": "Authorization",
+                "x-amazon-apigateway-authorizer": {
+                    "authorizerUri": FUNCTION.format("authorizer"),
+                    "authorizerResultTtlInSeconds": 60,
+                },
+            }
+        }
+    },
+    "x-amazon-apigateway-gateway-responses": {
+        "UNAUTHORIZED": {
+            "statusCode": "401",
+            "responseParameters": {
+                "gatewayresponse.header.www-authenticate": "'Bearer'",
+                "gatewayresponse.header.x-flow-id": "method.request.header.X-Flow-Id",
+            },
+            "responseTemplates": {"application/json": '{"detail":$context.error.messageString}'},
+        },
+        "DEFAULT_4XX": {"statusCode": "400"},
+    },
+}
+
+
+@pytest.fixture
+def api_of(tmp_path):
+    def made(**properties):
+        content = {
+            "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Body": BODY, **properties}},
+            "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"StageName": "api"}},
+        }
+        path = tmp_path / "template.json"
+        path.write_text(json.dumps({"Resources": content}))
+        return Api(Template(path))
+
+    return made
+
+
+@pytest.fixture
+def api(api_of):
+    return api_of()
+
+
+def asked(method="GET", raw_path="/types", query="", body=b"", **headers):
+    pairs = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    return Asked(method=method, raw_path=raw_path, query=query, headers=pairs, body=body)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "function"),
+    [
+        ("GET", "/types", "types"),
+        ("PATCH", "/types", "types"),
+        ("GET", "/types/", "types"),
+        ("GET", "/types/a", "one"),
+        ("GET", "/types/special", "special"),
+        ("POST", "/types/a/events", "publish"),
+        ("DELETE", "/no/such/thing", "rest"),
+    ],
+)
+def test_the_most_particular_resource_decides(api, method, path, function):
+    """Words come before parameters, and both before what takes everything."""
+    assert api.found(method, path).operation.function == function
+
+
+def test_a_resource_without_the_method_has_nothing(api):
+    """That another resource would fit does not matter any more."""
+    assert api.found("POST", "/types/a") is None
+
+
+def test_parameters_are_decoded(api):
+    """The path itself stays as it came."""
+    found = api.found("GET", "/types/gr%C3%BC%2Fn")
+    event = api.event(asked(raw_path="/types/gr%C3%BC%2Fn"), found, None)
+    assert event["pathParameters"] == {"name": "grü/n"}
+    assert event["path"] == "/types/gr%C3%BC%2Fn"
+    assert event["resource"] == "/types/{name}"
+
+
+def test_values_that_come_several_times_are_all_there(api):
+    """In the plain members the last one stands."""
+    event = api.event(asked(query="a=1&a=%202&b="), api.found("GET", "/types"), None)
+    assert event["multiValueQueryStringParameters"] == {"a": ["1", " 2"], "b": [""]}
+    assert event["queryStringParameters"] == {"a": " 2", "b": ""}
+
+
+def test_what_is_not_there_is_null(api):
+    """As in the events that functions get."""
+    event = api.event(asked(), api.found("GET", "/types"), None)
+    assert [event[name] for name in ("headers", "queryStringParameters", "pathParameters", "body")] == [None] * 4
+    assert "authorizer" not in event["requestContext"]
+
+
+def test_bodies_are_text_or_binary_as_the_api_says(api, api_of):
+    """Without binary media types, what is no text is lost."""
+    sent = asked("POST", body=b"\xff", content_type="application/json")
+    found = api.found("POST", "/types")
+    assert api.event(sent, found, None)["body"] == "\N{REPLACEMENT CHARACTER}"
+    binary = api_of(BinaryMediaTypes=["*/*"]).event(sent, found, None)
+    assert binary["isBase64Encoded"] is True
+    assert request_of(binary).body == b"\xff"
+
+
+def test_the_authorizer_of_an_operation(api):
+    """Some operations need nobody's word."""
+    assert api.found("GET", "/types").operation.authorizer is None
+    authorizer = api.found("GET", "/types/a").operation.authorizer
+    assert (authorizer.function, authorizer.header, authorizer.seconds) == ("authorizer", "authorization", 60)
+
+
+def test_streams_lead_to_the_service(api):
+    """The name of the stage is in front of the path, and the headers that the integration sets are known."""
+    operation = api.found("GET", "/types/a/events").operation
+    assert operation.function == ""
+    assert operation.timeout == 900
+    assert operation.headers == {"X-Nakadi": "gateway"}
+    assert target_of(api.stage, asked(raw_path="/types/a/events", query="x=%20")) == "/api/types/a/events?x=%20"
+
+
+def test_the_gateway_speaks_as_it_was_told(api):
+    """Its words are put into the template, and headers come from constants or from the request."""
+    said = api.said("UNAUTHORIZED", asked(x_flow_id="abc"), 'not "you"')
+    assert said.status == 401
+    assert json.loads(said.body) == {"detail": 'not "you"'}
+    assert said.headers["www-authenticate"] == "Bearer"
+    assert said.headers["x-flow-id"] == "abc"
+    assert "x-flow-id" not in api.said("UNAUTHORIZED", asked(), "").headers
+
+
+def test_what_it_was_not_told_it_says_in_its_own_way(api):
+    """The answer for a class of errors stands for all of them."""
+    assert api.said("REQUEST_TOO_LARGE", asked(), "too long").status == 400
+    own = api.said("INTEGRATION_TIMEOUT", asked(), "too late")
+    assert (own.status, json.loads(own.body)) == (504, {"message": "too late"})
+
+
+@pytest.mark.parametrize(
+    ("statements", "allowed"),
+    [
+        ([("Allow", "arn:api/stage/*")], True),
+        ([("Allow", "arn:api/stage/POST/*")], False),
+        ([("Allow", ["arn:other/*", "arn:api/?tage/GET/types"])], True),
+        ([("Allow", "*"), ("Deny", "arn:api/stage/GET/types")], False),
+        ([], False),
+    ],
+)
+def test_policies(statements, allowed):
+    """Something has to allow, and nothing to deny."""
+    policy = {"policyDocument": {"Statement": [{"Effect": effect, "Resource": each} for effect, each in statements]}}
+    assert allows(policy, "arn:api/stage/GET/types") is allowed

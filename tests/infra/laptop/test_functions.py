@@ -1,0 +1,99 @@
+"""Functions in processes of their own."""
+
+import textwrap
+from contextlib import closing
+
+import pytest
+
+from infra.laptop.functions import Described, Failed, Function, TimedOut, TooLarge
+
+HANDLER = """
+    import os, sys, time
+
+    calls = []
+
+    def handler(event, context):
+        calls.append(event)
+        match event:
+            case "raise":
+                raise ValueError("not so")
+            case "exit":
+                os._exit(3)
+            case "sleep":
+                time.sleep(60)
+            case "path":
+                return sys.path
+            case "environment":
+                return dict(os.environ)
+            case "context":
+                return [context.function_name, context.memory_limit_in_mb, context.get_remaining_time_in_millis()]
+        return len(calls)
+"""
+
+
+@pytest.fixture
+def function(tmp_path):
+    (tmp_path / "handler.py").write_text(textwrap.dedent(HANDLER))
+    described = Described(
+        name="laptop-one",
+        folder=tmp_path,
+        handler="handler.handler",
+        timeout=2,
+        memory=512,
+        environment={"NAKADI_AUTH": "gateway"},
+    )
+    with closing(Function(described, {"AWS_REGION": "eu-central-1"}, tmp_path)) as made:
+        yield made
+
+
+def test_a_process_is_kept_for_the_next_invocation(function):
+    """Also when it has raised, as in Lambda."""
+    assert function.invoke("a") == 1
+    with pytest.raises(Failed, match="ValueError: not so"):
+        function.invoke("raise")
+    assert function.invoke("b") == 3
+
+
+def test_it_has_its_own_environment_and_no_other(function, monkeypatch):
+    """What the template says, what Lambda adds, and where the services are."""
+    monkeypatch.setenv("NAKADI_REGISTRY", "memory:")
+    environment = function.invoke("environment")
+    assert environment["NAKADI_AUTH"] == "gateway"
+    assert environment["AWS_REGION"] == "eu-central-1"
+    assert environment["AWS_LAMBDA_FUNCTION_NAME"] == "laptop-one"
+    assert "NAKADI_REGISTRY" not in environment
+
+
+def test_it_sees_its_folder_and_its_layers(function, tmp_path):
+    """And nothing else of this project."""
+    ours = [each for each in function.invoke("path") if "python3" not in each]
+    assert ours[0] == str(tmp_path)
+    assert [each.rpartition("/layers/")[2] for each in ours[1:]] == ["nakadi/python"]
+
+
+def test_its_context(function):
+    """A handler can ask who it is, and how long it has."""
+    name, memory, remaining = function.invoke("context")
+    assert (name, memory) == ("laptop-one", 512)
+    assert 0 < remaining <= 2000
+
+
+def test_a_process_that_ends_is_replaced(function):
+    """The invocation fails, and the next one finds a new process."""
+    with pytest.raises(Failed, match="ended"):
+        function.invoke("exit")
+    assert function.invoke("a") == 1
+
+
+def test_an_invocation_may_not_take_for_ever(function):
+    """It is ended at its timeout, with its process."""
+    assert function.invoke("a") == 1
+    with pytest.raises(TimedOut, match="after 2 seconds"):
+        function.invoke("sleep")
+    assert function.invoke("a") == 1
+
+
+def test_an_event_has_a_largest_size(function):
+    """It is 6 MB, as in Lambda."""
+    with pytest.raises(TooLarge):
+        function.invoke("x" * 6 * 1024 * 1024)

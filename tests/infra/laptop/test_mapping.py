@@ -1,0 +1,129 @@
+"""An event source mapping on a local Kinesis whose shards are split."""
+
+import base64
+import threading
+import time
+from contextlib import closing
+from unittest.mock import patch
+
+import pytest
+
+from infra.laptop import mapping
+from infra.laptop.functions import Described, Failed
+from infra.laptop.mapping import EventSource
+from tests.support.kinesis import made_stream, session, until_active
+from tests.support.kinesis_local import REGION, kinesis_local
+
+HALF = str(2**127)
+
+
+class Invoked:
+    """A function that notes what it is invoked with, and fails at what it is told to fail at."""
+
+    def __init__(self):
+        self.described = Described(name="indexer", folder=None, handler="", timeout=1, memory=1, environment={})
+        self.seen = []
+        self.poison = set()
+
+    def invoke(self, event):
+        names = [base64.b64decode(each["kinesis"]["data"]).decode() for each in event["Records"]]
+        if self.poison & set(names):
+            raise Failed("ValueError", "poison")
+        self.seen += [
+            (each["eventID"].partition(":")[0], name) for each, name in zip(event["Records"], names, strict=True)
+        ]
+        return {"batchItemFailures": []}
+
+    @property
+    def names(self):
+        return [name for _, name in self.seen]
+
+
+@pytest.fixture
+def kinesis():
+    with kinesis_local() as endpoint:
+        client = session().create_client("kinesis", REGION, endpoint_url=endpoint)
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def stream(kinesis):
+    name = made_stream(kinesis, shards=1)
+    yield name
+    kinesis.delete_stream(StreamName=name)
+
+
+@pytest.fixture
+def source(kinesis, stream):
+    """`with source(invoked, told):` while the mapping works; it does not wait as long as Lambda does."""
+
+    def begun(invoked, told, **more):
+        properties = {
+            "EventSourceArn": f"arn:aws:kinesis:{REGION}:000000000000:stream/{stream}",
+            "StartingPosition": "TRIM_HORIZON",
+            "BatchSize": 10,
+            "BisectBatchOnFunctionError": True,
+            "MaximumRetryAttempts": 0,
+            "FunctionResponseTypes": ["ReportBatchItemFailures"],
+            "DestinationConfig": {"OnFailure": {"Destination": "arn:aside"}},
+            **more,
+        }
+        return closing(EventSource(properties, kinesis, invoked, lambda *what: told.append(what)))
+
+    with patch.object(mapping, "POLL_SECONDS", 0.05), patch.object(mapping, "SHARDS_SECONDS", 0.05):
+        yield begun
+
+
+def put(kinesis, stream, *names):
+    for name in names:
+        kinesis.put_record(StreamName=stream, Data=name.encode(), PartitionKey="k")
+
+
+def until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it is still not so"
+        time.sleep(0.02)
+
+
+def test_records_come_in_order_also_across_a_split(kinesis, stream, source):
+    """Children are read after their parents, and nothing comes twice."""
+    invoked, told = Invoked(), []
+    put(kinesis, stream, *map(str, range(25)))
+    kinesis.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=HALF)
+    until_active(kinesis, stream)
+    put(kinesis, stream, *map(str, range(25, 40)))
+    with source(invoked, told):
+        until(lambda: len(invoked.seen) == 40)
+    assert invoked.names == list(map(str, range(40)))
+    assert len({shard for shard, _ in invoked.seen}) == 2
+    assert told == []
+
+
+def test_a_poisonous_record_is_set_aside_and_blocks_nobody(kinesis, stream, source):
+    """Its batch is split until it is alone; its place in the shard is told to the destination."""
+    invoked, told = Invoked(), []
+    invoked.poison = {"3"}
+    put(kinesis, stream, *map(str, range(9)))
+    with source(invoked, told):
+        until(lambda: len(invoked.seen) == 8)
+        until(lambda: told)
+    assert invoked.names == ["0", "1", "2", "4", "5", "6", "7", "8"]
+    [(destination, obituary)] = told
+    assert destination == "arn:aside"
+    batch = obituary["KinesisBatchInfo"]
+    assert batch["batchSize"] == 1
+    assert batch["startSequenceNumber"] == batch["endSequenceNumber"]
+    assert obituary["requestContext"]["condition"] == "RetryAttemptsExhausted"
+
+
+def test_it_ends_when_it_is_closed(kinesis, stream, source):
+    """Also when it would try again for a long time."""
+    invoked = Invoked()
+    invoked.poison = {"0"}
+    put(kinesis, stream, "0")
+    threads = threading.active_count()
+    with source(invoked, [], MaximumRetryAttempts=-1):
+        until(lambda: threading.active_count() > threads + 1)
+    assert threading.active_count() <= threads

@@ -1,0 +1,54 @@
+"""References in templates, and schedules."""
+
+import json
+
+import pytest
+
+from infra.laptop.schedule import NotUnderstood, event_of, seconds_of
+from infra.laptop.templates import Template
+
+
+@pytest.fixture
+def template(tmp_path):
+    (tmp_path / "template.json").write_text(json.dumps({"Resources": {}}))
+    made = Template(tmp_path / "template.json")
+    made.made |= {"Table": "nakadi-documents", "Table.Arn": "arn:table"}
+    made.exports |= {"data:Stream": "arn:stream"}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("value", "resolved"),
+    [
+        ({"Ref": "AWS::Region"}, "eu-central-1"),
+        ({"Ref": "Table"}, "nakadi-documents"),
+        ({"Ref": "Unknown"}, "<Unknown>"),
+        ({"Fn::GetAtt": ["Table", "Arn"]}, "arn:table"),
+        ({"Fn::GetAtt": ["Balancer", "DNSName"]}, "<Balancer.DNSName>"),
+        ({"Fn::Join": ["-", ["a", {"Ref": "Table"}]]}, "a-nakadi-documents"),
+        ({"Fn::Sub": "x-${AWS::AccountId}"}, "x-123456789012"),
+        ({"Fn::Sub": ["${Name}/${Table}", {"Name": {"Ref": "Table"}}]}, "nakadi-documents/nakadi-documents"),
+        ({"Fn::ImportValue": "data:Stream"}, "arn:stream"),
+        ({"a": [{"Ref": "Table"}, 1, None], "Ref": "two"}, {"a": ["nakadi-documents", 1, None], "Ref": "two"}),
+    ],
+)
+def test_references_are_followed(template, value, resolved):
+    """What is not made here keeps its name, in angle brackets."""
+    assert template.resolved(value) == resolved
+
+
+@pytest.mark.parametrize(("expression", "seconds"), [("rate(1 minute)", 60), ("rate(5 minutes)", 300)])
+def test_rates(expression, seconds):
+    """A rate is told in seconds."""
+    assert seconds_of(expression) == seconds
+
+
+def test_other_schedules_are_refused():
+    """Better than never running."""
+    with pytest.raises(NotUnderstood, match="cron"):
+        seconds_of("cron(0 12 * * ? *)")
+
+
+def test_a_round_has_the_event_of_its_rule():
+    """It names the rule that it comes from."""
+    assert event_of("House")["resources"] == ["arn:aws:events:eu-central-1:123456789012:rule/House"]
