@@ -413,4 +413,5 @@ def run(seed: int) -> None:
         promise("I8", world._is_quiet(), "the world is not at rest")
     except Exception as error:
         trail = "\n".join(world.trail[-80:])
-        raise Broken(f"seed {seed}: {error}\n{trail}") from error
+        again = f"The same once more: make simulate SEEDS=1 FIRST={seed}"
+        raise Broken(f"seed {seed}: {error}\n{trail}\n{again}") from error
