@@ -133,7 +133,7 @@ def _network(flows: Flows) -> Iterator[Rest]:
 
 def _watching(flows: Flows) -> Iterator[Rest]:
     requests = flows.publishes + flows.commits + flows.streamed_requests
-    told = (requests + flows.index_batches) * flows.measured.log_bytes_per_request
+    told = (requests + flows.index_batches) * flows.log_bytes
     yield "log lines", told * SECONDS / GB, "logs-in"
     yield "log lines, kept", told * flows.deployment.log_days * 86400 / GB, "logs-month"
     yield "metrics", METRICS, "metric-month"

@@ -119,6 +119,11 @@ class Flows:
         return (wait_ms + cpu_ms * slower) / 1000
 
     @property
+    def log_bytes(self) -> float:
+        """Of a request: what the function tells, and the gateway's line."""
+        return self.measured.log_bytes_per_request + self.assumed.access_log_bytes
+
+    @property
     def kept_bytes(self) -> float:
         return min(self.load.retention_days * 86400, 10 * 12 * SECONDS) * self.plain_bytes * self.measured.archived
 

@@ -49,4 +49,4 @@ def _stream(flows: Flows, prices: Prices) -> Iterator[float]:
     yield begun * prices["api-request"].dollars
     yield kept_alive * KEEP_ALIVE_BYTES / GB * prices["api-out"].dollars
     yield task * HOURS / deployment.streams_per_task
-    yield begun * flows.measured.log_bytes_per_request / GB * prices["logs-in"].dollars
+    yield begun * flows.log_bytes / GB * prices["logs-in"].dollars

@@ -1,0 +1,51 @@
+"""Are the bills in docs/cost.md those that the calculator makes, and is what is said of them true?"""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from nakadi.cost.__main__ import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cost.md").read_text()
+EXAMPLES = re.findall(r"```sh\npython -m nakadi\.cost(.*?)```\n\n```text\n(.*?)```\n", PAGE, re.DOTALL)
+
+
+def told(capsys, *arguments: str) -> str:
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def total(capsys, *arguments: str) -> float:
+    return float(re.search(r"^Total +([\d,.]+)$", told(capsys, *arguments), re.MULTILINE)[1].replace(",", ""))
+
+
+@pytest.mark.parametrize(("arguments", "bill"), EXAMPLES, ids=range(len(EXAMPLES)))
+def test_a_bill_is_what_the_calculator_says(capsys, arguments, bill):
+    """Every example prints what stands below it."""
+    assert told(capsys, *shlex.split(arguments.replace("\\\n", " "))) == bill
+
+
+def test_there_are_examples():
+    """A small stage and a busy one."""
+    assert len(EXAMPLES) == 2
+
+
+def test_small_batches_are_dear(capsys):
+    """Ten events to a request cost several times as much as a hundred, and one to a request much more than servers."""
+    load = ("--events-per-second", "1000", "--event-bytes", "700", "--delivered-batch", "500", "--index-seconds", "10")
+    hundred, ten, one = (total(capsys, *load, "--batch", batch) for batch in ("100", "10", "1"))
+    servers = float(re.search(r"MSK, 3 m7g\.large +([\d.,]+)", told(capsys, *load))[1].replace(",", ""))
+    assert ten > 3 * hundred
+    assert one > 10 * servers
+
+
+def test_a_hasty_indexer_is_dear(capsys):
+    """What is said of an index that is written every second is so."""
+    arguments = shlex.split(EXAMPLES[1][0].replace("\\\n", " "))
+    at = arguments.index("--index-seconds") + 1
+    for seconds, dollars in (("1", "250"), ("10", "76")):
+        bill = told(capsys, *arguments[:at], seconds, *arguments[at + 1 :])
+        assert round(float(re.search(r"^DynamoDB +([\d.]+)", bill, re.MULTILINE)[1])) == int(dollars)
+        assert f"${dollars}" in PAGE
