@@ -110,6 +110,9 @@ def _dynamodb(flows: Flows) -> Iterator[Rest]:
     )
     yield "commits, written", flows.commits * SECONDS, "dynamodb-write"
     yield "commits, read", 2 * flows.commits * SECONDS, "dynamodb-read"
+    watched = flows.tasks * flows.streamed_types * flows.measured.streamed_type_reads_per_hour
+    yield "streams, read", (flows.tasks * flows.measured.task_reads_per_hour + watched) * HOURS, "dynamodb-read"
+    yield "streams, written", flows.tasks * flows.measured.task_writes_per_hour * HOURS, "dynamodb-write"
     yield "housekeeping, read", ROUNDS * (flows.load.event_types + 2), "dynamodb-read"
 
 

@@ -102,6 +102,11 @@ class Flows:
         return self.load.consumers * max(self.load.events_per_second / self.load.delivered_batch, by_time)
 
     @property
+    def streamed_types(self) -> int:
+        """Event types that a task looks after, each again and again: what it knows of them has to be fresh."""
+        return self.load.event_types if self.load.connections else 0
+
+    @property
     def streamed_requests(self) -> float:
         """Streams end after so many minutes and begin anew; long answers count several times."""
         begun = self.load.connections / (60 * self.deployment.stream_minutes)

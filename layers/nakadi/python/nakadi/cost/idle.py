@@ -24,6 +24,7 @@ class Idle:
 def idle(flows: Flows, prices: Prices) -> list[Idle]:
     return [
         Idle("an idle event type", sum(_event_type(flows, prices))),
+        Idle("an idle event type that a task streams", sum(_event_type(flows, prices)) + _streamed(flows, prices)),
         Idle("an idle stream", sum(_stream(flows, prices))),
         Idle("an event type, if each had a shard of its own", prices["kinesis-shard-hour"].dollars * HOURS),
         Idle("an event type, if each had an on-demand stream", prices["kinesis-stream-hour"].dollars * HOURS),
@@ -37,6 +38,10 @@ def _event_type(flows: Flows, prices: Prices) -> Iterator[float]:
     yield ROUNDS * prices["dynamodb-read"].dollars
     yield ROUNDS * seconds * deployment.function_memory / 1024 * prices["lambda-gb-second"].dollars
     yield DOCUMENTS_BYTES / GB * prices["dynamodb-month"].dollars
+
+
+def _streamed(flows: Flows, prices: Prices) -> float:
+    return flows.measured.streamed_type_reads_per_hour * HOURS * prices["dynamodb-read"].dollars
 
 
 def _stream(flows: Flows, prices: Prices) -> Iterator[float]:

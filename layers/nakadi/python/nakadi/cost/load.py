@@ -74,6 +74,9 @@ class Measured:
     index_mb_per_second: float = 120.0
     house_type_ms: float = 5.0
     stream_event_ms: float = 0.010
+    task_reads_per_hour: float = 12_600.0
+    task_writes_per_hour: float = 1_440.0
+    streamed_type_reads_per_hour: float = 2_520.0
     packed: tuple[tuple[float, float], ...] = ((1, 1.05), (10, 0.25), (100, 0.19), (1000, 0.19))
     archived: float = 0.23
     gzipped: float = 0.23
