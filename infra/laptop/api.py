@@ -90,6 +90,13 @@ class Api:
             (_pattern(path), each) for path, each in sorted(operations.items(), key=lambda item: _rank(item[0]))
         ]
 
+    def functions(self, *, authorizes: bool) -> frozenset[str]:
+        """Those that it invokes, by their ARNs."""
+        operations = [each for _, operations in self._resources for each in operations.values()]
+        answering = {each.function for each in operations if each.function}
+        asked = {each.authorizer.function for each in operations if each.authorizer}
+        return frozenset(answering | asked if authorizes else answering)
+
     def found(self, method: str, raw_path: str) -> Found | None:
         """The most particular resource at a path decides, also when it does not have the method."""
         path = raw_path.rstrip("/") or "/"

@@ -15,7 +15,7 @@ from botocore.config import Config
 from botocore.session import Session
 
 from infra.laptop import kinesis_local
-from infra.laptop.processes import PACKAGES, ended, python
+from infra.laptop.processes import PACKAGES, end_with_the_starter, ended, python
 from infra.laptop.templates import REGION, Deployment, Template
 
 PATIENCE = 60.0
@@ -93,7 +93,12 @@ class Cloud:
         port = kinesis_local.free_port()
         self._moto = f"http://127.0.0.1:{port}"
         output = self._closing.enter_context((logs / "aws.log").open("wb"))
-        moto = python("-m", "infra.laptop.moto_service", str(port), env={"PYTHONPATH": PACKAGES}, output=output)
+        moto = python(
+            *("-m", "infra.laptop.moto_service", str(port)),
+            env={"PYTHONPATH": PACKAGES},
+            output=output,
+            preexec_fn=end_with_the_starter,
+        )
         self._closing.callback(ended, moto)
         kinesis_local.wait_until_it_answers(self._kinesis, kinesis)
         end = time.monotonic() + PATIENCE

@@ -55,8 +55,8 @@ class Gateway:
         self._authorizes = authorizes
         self._threads = ThreadPoolExecutor(64, thread_name_prefix="gateway")
         self._decisions = _Decisions()
+        self._streams = streams
         self._upstream = httpx.AsyncClient(
-            base_url=streams,
             timeout=httpx.Timeout(30, read=None),
             limits=httpx.Limits(max_connections=None),
             trust_env=False,
@@ -189,7 +189,8 @@ class Gateway:
             *operation.headers.items(),
         ]
         target = target_of(self._api.stage, asked)
-        request = self._upstream.build_request(asked.method, target, headers=_raw(headers), content=asked.body)
+        # Not by the client, which would add what it can unpack.
+        request = httpx.Request(asked.method, self._streams + target, headers=_raw(headers), content=asked.body)
         passing = asyncio.create_task(self._passed(request, asked, send))
         leaving = asyncio.create_task(_left(receive))
         try:

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
+from infra.laptop.processes import end_with_the_starter
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / ".cache" / "node" / "node_modules" / "kinesis-local"
 ON_LOOPBACK = ROOT / "tests" / "support" / "node" / "loopback.cjs"
@@ -37,6 +39,7 @@ def begun() -> tuple[str, subprocess.Popen[bytes]]:
         stderr=subprocess.DEVNULL,
         # Ctrl-C is for whoever started it, and ends it in its own time.
         start_new_session=True,
+        preexec_fn=end_with_the_starter,  # noqa: PLW1509  # it only tells the system something
     )
     return f"http://127.0.0.1:{plain}", process
 

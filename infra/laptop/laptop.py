@@ -23,7 +23,7 @@ from infra.laptop.functions import Described, Function, described
 from infra.laptop.gateway import Gateway
 from infra.laptop.kinesis_local import free_port
 from infra.laptop.mapping import EventSource, sending
-from infra.laptop.processes import PACKAGES, ended, python
+from infra.laptop.processes import PACKAGES, end_with_the_starter, ended, python
 from infra.laptop.schedule import Schedule
 from infra.laptop.synthesis import synthesized
 from infra.laptop.templates import Deployment
@@ -118,16 +118,16 @@ class Front:
         authorizes: bool,
         port: int,
     ) -> None:
-        self._functions = functions
         self._closing = ExitStack()
         with ExitStack() as undoing:
             undoing.callback(self.close)
-            for function in functions.values():
+            api = Api(deployment.serving)
+            self._functions = {arn: functions[arn] for arn in api.functions(authorizes=authorizes)}
+            for function in self._functions.values():
                 self._closing.callback(function.close)
             self.streaming = Streaming(deployment, surroundings, settings, logs)
             self._closing.callback(self.streaming.close)
-            api = Api(deployment.serving)
-            gateway = Gateway(api, functions, f"http://{self.streaming.address}", authorizes=authorizes)
+            gateway = Gateway(api, self._functions, f"http://{self.streaming.address}", authorizes=authorizes)
             self._serving = Serving(gateway, port)
             self._closing.callback(self._serving.close)
             self.streaming.wait_until_it_answers()
@@ -168,6 +168,7 @@ class Streaming:
                 **surroundings,
             },
             output=output,
+            preexec_fn=end_with_the_starter,
         )
         self._closing.callback(ended, self._process)
 

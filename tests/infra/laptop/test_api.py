@@ -148,6 +148,13 @@ def test_the_authorizer_of_an_operation(api):
     assert (authorizer.function, authorizer.header, authorizer.seconds) == ("authorizer", "authorization", 60)
 
 
+def test_the_functions_that_it_needs(api):
+    """Those that answer, and the one that is asked about tokens if it is."""
+    answering = {"types", "one", "publish", "special", "rest"}
+    assert api.functions(authorizes=False) == answering
+    assert api.functions(authorizes=True) == answering | {"authorizer"}
+
+
 def test_streams_lead_to_the_service(api):
     """The name of the stage is in front of the path, and the headers that the integration sets are known."""
     operation = api.found("GET", "/types/a/events").operation

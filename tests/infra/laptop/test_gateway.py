@@ -1,0 +1,185 @@
+"""The gateway between a client and a streaming service, and what it passes on."""
+
+import asyncio
+import json
+import socket
+from contextlib import closing
+
+import httpx
+import pytest
+
+from infra.laptop.api import Api
+from infra.laptop.functions import Described, Failed, TimedOut
+from infra.laptop.gateway import Gateway
+from infra.laptop.laptop import Serving
+from infra.laptop.templates import Template
+from tests.infra.laptop.test_api import BODY
+
+
+class Answering:
+    """In the place of a function."""
+
+    def __init__(self, answer):
+        self.described = Described(name="f", folder=None, handler="", timeout=1, memory=1, environment={})
+        self.answer = answer
+        self.events = []
+
+    def invoke(self, event):
+        self.events.append(event)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def response(body="", status=200, **headers):
+    return {"statusCode": status, "multiValueHeaders": {name: [value] for name, value in headers.items()}, "body": body}
+
+
+POLICY = {
+    "principalId": "ann",
+    "policyDocument": {"Statement": [{"Effect": "Allow", "Resource": "*"}]},
+    "context": {"subject": "ann", "big": True},
+}
+
+
+class Service:
+    """A streaming service that answers one request, and tells what it was sent."""
+
+    def __init__(self):
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._listening.settimeout(30)
+
+    def accepted(self):
+        connection, _ = self._listening.accept()
+        connection.settimeout(30)
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += connection.recv(65536)
+        return connection, head.decode().lower()
+
+    def close(self):
+        self._listening.close()
+
+
+@pytest.fixture
+def service():
+    with closing(Service()) as there:
+        yield there
+
+
+@pytest.fixture
+def functions():
+    return {name: Answering(response(name)) for name in ("types", "one", "publish", "special", "rest")} | {
+        "authorizer": Answering(POLICY)
+    }
+
+
+@pytest.fixture
+def client(functions, service, tmp_path):
+    content = {
+        "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Body": BODY, "BinaryMediaTypes": ["*/*"]}},
+        "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"StageName": "api"}},
+    }
+    (tmp_path / "template.json").write_text(json.dumps({"Resources": content}))
+    gateway = Gateway(Api(Template(tmp_path / "template.json")), functions, service.url, authorizes=True)
+    with closing(Serving(gateway, 0)) as serving, httpx.Client(base_url=serving.url, timeout=30) as made:
+        yield made
+
+
+def test_a_function_answers(client, functions):
+    """With status, headers and body, and nothing of its own about the connection."""
+    functions["types"].answer = response("[]", 201, etag="x", connection="close")
+    answer = client.get("/types")
+    assert (answer.status_code, answer.text, answer.headers["etag"]) == (201, "[]", "x")
+    assert "connection" not in answer.headers
+    assert answer.headers["x-amzn-requestid"] == functions["types"].events[0]["requestContext"]["requestId"]
+
+
+def test_bodies_in_base64_become_bytes(client, functions):
+    """The API takes everything for binary."""
+    functions["types"].answer = {**response("/w=="), "isBase64Encoded": True}
+    assert client.get("/types").content == b"\xff"
+
+
+def test_without_a_token_nobody_is_asked(client, functions):
+    """The answer is the one that the API wants to have given."""
+    answer = client.get("/types/a")
+    assert (answer.status_code, answer.json()) == (401, {"detail": "Unauthorized"})
+    assert functions["authorizer"].events == []
+
+
+def test_the_authorizers_word_is_kept(client, functions):
+    """It is asked once about a token, and what it says of the subject reaches the function as texts."""
+    for _ in range(2):
+        assert client.get("/types/a", headers={"Authorization": "Bearer x"}).text == "one"
+    [asked] = functions["authorizer"].events
+    assert asked["authorizationToken"] == "Bearer x"
+    assert asked["methodArn"].endswith("/api/GET/types/a")
+    told = functions["one"].events[1]["requestContext"]["authorizer"]
+    assert (told["subject"], told["big"], told["principalId"]) == ("ann", "true", "ann")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (Failed("Exception", "Unauthorized"), 401),
+        (Failed("KeyError", "'x'"), 500),
+        ({**POLICY, "policyDocument": {"Statement": []}}, 400),
+    ],
+)
+def test_a_token_that_is_not_good(client, functions, answer, status):
+    """By the very word it is not good; other errors are the authorizer's; a policy can refuse."""
+    functions["authorizer"].answer = answer
+    assert client.get("/types/a", headers={"Authorization": "Bearer x"}).status_code == status
+    assert functions["one"].events == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"), [(Failed("ValueError", "x"), 502), (TimedOut("Sandbox.Timedout", "x"), 504), ({"no": 1}, 502)]
+)
+def test_a_function_that_fails(client, functions, answer, status):
+    """The gateway answers for it."""
+    functions["types"].answer = answer
+    assert client.get("/types").status_code == status
+
+
+def test_too_large_a_body(client):
+    """The gateway takes 10 MB."""
+    assert client.post("/types", content=b"x" * (10 * 1024 * 1024 + 1)).status_code == 400
+
+
+def test_streams_are_passed_through(client, service):
+    """Request and answer are as they were sent; bytes come at once, and a client that leaves is missed."""
+
+    async def streamed():
+        headers = {"Authorization": "Bearer x", "Accept-Encoding": "identity"}
+        async with (
+            httpx.AsyncClient(base_url=client.base_url, timeout=30) as other,
+            other.stream("GET", "/types/a/events?x=%20", headers=headers) as answer,
+        ):
+            chunks = answer.aiter_raw()
+            assert await anext(chunks) == b"first"
+            return dict(answer.headers)
+
+    async def both():
+        receiving = asyncio.create_task(streamed())
+        connection, head = await asyncio.to_thread(service.accepted)
+        with connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Id: 7\r\n\r\n5\r\nfirst\r\n")
+            headers = await receiving
+            assert await asyncio.to_thread(connection.recv, 1) == b""
+        return head, headers
+
+    head, headers = asyncio.run(both())
+    assert head.startswith("get /api/types/a/events?x=%20 http/1.1")
+    assert "authorization: bearer x" in head
+    assert "accept-encoding: identity" in head
+    assert "x-nakadi: gateway" in head
+    assert headers["x-id"] == "7"
+
+
+def test_a_service_that_is_not_there(client, service):
+    """The gateway answers for it."""
+    service.close()
+    assert client.get("/types/a/events", headers={"Authorization": "Bearer x"}).status_code == 504
