@@ -49,11 +49,12 @@ def test_what_is_kept_is_listed(store):
     assert list(store.listed("log/a/")) == []
 
 
-def test_more_than_a_page_is_listed(store):
-    """However many objects there are, all are listed."""
-    for number in range(1005):
+def test_more_than_a_page_is_listed(store, request):
+    """However many objects there are, all are listed. S3 lists a thousand at once."""
+    count = 1005 if "s3" in request.node.name else 20
+    for number in range(count):
         store.put(f"a/{number}", b"")
-    assert len({each.key for each in store.listed("a/")}) == 1005
+    assert len({each.key for each in store.listed("a/")}) == count
 
 
 def test_a_shorter_object_is_not_out_of_reach(store):
