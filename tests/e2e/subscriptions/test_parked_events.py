@@ -9,6 +9,7 @@ import pytest
 
 from nakadi.local import Broker
 from tests.e2e.conftest import engine_settings
+from tests.e2e.subscriptions.test_audit_log import told
 from tests.support.api import a_definition, created, problem
 from tests.support.consumer import Consumer, soon
 from tests.support.parking import PARKING, give_up_on_the_next, keyed, lot, published
@@ -192,3 +193,18 @@ def test_a_subscription_has_to_be_there(api):
     """The lot of a subscription that does not exist is not found."""
     for answer in (api.get("/subscriptions/x/parked-events"), api.post("/subscriptions/x/parked-events/redrive")):
         assert problem(answer, 404) == 'Subscription with id "x" does not exist'
+
+
+def test_who_looks_after_the_lot_is_audited(api, parked, switched_on):
+    """A skipped event is told as one that is gone, a redrive with where the cursors were and where they are."""
+    switched_on("audit_log_collection")
+    target = f"/subscriptions/{parked['id']}/parked-events"
+    first, second, _ = lot(api, parked)
+    assert api.delete(f"{target}/{second}").status_code == 204
+    assert api.post(f"{target}/{first}/redrive").status_code == 204
+    skip, redrive = told(api, "nakadi.audit.log")[-2:]
+    assert (skip["data_type"], skip["data_op"]) == ("parked_event", "D")
+    assert skip["data"]["resource_id"] == f"{parked['id']}/{second}"
+    assert skip["data"]["previous_object"] == {"subscription_id": parked["id"], "id": second, "key": "a"}
+    assert (redrive["data_type"], redrive["data"]["resource_id"]) == ("cursors", parked["id"])
+    assert redrive["data"]["new_object"][0]["offset"] == "001-0001--1"

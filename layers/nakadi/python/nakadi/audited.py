@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from nakadi.bootstrap import Broker
 from nakadi.http import views
-from nakadi.http.audit import Audit, Audited, always, by_body, by_location, by_path, by_path_if_listed
+from nakadi.http.audit import Audit, Audited, always, by_body, by_location, by_path, by_path_if_listed, by_paths
 from nakadi.http.subscriptions import subscription_view
 from nakadi.model.administration import Feature
 from nakadi.publishing.system import SystemEvents
+from nakadi.subscriptions.lot import own_key
 
 
 def audit_of(broker: Broker) -> Audit:
@@ -43,6 +44,11 @@ class _Looks:
             "update_subscription": subscription,
             "delete_subscription": subscription,
             "reset_subscription_cursors": Audited("cursors", by_path_if_listed("subscription_id"), self._cursors),
+            "redrive_parked_event": Audited("cursors", by_path("subscription_id"), self._cursors),
+            "redrive_parked_events": Audited("cursors", by_path("subscription_id"), self._cursors),
+            "skip_parked_event": Audited(
+                "parked_event", by_paths("subscription_id", "parked_event_id"), self._parked_event
+            ),
             "create_storage": replace(storage, id_of=by_body("id")),
             "delete_storage": storage,
             "set_default_storage": storage,
@@ -74,6 +80,11 @@ class _Looks:
             {"event_type": place.event_type, "partition": place.partition, "offset": str(offsets[place].position)}
             for place in sorted(offsets)
         ]
+
+    def _parked_event(self, name: str) -> views.View | None:
+        subscription_id, _, parked_id = name.partition("/")
+        found = self.broker.subscribing.parked_events.find(subscription_id, parked_id)
+        return None if found is None else {"subscription_id": subscription_id, "id": parked_id, "key": own_key(found)}
 
     def _feature(self, name: str) -> bool:
         features = self.broker.features

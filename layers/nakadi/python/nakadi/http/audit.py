@@ -110,6 +110,10 @@ def subscription_event(name: str, before: Any) -> dict[str, Any]:
     return {"subscription_id": name, "status": "created" if before is None else "deleted"}
 
 
+def by_paths(*parameters: str) -> Callable[[Request], str]:
+    return lambda request: "/".join(request.path_parameters[each] for each in parameters)
+
+
 def by_path(name: str) -> Callable[[Request], str]:
     """A resource that is named in the path."""
     return lambda request: request.path_parameters[name]

@@ -121,6 +121,15 @@ class ParkedEvents:
         self._administered(subscription_id, subject)
         self._redrive(subscription_id, lambda _: True, all_=True)
 
+    def find(self, subscription_id: str, parked_id: str) -> Parked | None:
+        meant = place_in(parked_id)
+        if meant is None:
+            return None
+        place, position = meant
+        before = place, Position(position.timeline, position.offset - 1)
+        found = self.coordination.parked(subscription_id, place=place, after=before, limit=1)
+        return found[0] if found and found[0].position == position else None
+
     # Inside
 
     def _readable(self, subscription_id: str, subject: Subject) -> None:
@@ -138,14 +147,10 @@ class ParkedEvents:
         return subscription
 
     def _found(self, subscription_id: str, parked_id: str) -> Parked:
-        meant = place_in(parked_id)
-        if meant is not None:
-            place, position = meant
-            before = place, Position(position.timeline, position.offset - 1)
-            found = self.coordination.parked(subscription_id, place=place, after=before, limit=1)
-            if found and found[0].position == position:
-                return found[0]
-        raise _unknown(parked_id)
+        found = self.find(subscription_id, parked_id)
+        if found is None:
+            raise _unknown(parked_id)
+        return found
 
     def _entries(self, subscription_id: str) -> Mapping[Place, Entry]:
         return {each.place: each for each in self.coordination.assignment(subscription_id).entries}
