@@ -18,6 +18,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveGone, ArchiveStore, Kept
 
 REMOVE_AT_ONCE = 1000
+LISTED_AT_ONCE = 1000
 
 UNFINISHED = ".unfinished"
 
@@ -199,8 +200,8 @@ class S3Store:
     def listed(self, prefix: str) -> Iterator[Kept]:
         token: dict[str, str] = {}
         while True:
-            asked = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, **token}
-            page = self._asked(partial(self._client.list_objects_v2, **asked))
+            wanted = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": LISTED_AT_ONCE}
+            page = self._asked(partial(self._client.list_objects_v2, **wanted, **token))
             for each in page.get("Contents", ()):
                 yield Kept(each["Key"].removeprefix(self._prefix), each["Size"], each["LastModified"])
             if not page.get("IsTruncated"):
