@@ -10,11 +10,13 @@ STAGE  ?= dev
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:.
 
-.PHONY: help run test test-aws-local simulate mutants soak check format bench lock synth diff bootstrap deploy destroy destroy-data clean
+.PHONY: help run jobs kill-jobs test test-aws-local simulate mutants soak check format bench lock synth diff bootstrap deploy destroy destroy-data clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
 	@echo 'make run ENGINE=aws-local          the deployment on AWS, on this machine'
+	@echo 'make jobs [DATA=data]              tables, statistics and retention, on what the broker has there'
+	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
 	@echo 'make test-aws-local                every end-to-end test against the deployment on this machine (minutes)'
 	@echo 'make check                         formatting, lint, types, import rule'
@@ -34,6 +36,14 @@ else
 run: $(VENV)/.run
 	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
 endif
+
+jobs: $(VENV)/.test
+	@$(BIN)/python glue_jobs/compaction.py --data $(DATA) $(ARGS)
+	@$(BIN)/python glue_jobs/statistics.py --data $(DATA) --plots $(DATA)/plots $(ARGS)
+	@$(BIN)/python glue_jobs/retention.py --data $(DATA) $(ARGS)
+
+kill-jobs: $(VENV)/.test
+	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)
 
 test: $(VENV)/.test $(NODE)/.test
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 2 --dist loadgroup)

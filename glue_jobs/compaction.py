@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from nakadi.analytics import command, lines
 from nakadi.analytics.columns import Struct
 from nakadi.analytics.command import Workplace
-from nakadi.analytics.event_tables import columns_for, events_table, latest_table, made_ready
+from nakadi.analytics.event_tables import all_tables, columns_for, events_table, latest_table, made_ready
 from nakadi.analytics.reading import Reading
 from nakadi.analytics.reports import in_a_line
 from nakadi.analytics.stretches import NOTHING_READ, Progress, Stretch, in_batches, stretches
@@ -81,6 +81,18 @@ def compact(work: Workplace) -> None:
     with ThreadPoolExecutor(max(1, work.options.at_once)) as pool:
         for _ in pool.map(one, list(work.chosen())):
             pass
+    work.show(table_of(list(all_tables(work.spark, work.database))))
+
+
+def table_of(tables: Sequence[Table]) -> str:
+    """What there is now, for a terminal."""
+    lines = [f"{'table':40s} {'events':>14s} {'files':>8s} {'MB':>10s}"]
+    for table in tables:
+        known = table.summary()
+        records, files = known.get("total-records", "0"), known.get("total-data-files", "0")
+        size = int(known.get("total-files-size", 0)) / 1e6
+        lines.append(f"{table.name:40s} {records:>14s} {files:>8s} {size:10.1f}")
+    return "\n".join(lines)
 
 
 def _one(work: Workplace, event_type: EventType) -> None:

@@ -1,10 +1,9 @@
-import os
-from unittest.mock import patch
-
-import pyspark.rdd
 import pytest
 
 from tests.support.jobs import DataFolder, Jobs
+from tests.support.spark import quick_spark
+
+__all__ = ["quick_spark"]  # a fixture that all use
 
 
 def pytest_collection_modifyitems(items):
@@ -12,31 +11,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "/glue_jobs/" in str(item.path):
             item.add_marker(pytest.mark.xdist_group("spark"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quick_spark():
-    """For a handful of rows, compiling takes longer than working."""
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    os.environ.setdefault(
-        "PYSPARK_SUBMIT_ARGS",
-        "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
-        "--conf spark.sql.adaptive.enabled=false pyspark-shell",
-    )
-
-
-@pytest.fixture(scope="session", autouse=True)
-def closed_sockets():
-    """Spark forgets to close the socket through which it hands over results; its file has it open long enough."""
-    connected = pyspark.rdd.local_connect_and_auth
-
-    def closed(port, secret):
-        file, connection = connected(port, secret)
-        connection.close()
-        return file, connection
-
-    with patch("pyspark.rdd.local_connect_and_auth", closed):
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from glue_jobs import compaction, retention, statistics
+from nakadi.analytics.session import open_spark
 from nakadi.archive import members
 from nakadi.archive.stores import FolderStore
 from nakadi.caching import Cache
@@ -182,9 +183,7 @@ class Jobs:
         return self.run(retention.main, *arguments)
 
     def spark(self) -> SparkSession:
-        active = SparkSession.getActiveSession()
-        assert active is not None
-        return active
+        return open_spark("look", self._places[3], "hadoop", "local[2]", "1g")
 
     def table(self, name: str) -> DataFrame:
         return self.spark().table(f"nakadi.{self.database}.{name}")

@@ -21,12 +21,24 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 def open_spark(name: str, tables: str, catalog: str, master: str = "", memory: str = "") -> SparkSession:
     """Spark with the tables at this place as its catalog `nakadi`. `catalog` is `hadoop` or `glue`."""
     _see_that_there_is_a_java(os.environ)
-    settings = {**_always(), **_catalog(tables, catalog), **_local(master, memory)}
+    catalog_settings = _catalog(tables, catalog)
+    there = SparkSession.getActiveSession()
+    if there is not None:
+        return _beside(there, catalog_settings)
+    settings = {**_always(), **catalog_settings, **_local(master, memory)}
     builder = SparkSession.builder.appName(f"nakadi {name}")
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _beside(there: SparkSession, catalog_settings: Mapping[str, str]) -> SparkSession:
+    """A session of its own in a Spark that is running already: a session's tables are in one place for good."""
+    spark = there.newSession()
+    for key, value in {"spark.sql.session.timeZone": "UTC", **catalog_settings}.items():
+        spark.conf.set(key, value)
     return spark
 
 

@@ -74,6 +74,11 @@ class Table:
         assert isinstance(found, Struct)
         return found
 
+    def summary(self) -> Mapping[str, str]:
+        """What Iceberg counts: records, files and bytes."""
+        snapshot = self._java().currentSnapshot()
+        return {} if snapshot is None else dict(snapshot.summary())
+
     def progress(self) -> str:
         """What the last run wrote about itself; nothing if there was none."""
         java = self._java()

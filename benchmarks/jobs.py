@@ -1,0 +1,183 @@
+"""What the jobs on the archive cost, against what Spark needs for the same files at the least.
+
+    python benchmarks/jobs.py [--events 1000000] [--keep .cache/bench/jobs]
+
+Compaction is compared with Spark reading the same JSON by a given schema and writing Parquet, statistics with counting
+the lines of the same files. Each is done twice in turn, and the better time counts. Events have about 0.7 KB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from uuid import UUID
+
+from glue_jobs import compaction, statistics
+from nakadi.analytics.columns import Field, Struct, ddl
+from nakadi.analytics.event_tables import columns_for
+from nakadi.analytics.lines import HEADER
+from nakadi.analytics.session import open_spark
+from nakadi.model.event_type import Category
+from tests.support.jobs import ORDERS, DataFolder
+
+PARTITIONS = 4
+A_MEMBER = 20_000
+BEGUN = datetime(2026, 11, 20, tzinfo=UTC)
+SCHEMA = {
+    "properties": {
+        **ORDERS["properties"],
+        "customer": {"properties": {name: {"type": "string"} for name in ("id", "name", "country")}},
+        "items": {
+            "type": "array",
+            "items": {
+                "properties": {
+                    "sku": {"type": "string"},
+                    "quantity": {"type": "integer"},
+                    "price": {"properties": {"amount": {"type": "number"}, "currency": {"type": "string"}}},
+                }
+            },
+        },
+        "total": {"properties": {"amount": {"type": "number"}, "currency": {"type": "string"}}},
+        "ordered_at": {"type": "string"},
+    }
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument(
+        "--keep", type=Path, default=Path(".cache/bench/jobs"), help="where the archive is made, and kept"
+    )
+    parser.add_argument("--memory", default="3g")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    figures = measured(options, archive_of(options.events, options.keep / str(options.events)))
+    for name, value in figures.items():
+        print(f"{name:44s} {value:12.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(figures))
+
+
+def archive_of(events: int, folder: Path) -> DataFolder:
+    done = folder / "done"
+    if not done.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+    data = DataFolder(folder)
+    if not done.exists():
+        event_type = data.event_type("order.placed", SCHEMA, partitions=PARTITIONS, category=Category.BUSINESS)
+        for number in range(0, events, A_MEMBER):
+            texts = list(texts_of(number, min(A_MEMBER, events - number)))
+            at = BEGUN + timedelta(seconds=number / 200)
+            partition = number // A_MEMBER % PARTITIONS
+            data.archived(event_type, texts, partition=partition, at=at, apart=timedelta(milliseconds=5))
+        done.touch()
+    return data
+
+
+def texts_of(first: int, count: int) -> Iterator[bytes]:
+    """Events about as varied as those of a shop."""
+    drawn = random.Random(first)
+    for number in range(first, first + count):
+        bits = drawn.getrandbits(128)
+        items = ",".join(
+            f'{{"sku":"sku-{drawn.getrandbits(32):x}","quantity":{1 + bits % 4},'
+            f'"price":{{"amount":{drawn.randrange(10_000) / 100},"currency":"EUR"}}}}'
+            for _ in range(3)
+        )
+        yield (
+            f'{{"metadata":{{"eid":"{UUID(int=bits)}","occurred_at":"2026-11-20T00:00:00Z","flow_id":"{bits >> 64:x}",'
+            f'"published_by":"app{number % 5}","received_at":"2026-11-20T00:00:00.123Z","event_type":"order.placed",'
+            f'"version":"1.0.0","partition":"0"}},"order_number":"o-{number}","customer":{{"id":"c-{bits % 100_000}",'
+            f'"name":"Jane Example {bits >> 80:x}","country":"DE"}},"items":[{items}],'
+            f'"total":{{"amount":{bits % 10_000 / 100},"currency":"EUR"}},"ordered_at":"2026-11-20T00:00:00Z"}}'
+        ).encode()
+
+
+def measured(options: argparse.Namespace, data: DataFolder) -> dict[str, float]:
+    tables = data.folder / "tables"
+    spark = open_spark("benchmark", f"file://{tables.absolute()}", "hadoop", "local[*]", options.memory)
+    event_type = data.event_types.get("order.placed")
+    columns = columns_for(data.event_types, event_type)
+    schema = spark.createDataFrame([], ddl(Struct((*HEADER, Field("event", columns))))).schema
+    files = str((data.folder / "archive").absolute())
+    out = str((data.folder / "floor").absolute())
+    until = (BEGUN + timedelta(seconds=options.events / 200 + 3600)).isoformat()
+    hours = str(int(options.events / 200 / 3600) + 2)
+
+    def read(kind: str) -> Callable[[], object]:
+        reader = spark.read.option("recursiveFileLookup", "true").option("lineSep", "\n")
+        if kind == "count":
+            return lambda: reader.text(files).count()
+        writer = reader.schema(schema).json(files).write.mode("overwrite").option("compression", "zstd")
+        return lambda: writer.parquet(out)
+
+    def job(main: Callable[[list[str]], int], *arguments: str) -> Callable[[], object]:
+        def run() -> None:
+            shutil.rmtree(tables, ignore_errors=True)
+            with redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
+                code = main(["--data", str(data.folder), *arguments])
+            assert code == 0, told.getvalue()
+
+        return run
+
+    tasks = {
+        "floor: JSON to Parquet, s": read("json"),
+        "compaction, s": job(compaction.main, "--no-tidying"),
+        "floor: count, s": read("count"),
+        "statistics, s": job(statistics.main, "--until", until, "--hours", hours),
+    }
+    best = dict.fromkeys(tasks, float("inf"))
+    peaks = dict.fromkeys(tasks, 0.0)
+    for _ in range(options.rounds):
+        for name, task in tasks.items():
+            _forget_peak()
+            begun = time.perf_counter()
+            task()
+            best[name] = min(best[name], time.perf_counter() - begun)
+            peaks[name] = max(peaks[name], _peak())
+    floor, compacted, count, counted = best.values()
+    size = sum(path.stat().st_size for path in tables.parent.joinpath("archive").rglob("*.gz"))
+    return {
+        "events": options.events,
+        "archive, MB": size / 1e6,
+        **best,
+        "compaction / floor": compacted / floor,
+        "statistics / count": counted / count,
+        "events compacted a second": options.events / compacted,
+        **{f"peak of Java, MB: {name.removesuffix(', s')}": peak for name, peak in peaks.items()},
+    }
+
+
+def _java() -> Iterator[Path]:
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            text = status.read_text()
+            if f"\nPPid:\t{os.getpid()}\n" in text and text.startswith("Name:\tjava"):
+                yield status.parent
+
+
+def _forget_peak() -> None:
+    for process in _java():
+        (process / "clear_refs").write_text("5")
+
+
+def _peak() -> float:
+    for process in _java():
+        line = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1000
+    return 0.0
+
+
+if __name__ == "__main__":
+    main()

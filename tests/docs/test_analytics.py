@@ -1,0 +1,69 @@
+"""Are the examples of docs/analytics.md true?"""
+
+import json
+import re
+from contextlib import closing, redirect_stderr, redirect_stdout
+from importlib.resources import files
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from glue_jobs import compaction
+from nakadi.model.event_type import Category
+from tests.support.jobs import DataFolder
+from tests.support.spark import quick_spark
+
+__all__ = ["quick_spark"]  # a fixture that all use
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "analytics.md").read_text()
+BLOCKS = {found[1]: found[2] for found in re.finditer(r"```python\n# (\w+)\n(.*?)```", PAGE, re.DOTALL)}
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A data folder with tables, as the page has it."""
+    folder = tmp_path_factory.mktemp("data")
+    with closing(DataFolder(folder)) as made:
+        definition = json.loads((ROOT / "events/event_types/order.placed.json").read_text())
+        batch = json.loads((ROOT / "events/batches/order.placed/three-orders.json").read_text())
+        schema = json.loads(definition["schema"]["schema"])
+        orders = made.event_type("order.placed", schema, category=Category.BUSINESS)
+        made.archived(orders, [*batch, {**batch[0], "note": "by bike"}])
+    with redirect_stderr(StringIO()) as told:
+        assert compaction.main(["--data", str(folder), "--master", "local[2]"]) == 0, told.getvalue()
+    return folder
+
+
+def pasted(block, data):
+    """What an example prints, with the data of this test."""
+    text = BLOCKS[block].replace("data/tables", str(data / "tables"))
+    shown = StringIO()
+    with redirect_stdout(shown):
+        exec(compile(text, f"docs/analytics.md ({block})", "exec"), {})
+    return shown.getvalue()
+
+
+def extension(name):
+    [file] = files(f"duckdb_extension_{name}").joinpath("extensions").glob(f"*/{name}.duckdb_extension*")
+    return file
+
+
+def test_spark(data):
+    """The examples for Spark show the orders that were published, their items, and what no column has."""
+    shown = pasted("spark", data)
+    assert "DK" in shown
+    assert "shoe-42" in shown
+    assert "by bike" in shown
+
+
+def test_duckdb(data, monkeypatch):
+    """The examples for DuckDB show the same."""
+    load = "; ".join(f"LOAD '{extension(name)}'" for name in ("avro", "iceberg"))
+    monkeypatch.setitem(BLOCKS, "duckdb", BLOCKS["duckdb"].replace("INSTALL iceberg; LOAD iceberg", load))
+    shown = pasted("duckdb", data)
+    assert "orders" in shown
+    assert "sold" in shown

@@ -1,0 +1,134 @@
+"""From a publisher to a table, and back to whoever asks what traffic an event type has."""
+
+import json
+import time
+from contextlib import closing, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+
+import boto3
+import httpx
+import pytest
+
+from glue_jobs import compaction, statistics
+from infra.laptop.templates import REGION
+from nakadi.analytics.session import open_spark
+from nakadi.analytics.tables import table_name
+from nakadi.caching import Cache
+from nakadi.catalog.event_types import EventTypes
+from nakadi.clock import SystemClock
+from nakadi.local import Broker
+from nakadi.registries import open_registry
+from nakadi.registries.log_indexes import open_log_index
+from tests.e2e.conftest import on_a_laptop
+from tests.support.api import a_business_definition, created
+from tests.support.laptop import TABLES
+from tests.support.spark import quick_spark
+
+__all__ = ["quick_spark"]  # a fixture that all use
+
+PATIENCE = 60
+
+
+@dataclass(frozen=True)
+class Deployed:
+    url: str
+    index: str
+    arguments: list[str]
+
+
+@pytest.fixture(params=["sqlite", "aws-local"])
+def deployed(request, tmp_path):
+    """A broker with an archive, and what jobs have to be told to find it."""
+    if request.param == "aws-local":
+        laptop = request.getfixturevalue("laptop")
+        endpoints = laptop.cloud.endpoints
+        stores = f"{TABLES}&endpoint={endpoints['dynamodb']}"
+        s3 = boto3.client("s3", region_name=REGION, endpoint_url=endpoints["s3"])
+        [bucket] = [each["Name"] for each in s3.list_buckets()["Buckets"] if "-archive-" in each["Name"]]
+        archive = f"s3://{bucket}/?region={REGION}&endpoint={endpoints['s3']}"
+        places = ["--registry", stores, "--log-index", stores, "--archive", archive, "--data", str(tmp_path)]
+        for broker in on_a_laptop(laptop, authorizes=False):
+            yield Deployed(broker.url, stores, places)
+        return
+    file = f"sqlite:///{tmp_path / 'nakadi.db'}"
+    archive = str(tmp_path / "archive")
+    with Broker(registry=file, event_log=file, log_index=file, archive=archive, archive_after_seconds=1) as broker:
+        yield Deployed(broker.url, file, ["--data", str(tmp_path)])
+
+
+def run(main, *arguments):
+    with redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
+        assert main(list(arguments)) == 0, told.getvalue()
+
+
+def archived(deployed, topic, partitions, count):
+    """Wait until so many events are in the archive."""
+    deadline = time.monotonic() + PATIENCE
+    places = [(topic, number) for number in range(partitions)]
+    with closing(open_log_index(deployed.index)) as index:
+        while sum(head.counted.next for head in index.heads(places).values()) < count:
+            assert time.monotonic() < deadline, "the events do not come into the archive"
+            time.sleep(0.5)
+
+
+def an_event(number):
+    eid = f"00000000-0000-4000-8000-{number:012d}"
+    return {"metadata": {"eid": eid, "occurred_at": "2026-11-20T10:00:00Z"}, "number": number}
+
+
+def streamed(api, name, count):
+    """What a client reads: (partition, offset) -> event."""
+    partitions = [each["partition"] for each in api.get(f"/event-types/{name}/partitions").json()]
+    cursors = json.dumps([{"partition": each, "offset": "BEGIN"} for each in partitions])
+    found = {}
+    parameters = {"stream_limit": count, "batch_limit": 1, "batch_flush_timeout": 1}
+    headers = {"X-Nakadi-Cursors": cursors}
+    with api.stream("GET", f"/event-types/{name}/events", params=parameters, headers=headers) as answer:
+        for line in answer.iter_lines():
+            batch = json.loads(line)
+            for event in batch.get("events", ()):
+                found[int(batch["cursor"]["partition"]), int(batch["cursor"]["offset"].rpartition("-")[2])] = event
+    return found
+
+
+def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
+    """What was published is in the table, offset by offset as streams have it, and its traffic is told."""
+    tables = tmp_path_factory.getbasetemp() / "e2e-tables"
+    database = table_name(tmp_path.name)
+    places = [*deployed.arguments, "--tables", str(tables), "--database", database, "--master", "local[2]"]
+    schema = {"properties": {"number": {"type": "integer"}}}
+    statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
+    definition = a_business_definition(schema=schema, default_statistic=statistic)
+    name = definition["name"]
+    with httpx.Client(base_url=deployed.url, timeout=30) as api:
+        assert "measured_statistic" not in created(api, definition)
+        events = [an_event(number) for number in range(20)]
+        assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
+        read = streamed(api, name, len(events))
+        spark = open_spark("e2e", f"file://{tables}", "hadoop", "local[2]", "1g")
+        archived(deployed, topic_of(deployed, name), 2, len(events))
+
+        run(compaction.main, *places, "--event-types", name, "--no-tidying")
+        run(statistics.main, *places, "--event-types", name)
+
+        rows = spark.read.format("iceberg").load(str(tables / database / table_name(name))).collect()
+        assert {(row["nakadi_partition"], row["nakadi_offset"]): said(row) for row in rows} == {
+            place: said(event) for place, event in read.items()
+        }
+        told = api.get(f"/event-types/{name}").json()
+    assert told["default_statistic"] == statistic
+    assert told["measured_statistic"]["write_parallelism"] == 1
+    assert told["measured_statistic"]["recommended_partitions"] == 1
+    assert told["measured_statistic"]["message_size"] > 100
+
+
+def said(event):
+    """What there is to compare in a row and in an event."""
+    return event["number"], event["metadata"]["eid"], event["metadata"]["received_at"]
+
+
+def topic_of(deployed, name):
+    clock = SystemClock()
+    with closing(open_registry(deployed.index, clock)) as registry:
+        return EventTypes(registry, Cache(clock, 1)).get(name).timeline.topic

@@ -1,0 +1,162 @@
+"""Kill jobs at random moments, again and again, then let them finish: tables are as if nobody had been killed.
+
+python -m tests.support.kill_jobs [KILLS] [compaction|statistics|retention ...]
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from nakadi.analytics.session import open_spark
+from nakadi.analytics.stretches import NOTHING_READ, stretches
+from nakadi.archive import members
+from nakadi.model.event_type import Category, CleanupPolicy, EventType
+from tests.support.jobs import STORED_AT, DataFolder
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 300
+UNTIL = ("--until", (STORED_AT + timedelta(hours=3)).isoformat(), "--hours", "3")
+ERASE = ("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", "name 3")
+
+
+class Killed:
+    """A data folder whose jobs are killed."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.data = DataFolder(folder)
+        self.drawn = random.Random(seed)
+        self.expected: list[tuple[int, str | None]] = []
+        self.customers: EventType = self.data.event_type(
+            "customer.changed",
+            {"properties": {"name": {"type": "string"}}},
+            category=Category.BUSINESS,
+            cleanup_policy=CleanupPolicy.COMPACT,
+        )
+        self.lasts = 1.0
+
+    def archive(self) -> None:
+        """A few more events; now and then a tombstone."""
+        names = [None if self.drawn.random() < 0.2 else f"name {self.drawn.randrange(6)}" for _ in range(5)]
+        keys = [f"k{self.drawn.randrange(8)}" for _ in names]
+        at = STORED_AT + timedelta(seconds=len(self.expected))
+        events = [
+            None if name is None else {"metadata": {"eid": key}, "name": name}
+            for name, key in zip(names, keys, strict=True)
+        ]
+        self.data.archived(self.customers, events, keys=keys, at=at)
+        self.expected += zip(keys, names, strict=True)
+
+    def run(self, job: str, *arguments: str, kill: bool) -> None:
+        """Run a job in a process of its own, to its end or to a random moment."""
+        command = [
+            sys.executable,
+            str(ROOT / "glue_jobs" / f"{job}.py"),
+            "--data",
+            str(self.data.folder),
+            "--memory",
+            "1g",
+        ]
+        process = subprocess.Popen(
+            [*command, *arguments], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        assert process.stderr is not None
+        try:
+            told = []
+            for line in process.stderr:
+                told.append(line)
+                if line == f"{job}: begun\n":
+                    break
+            begun = time.monotonic()
+            if kill:
+                time.sleep(self.drawn.uniform(0, self.lasts))
+            else:
+                told += process.stderr.readlines()
+                assert process.wait(PATIENCE) == 0, "".join(told)
+                self.lasts = time.monotonic() - begun
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(PATIENCE)
+            process.stderr.close()
+
+    def rows(self, table: str, *columns: str) -> list[tuple[object, ...]]:
+        spark = open_spark("look", f"file://{self.data.folder / 'tables'}", "hadoop", "local[2]", "1g")
+        rows = spark.table(f"nakadi.nakadi.{table}").selectExpr(*columns)
+        return sorted((tuple(row) for row in rows.collect()), key=str)
+
+    def latest(self) -> list[tuple[str, str]]:
+        newest = dict(self.expected)
+        return sorted((key, name) for key, name in newest.items() if name is not None)
+
+
+def compaction(killed: Killed, kills: int) -> None:
+    """Every event is there once, and the newest of each key; how far tables are is what they have."""
+    killed.archive()
+    killed.run("compaction", kill=False)
+    for _ in range(kills):
+        killed.archive()
+        killed.run("compaction", kill=True)
+    killed.run("compaction", kill=False)
+    wanted = [(offset, key, name) for offset, (key, name) in enumerate(killed.expected)]
+    assert killed.rows("customer_changed", "nakadi_offset", "nakadi_key", "name") == sorted(wanted, key=str)
+    assert killed.rows("customer_changed__latest", "nakadi_key", "name") == killed.latest()
+
+
+def statistics(killed: Killed, kills: int) -> None:
+    """Windows are there once, with every event counted."""
+    killed.archive()
+    killed.run("statistics", *UNTIL, kill=False)
+    for _ in range(kills):
+        killed.archive()
+        killed.run("statistics", *UNTIL, kill=True)
+    killed.run("statistics", *UNTIL, kill=False)
+    assert killed.rows("nakadi__statistics", "events") == [(len(killed.expected),)]
+
+
+def retention(killed: Killed, kills: int) -> None:
+    """What was erased is found nowhere, and everything else is where it was."""
+    for _ in range(6):
+        killed.archive()
+    killed.run("compaction", kill=False)
+    killed.lasts = 10
+    for _ in range(kills):
+        killed.run("retention", *ERASE, kill=True)
+    killed.run("retention", *ERASE, kill=False)
+    left = [(offset, key, name) for offset, (key, name) in enumerate(killed.expected) if name != "name 3"]
+    assert killed.rows("customer_changed", "nakadi_offset", "nakadi_key", "name") == sorted(left, key=str)
+    archived = {
+        event.offset
+        for stretch in stretches(killed.data.index, killed.customers, NOTHING_READ)
+        for event in members.events_in(killed.data.store.get(stretch.location))
+    }
+    assert archived == {offset for offset, _, _ in left}
+
+
+JOBS: dict[str, Callable[[Killed, int], None]] = {
+    "compaction": compaction,
+    "statistics": statistics,
+    "retention": retention,
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    kills = int(arguments[0]) if arguments else 20
+    for job in arguments[1:] or JOBS:
+        seed = random.randrange(2**32)
+        print(f"{job}: killed {kills} times, with seed {seed}", flush=True)
+        with tempfile.TemporaryDirectory(prefix="nakadi-killed-") as folder:
+            JOBS[job](Killed(Path(folder) / "data", seed), kills)
+        print(f"{job}: as if it had never been killed", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
