@@ -34,6 +34,9 @@ class Watched:
         self.read = set()
 
     def __getattr__(self, name):
+        derived = getattr(Settings, name, None)
+        if isinstance(derived, property):
+            return derived.fget(self)
         self.read.add(name)
         return getattr(self._settings, name)
 
