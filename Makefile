@@ -79,6 +79,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/publish.py --json $(BENCH)/publish.json
 	$(BIN)/python benchmarks/stream.py --json $(BENCH)/stream.json
 	$(BIN)/python benchmarks/subscriptions.py --json $(BENCH)/subscriptions.json
+	$(BIN)/python benchmarks/archive.py --json $(BENCH)/archive.json
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/coordination.py --seconds 60 --json $(BENCH)/coordination.json
 	$(BIN)/python benchmarks/plot.py $(BENCH)

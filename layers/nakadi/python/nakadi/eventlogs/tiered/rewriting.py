@@ -87,7 +87,7 @@ class Rewriter:
 
     @contextmanager
     def _alone(self, topic: str, partition: int) -> Iterator[None]:
-        claim, owner = f"rewriting/{topic}/{partition}", uuid4().hex
+        claim, owner = f"compaction/{topic}/{partition}", uuid4().hex
         if not self._index.claim(claim, owner, CLAIMED_FOR):
             raise Busy(claim)
         try:
