@@ -65,9 +65,9 @@ class EventSource:
             self._closing.wait(SHARDS_SECONDS)
 
     def _begin(self, listed: Sequence[Mapping[str, Any]]) -> None:
-        there = {each["ShardId"] for each in listed}
+        there: set[str] = {each["ShardId"] for each in listed}
         for each in listed:
-            parents = {each.get("ParentShardId"), each.get("AdjacentParentShardId")} & there
+            parents = there & {each.get("ParentShardId", ""), each.get("AdjacentParentShardId", "")}
             if each["ShardId"] not in self._shards and all(self._is_done(parent) for parent in parents):
                 shard = _Shard(each["ShardId"])
                 shard.thread = threading.Thread(target=self._follow, args=(shard,), name=shard.id, daemon=True)

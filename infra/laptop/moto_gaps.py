@@ -58,7 +58,7 @@ def _failed(backend: DynamoDBBackend, operation: Mapping[str, Any]) -> tuple[str
         operation.get("ExpressionAttributeValues"),
     )
     found = backend.get_item(operation["TableName"], _key(backend, operation))
-    holds = condition.expr(found)  # type: ignore[arg-type]
+    holds = condition.expr(found)
     return (None, None, None) if holds else ("ConditionalCheckFailed", "The conditional request failed", None)
 
 
@@ -82,6 +82,6 @@ def _change(backend: DynamoDBBackend, kind: str, operation: Mapping[str, Any]) -
                 name,
                 operation["Key"],
                 update_expression=operation["UpdateExpression"],
-                expression_attribute_names=operation.get("ExpressionAttributeNames"),
-                expression_attribute_values=operation.get("ExpressionAttributeValues"),
+                expression_attribute_names=operation.get("ExpressionAttributeNames", {}),
+                expression_attribute_values=operation.get("ExpressionAttributeValues", {}),
             )
