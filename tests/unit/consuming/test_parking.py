@@ -4,6 +4,7 @@ import pytest
 
 from nakadi.consuming.actions import AutoCommit, EndReplay, HandOver, Open, Park, Relearn
 from nakadi.consuming.policy import Policy, Unprocessable
+from nakadi.consuming.replaying import passed_over
 from nakadi.model.coordination import Entry, Replay
 from nakadi.model.events import Record
 from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES
@@ -169,6 +170,19 @@ def test_a_replay_is_asked_for_and_ended():
     assert [each for each in table.called() if isinstance(each, EndReplay)] == [EndReplay(a_place(0), replay)]
     table.commit(10)
     assert not [each for each in table.called() if isinstance(each, EndReplay)]
+
+
+def test_the_end_of_a_replay_is_committed_at_once():
+    """When the last of what is sent once more is committed, the cursor goes to where it was without delay, once."""
+    table = a_table(replay=Replay("r", at(9)))
+    table.arrive(events("a"))
+    table.arrive(passed_over(at(9)))
+    table.tick()
+    assert table.called() == []
+    table.commit(0)
+    table.tick()
+    table.tick()
+    assert table.called() == [AutoCommit({a_place(0): at(9)})]
 
 
 def test_what_is_parked_again_is_no_part_of_the_replay():

@@ -44,6 +44,7 @@ class Reading:
         "fails",
         "flushed_at",
         "handing_over",
+        "hurried",
         "keep_alives",
         "learned",
         "lost",
@@ -70,6 +71,7 @@ class Reading:
         self.fails = entry.fails if counts else 0
         self.search_end = entry.search_end if counts else None
         self.replay: Replay | None = entry.replay
+        self.hurried = False
         self.flushed_at = now
         self.keep_alives = 0
         # How many events are sent and not committed, counted by their positions.
@@ -105,6 +107,11 @@ class Reading:
     def putting_away(self) -> bool:
         """Whether an event is being dealt with that nobody behind it may be sent before."""
         return self.dropping is not None or bool(self._parking)
+
+    @property
+    def replay_is_passed(self) -> bool:
+        """Whether nothing but a commit is missing until a replay is over."""
+        return self.replay is not None and self.reached() >= self.replay.until > self.committed
 
     @property
     def searching(self) -> bool:

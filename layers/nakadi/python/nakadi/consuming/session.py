@@ -292,8 +292,12 @@ class Session:
         return self._close(End.IDLE, now) if now >= self._idle_until() else []
 
     def _auto_committed(self, now: float) -> list[Action]:
-        if now < self._auto_commit_at:
+        # When everything was sent once more that was to be, nobody should have to wait to see it.
+        ready = [each for each in self._readings.values() if each.replay_is_passed and not each.hurried]
+        if now < self._auto_commit_at and not ready:
             return []
+        for each in ready:
+            each.hurried = True
         self._auto_commit_at = now + AUTO_COMMIT_SECONDS
         positions = self._committable(self._readings.values())
         return [AutoCommit(positions)] if positions else []
