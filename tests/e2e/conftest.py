@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import httpx
 import pytest
 
+from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
 from tests.support.http import described
+from tests.support.laptop import HURRIED, OnALaptop, chosen, is_here, variables
 from tests.support.tokens import Issuer
 
-ENGINES = ("memory", "sqlite")
+ENGINES = ("memory", "sqlite", "aws-local")
 
 
 @pytest.fixture(scope="session", params=ENGINES)
-def running(request, tmp_path_factory) -> Iterator[Broker]:
+def running(request, tmp_path_factory) -> Iterator[Broker | OnALaptop]:
     """A broker behind a socket. Tests share it, and use names of their own."""
+    if request.param == "aws-local":
+        yield from on_a_laptop(request.getfixturevalue("laptop"), authorizes=False)
+        return
     with Broker(**engine_settings(request.param, tmp_path_factory.mktemp("data"))) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def laptop(tmp_path_factory) -> Iterator[Laptop]:
+    """What is deployed on AWS, on this machine."""
+    with Laptop(tmp_path_factory.mktemp("laptop"), HURRIED) as there:
+        yield there
 
 
 @pytest.fixture
@@ -27,6 +40,23 @@ def api(running) -> Iterator[httpx.Client]:
     """A client of the running broker."""
     with described(httpx.Client(base_url=running.url, timeout=30)) as client:
         yield client
+
+
+def on_a_laptop(laptop, **options) -> Iterator[OnALaptop]:
+    with closing(OnALaptop(laptop, laptop.front(**options))) as broker:
+        yield broker
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items) -> None:
+    """Choose among the tests of the engine on which each takes longest, and have them share one deployment."""
+    for item in items:
+        if is_here(item.nodeid):
+            item.add_marker(pytest.mark.xdist_group("aws-local"))
+    names = ((item.nodeid.partition("[")[0], item.nodeid) for item in items)
+    keep = list(chosen(names))
+    config.hook.pytest_deselected(items=[item for item, kept in zip(items, keep, strict=True) if not kept])
+    items[:] = [item for item, kept in zip(items, keep, strict=True) if kept]
 
 
 def engine_settings(engine, folder):
@@ -38,7 +68,7 @@ def engine_settings(engine, folder):
 class Guarded:
     """A broker that asks for tokens, and the issuer of them."""
 
-    broker: Broker
+    broker: Broker | OnALaptop
     issuer: Issuer
 
     def client(self, subject: str = "ann", **claims: object) -> httpx.Client:
@@ -46,10 +76,16 @@ class Guarded:
         return described(httpx.Client(base_url=self.broker.url, headers=headers, timeout=30))
 
 
-@pytest.fixture(scope="session")
-def guarded(tmp_path_factory) -> Iterator[Guarded]:
+@pytest.fixture(scope="session", params=("memory", "aws-local"))
+def guarded(request, tmp_path_factory) -> Iterator[Guarded]:
     issuer = Issuer(tmp_path_factory.mktemp("issuer"))
-    with Broker(**issuer.settings, all_data_access=(("user", "the-archiver"),)) as broker:
+    settings = {**issuer.settings, "all_data_access": (("user", "the-archiver"),)}
+    if request.param == "aws-local":
+        laptop = request.getfixturevalue("laptop")
+        for broker in on_a_laptop(laptop, authorizes=True, settings=variables(settings)):
+            yield Guarded(broker, issuer)
+        return
+    with Broker(**settings) as broker:
         yield Guarded(broker, issuer)
 
 

@@ -2,19 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 
+from infra.laptop.laptop import Front, Laptop
 from infra.laptop.synthesis import STAGE
 from infra.laptop.templates import REGION
+from nakadi.bootstrap import Broker, open_broker
+from nakadi.settings import Settings
+
+TABLES = f"dynamodb://nakadi-{STAGE}?region={REGION}"
+STREAM = f"kinesis://nakadi-{STAGE}?region={REGION}"
 
 HURRIED: Mapping[str, str] = {
     # What one function was told, the next one knows at once, as in a broker of one process.
     "NAKADI_CACHE_SECONDS": "0",
     # The local Kinesis limits no reads, and no test waits for what readers share.
-    "NAKADI_EVENT_LOG": (
-        f"kinesis://nakadi-{STAGE}?region={REGION}&lease=0.05&shared_for=0&poll=0.02&reads_per_second=10000"
-    ),
+    "NAKADI_EVENT_LOG": f"{STREAM}&lease=0.05&shared_for=0&poll=0.1&reads_per_second=10000",
 }
+
+# What cannot hold behind a gateway, and why.
+NOT_HERE: Mapping[str, str] = {
+    "test_metrics_count_what_was_done": "each function counts for itself, and CloudWatch adds up",
+    "test_there_is_a_storage_from_the_start": "the storage that is there from the start is a stream, as it should be",
+    "test_publishing_needs_a_token_and_its_scope": "a refusal of the gateway's own has a flow id only if one was sent",
+    "test_a_client_that_leaves_while_idle_is_noticed": "it looks into the process that serves streams",
+}
+
+# All of them take minutes: `make test-aws-local`. Otherwise each behaviour is tried with its first example.
+ALL = os.environ.get("AWS_LOCAL") == "all"
+
+
+class OnALaptop:
+    """A way in, and a broker on the same stores, for tests that do what only an insider can."""
+
+    def __init__(self, laptop: Laptop, front: Front) -> None:
+        front.warm_up()
+        self.url = front.url
+        self._endpoints = laptop.cloud.endpoints
+
+    @cached_property
+    def _inside(self) -> Broker:
+        tables = f"{TABLES}&endpoint={self._endpoints['dynamodb']}"
+        settings = Settings(
+            registry=tables,
+            log_index=tables,
+            event_log=f"{STREAM}&endpoint={self._endpoints['kinesis']}",
+        )
+        return open_broker(settings)
+
+    def close(self) -> None:
+        if "_inside" in vars(self):
+            self._inside.close()
+
+
+def is_here(test: str) -> bool:
+    return "e2e/" in test and "aws-local" in test
+
+
+def chosen(names: Iterator[tuple[str, str]]) -> Iterator[bool]:
+    """For each test, by its function and its whole name, whether it is tried here."""
+    tried: set[str] = set()
+    for function, whole in names:
+        if not is_here(whole):
+            yield True
+            continue
+        yield function.rpartition("::")[2] not in NOT_HERE and (ALL or function not in tried)
+        tried.add(function)
 
 
 def variables(settings: Mapping[str, object]) -> Mapping[str, str]:
