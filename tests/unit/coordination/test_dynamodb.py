@@ -170,11 +170,33 @@ class TestFaultsThatLast:
         handed(coordination, *["a"] * 2)
         wanted = dict.fromkeys(places(0, 1), at(7))
         world.goes_wrong("UpdateItem", *[refused("AccessDeniedException")])
+        world.calls.clear()
         with pytest.raises(Unavailable):
             coordination.commit(SUBSCRIPTION, "a", wanted, LATER)
+        assert world.calls["PutItem"] == 1, "others are told of what was committed"
         again = coordination.commit(SUBSCRIPTION, "a", wanted, LATER)
         assert sorted(again.values()) == [Verdict.COMMITTED, Verdict.OUTDATED]
         assert [position(coordination, each) for each in (0, 1)] == [7, 7]
+
+    @pytest.mark.parametrize(
+        ("operation", "call"),
+        [
+            ("UpdateItem", lambda each: commit(each, "a", 5)),
+            ("TransactWriteItems", lambda each: handed(each, "a", "a")),
+        ],
+        ids=["commit", "write"],
+    )
+    def test_that_may_have_had_an_effect_are_news(self, world, coordination, operation, call):
+        """Whoever tries again what was made finds nothing left to do: others are told that it may have been."""
+        world.goes_wrong(operation, *[no_answer_after] * ATTEMPTS)
+        if operation == "UpdateItem":
+            world.goes_wrong("GetItem", *[no_answer_after] * ATTEMPTS * ATTEMPTS)
+        with pytest.raises(Unavailable):
+            call(coordination)
+        world.goes_right()
+        assert world.calls["PutItem"] == 1
+        made = (position(coordination), coordination.assignment(SUBSCRIPTION).revision)
+        assert made == ((5, 1) if operation == "UpdateItem" else (0, 2))
 
     def test_of_news_do_not_harm_a_commit(self, world, coordination, caplog):
         """What is committed is acknowledged, also if others could not be told of it."""

@@ -7,8 +7,9 @@ under a condition, and whoever is not the owner any more cannot make it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
 from uuid import uuid4
@@ -74,6 +75,7 @@ class DynamoDbCoordination:
     def write(
         self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
     ) -> Assignment:
+        self._table.see_that_it_is_open()
         at = positions or {}
         touched = moves(old, new, at)
         stored = successor(old, new)
@@ -86,8 +88,9 @@ class DynamoDbCoordination:
             for place, owner in touched.items():
                 transaction.update(items(own, offset_item(place)), moving(owner, at.get(place), now))
 
-        if not self._table.transacted(add):
-            raise AssignmentChanged(subscription)
+        with self._news_in_doubt(subscription, Changed.ASSIGNMENT):
+            if not self._table.transacted(add):
+                raise AssignmentChanged(subscription)
         self._changed(subscription, Changed.ASSIGNMENT)
         return stored
 
@@ -111,15 +114,22 @@ class DynamoDbCoordination:
         """Each partition is an update of its own: a transaction would cost twice as much, and be all or nothing."""
         self._table.see_that_it_is_open()
 
-        def commit_one(item: tuple[EventTypePartition, Position]) -> tuple[Verdict, bool]:
-            return self._commit(subscription, session, *item, now)
+        def commit_one(item: tuple[EventTypePartition, Position]) -> tuple[Verdict, bool] | Unavailable:
+            try:
+                return self._commit(subscription, session, *item, now)
+            except Unavailable as error:
+                return error
 
         one_by_one = map if len(positions) < 2 else self._threads.map
-        outcomes = dict(zip(positions, one_by_one(commit_one, positions.items()), strict=True))
-        verdicts = {place: found for place, (found, _) in outcomes.items()}
-        if Verdict.COMMITTED in verdicts.values():
-            self._changed(subscription, Changed.OFFSETS, quietly=not any(news for _, news in outcomes.values()))
-        return verdicts
+        outcomes = list(one_by_one(commit_one, positions.items()))
+        made = [each for each in outcomes if not isinstance(each, Unavailable)]
+        failed = [each for each in outcomes if isinstance(each, Unavailable)]
+        # What failed may have been made: then whoever tries again finds it outdated, which is no news.
+        if failed or any(found is Verdict.COMMITTED for found, _ in made):
+            self._changed(subscription, Changed.OFFSETS, quietly=not failed and not any(news for _, news in made))
+        if failed:
+            raise failed[0]
+        return {place: found for place, (found, _) in zip(positions, made, strict=True)}
 
     def _commit(
         self, subscription: str, session: str, place: EventTypePartition, position: Position, now: datetime
@@ -169,7 +179,9 @@ class DynamoDbCoordination:
         now: datetime,
         upto: Position | None = None,
     ) -> Verdict:
-        found = self._lot.park(subscription, session, events, now, upto)
+        self._table.see_that_it_is_open()
+        with self._news_in_doubt(subscription, Changed.OFFSETS):
+            found = self._lot.park(subscription, session, events, now, upto)
         if found is Verdict.COMMITTED:
             self._changed(subscription, Changed.OFFSETS)
         return found
@@ -229,6 +241,15 @@ class DynamoDbCoordination:
         self._listeners.tell(subscription, changed)
         if not quietly:
             self._news.note(subscription, changed)
+
+    @contextmanager
+    def _news_in_doubt(self, subscription: str, changed: Changed) -> Iterator[None]:
+        """What failed may have been made: then whoever tries again finds nothing left to do, and tells nobody."""
+        try:
+            yield
+        except Unavailable:
+            self._changed(subscription, changed)
+            raise
 
     def close(self) -> None:
         self._table.refuse()
