@@ -236,6 +236,8 @@ def _told_headers(parameters: Mapping[str, str], asked: Asked) -> Iterator[tuple
         header = name.removeprefix("gatewayresponse.header.").lower()
         if source.startswith("'"):
             yield header, source.strip("'")
+        elif source == "context.requestId":
+            yield header, asked.id
         elif source.startswith("method.request.header."):
             value = asked.header(source.removeprefix("method.request.header.").lower())
             if value is not None:

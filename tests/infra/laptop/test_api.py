@@ -54,6 +54,7 @@ BODY = {
             "responseParameters": {
                 "gatewayresponse.header.www-authenticate": "'Bearer'",
                 "gatewayresponse.header.x-flow-id": "method.request.header.X-Flow-Id",
+                "gatewayresponse.header.x-id": "context.requestId",
             },
             "responseTemplates": {"application/json": '{"detail":$context.error.messageString}'},
         },
@@ -165,12 +166,14 @@ def test_streams_lead_to_the_service(api):
 
 
 def test_the_gateway_speaks_as_it_was_told(api):
-    """Its words are put into the template, and headers come from constants or from the request."""
-    said = api.said("UNAUTHORIZED", asked(x_flow_id="abc"), 'not "you"')
+    """Its words are put into the template, and headers come from constants, from the request or from its context."""
+    request = asked(x_flow_id="abc")
+    said = api.said("UNAUTHORIZED", request, 'not "you"')
     assert said.status == 401
     assert json.loads(said.body) == {"detail": 'not "you"'}
     assert said.headers["www-authenticate"] == "Bearer"
     assert said.headers["x-flow-id"] == "abc"
+    assert said.headers["x-id"] == request.id
     assert "x-flow-id" not in api.said("UNAUTHORIZED", asked(), "").headers
 
 
