@@ -1,9 +1,13 @@
 """The annotations that a data lake goes by."""
 
+from datetime import timedelta
+
 import pytest
 
-from nakadi.catalog.data_lake import MATERIALIZE, PERIOD, REASON, check_data_lake_annotations
+from nakadi.catalog.data_lake import MATERIALIZE, PERIOD, REASON, check_data_lake_annotations, kept_for
+from nakadi.model.event_type import CleanupPolicy
 from nakadi.model.outcomes import Invalid
+from tests.support.builders import an_event_type
 
 WHY = {REASON: "we need it"}
 
@@ -85,3 +89,20 @@ def test_the_decision_may_be_mandatory():
     """Where it is demanded, whether events are kept has to be said. (R256)"""
     assert refusal({}, mandatory=True) == f"Annotation {MATERIALIZE} is required"
     check_data_lake_annotations({MATERIALIZE: "off"}, mandatory=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({}, timedelta(days=2)),
+        ({"annotations": {PERIOD: "30 days"}}, timedelta(days=30)),
+        ({"annotations": {PERIOD: "2w"}}, timedelta(days=14)),
+        ({"annotations": {PERIOD: "1 year"}}, timedelta(days=366)),
+        ({"annotations": {PERIOD: "unlimited"}}, None),
+        ({"cleanup_policy": CleanupPolicy.COMPACT}, None),
+        ({"cleanup_policy": CleanupPolicy.COMPACT_AND_DELETE}, timedelta(days=2)),
+    ],
+)
+def test_how_long_events_are_kept(changes, kept):
+    """A data lake keeps events as long as it is told, or as the broker does. (R256)"""
+    assert kept_for(an_event_type(**changes)) == kept
