@@ -82,6 +82,7 @@ class Context:
     dedicated_streams: str = ""  # names and shards: orders=4,payments=2
     stream_retention_hours: int = 24
     retention_max_days: int = 4
+    index_seconds: int = 10
     keep_data: bool = True
 
     # How much of everything.
@@ -134,6 +135,7 @@ class Context:
             "dedicated_streams is like orders=4,payments=2",
         )
         yield 24 <= self.stream_retention_hours <= 8760, "stream_retention_hours is from 24 to 8760"
+        yield 0 <= self.index_seconds <= 300, "index_seconds is from 0 to 300"
         yield 1 <= self.retention_max_days <= 3650, "retention_max_days is from 1 to 3650"
 
     def _rules_of_access(self) -> Iterator[tuple[object, str]]:

@@ -49,6 +49,7 @@ class Functions(Construct):
         environments: Mapping[str, Mapping[str, str]],
         publish_memory: int,
         memory: int,
+        index_every: Duration,
         log_retention: logs.RetentionDays,
     ) -> None:
         super().__init__(scope, name)
@@ -64,7 +65,7 @@ class Functions(Construct):
             "housekeeping": Size(memory, Duration.minutes(10)),
         }
         self.all = {name: self._function(name, special.get(name, usual)) for name in NEEDS}
-        self.set_aside = self._index_the_log(self.all["log_indexer"])
+        self.set_aside = self._index_the_log(self.all["log_indexer"], index_every)
         self._keep_house(self.all["housekeeping"])
 
     def _layer_versions(self) -> list[lambda_.LayerVersion]:
@@ -111,7 +112,7 @@ class Functions(Construct):
         Tags.of(function).add("function", name)
         return function
 
-    def _index_the_log(self, indexer: lambda_.Function) -> sqs.Queue:
+    def _index_the_log(self, indexer: lambda_.Function, every: Duration) -> sqs.Queue:
         """What cannot be indexed after all attempts is told to a queue, as shard and sequence numbers."""
         set_aside = sqs.Queue(
             self,
@@ -128,8 +129,10 @@ class Functions(Construct):
                 event_source_arn=stream.stream_arn,
                 function_name=indexer.function_name,
                 starting_position="TRIM_HORIZON",
-                batch_size=500,
-                maximum_batching_window_in_seconds=1,
+                # A batch costs the index some writes for each partition, however many events are in it. Nobody waits:
+                # readers count by themselves what is not indexed yet.
+                batch_size=10_000,
+                maximum_batching_window_in_seconds=every.to_seconds(),
                 # Several at once for a shard would count its partitions side by side.
                 parallelization_factor=1,
                 bisect_batch_on_function_error=True,

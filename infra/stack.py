@@ -45,6 +45,7 @@ class ServingStack(Stack):
             environments={each: environment_of(each, context, data.settings) for each in NEEDS},
             publish_memory=context.publish_memory,
             memory=context.function_memory,
+            index_every=Duration.seconds(context.index_seconds),
             log_retention=log_retention,
         )
         self.streaming = Streaming(

@@ -19,7 +19,7 @@ MADE_OF = ("infra", "functions", "services", "layers/nakadi")
 STAGE = "laptop"
 
 # Nothing is copied: functions run from where they are written.
-CONTEXT = {"stage": STAGE, "analytics": "false", "aws:cdk:disable-asset-staging": "true"}
+CONTEXT = {"stage": STAGE, "analytics": "false", "index_seconds": "1", "aws:cdk:disable-asset-staging": "true"}
 
 PROGRAM = """
 import json, sys

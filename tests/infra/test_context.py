@@ -61,6 +61,7 @@ def test_what_is_given_is_read_as_what_it_is():
         ({"dedicated_streams": "orders"}, "dedicated_streams is like orders=4,payments=2"),
         ({"dedicated_streams": "orders=0"}, "dedicated_streams is like orders=4,payments=2"),
         ({"stream_retention_hours": 12}, "stream_retention_hours is from 24 to 8760"),
+        ({"index_seconds": 600}, "index_seconds is from 0 to 300"),
         ({"retention_max_days": 0}, "retention_max_days is from 1 to 3650"),
         ({"auth_issuer": "issuer.example"}, "auth_issuer is an https:// URL"),
         ({"auth_jwks": "file:///keys"}, "auth_jwks is an https:// URL"),

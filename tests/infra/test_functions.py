@@ -66,6 +66,7 @@ def test_the_indexer_counts_every_record_in_order(serving):
     for mapping in mappings:
         assert mapping["StartingPosition"] == "TRIM_HORIZON"
         assert mapping["ParallelizationFactor"] == 1
+        assert (mapping["BatchSize"], mapping["MaximumBatchingWindowInSeconds"]) == (10_000, 10)
         assert mapping["BisectBatchOnFunctionError"] is True
         assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert mapping["MaximumRetryAttempts"] > 0

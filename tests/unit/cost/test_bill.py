@@ -25,7 +25,9 @@ def dollars(lines: list[Line], part: str, what: str) -> float:
 
 def test_a_million_requests_cost_what_they_cost():
     """What can be reckoned by hand comes out so."""
-    lines = bill(flows(events_per_second=MILLION_EVENTS_A_MONTH, batch=1, event_bytes=1000, consumers=0), PRICES)
+    hasty = Deployment(index_seconds=1)
+    load = flows(events_per_second=MILLION_EVENTS_A_MONTH, batch=1, event_bytes=1000, consumers=0, deployment=hasty)
+    lines = bill(load, PRICES)
     assert dollars(lines, "API Gateway", "publish requests") == pytest.approx(3.5)
     assert dollars(lines, "Lambda", "publish, invocations") == pytest.approx(0.2)
     assert dollars(lines, "Kinesis", "shards") == pytest.approx(10.95)

@@ -45,8 +45,8 @@ def test_shards_grow_with_the_load():
 
 def test_the_indexer_runs_once_for_each_window_that_has_records():
     """Few records make few invocations, many fill batches before the window ends."""
-    assert flows(events_per_second=0.1, batch=1).index_batches == pytest.approx(0.1)
-    assert flows(events_per_second=100, batch=1).index_batches == 1
+    assert flows(events_per_second=0.05, batch=1).index_batches == pytest.approx(0.05)
+    assert flows(events_per_second=100, batch=1, deployment=Deployment(index_seconds=1)).index_batches == 1
     assert flows(events_per_second=100, batch=1, deployment=Deployment(index_seconds=4)).index_batches == 0.25
     busy = flows(events_per_second=600, batch=1, deployment=Deployment(index_seconds=60))
     assert busy.index_batches == pytest.approx(600 / INDEX_RECORDS)
@@ -55,7 +55,10 @@ def test_the_indexer_runs_once_for_each_window_that_has_records():
 def test_a_batch_of_the_indexer_touches_no_more_partitions_than_it_has_records():
     """What is written to the index depends on partitions and records, whichever are fewer."""
     assert flows(events_per_second=100, batch=10, event_types=1).partitions_per_index_batch == 1
-    assert 9 < flows(events_per_second=100, batch=10, event_types=1000).partitions_per_index_batch < 10
+    hasty = Deployment(index_seconds=1)
+    assert (
+        9 < flows(events_per_second=100, batch=10, event_types=1000, deployment=hasty).partitions_per_index_batch < 10
+    )
     assert flows(events_per_second=0).partitions_per_index_batch == 0
 
 

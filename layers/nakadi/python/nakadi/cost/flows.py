@@ -13,7 +13,7 @@ PUT_UNIT = 25 * 1024
 SHARD_BYTES = 1 << 20
 SHARD_RECORDS = 1000
 ON_DEMAND_SHARDS = 4
-INDEX_RECORDS = 500
+INDEX_RECORDS = 10_000
 """Of the stream that an invocation of the indexer takes at most."""
 
 FRAME_HEAD = 60

@@ -45,7 +45,7 @@ class Deployment:
 
     stream_mode: str = "provisioned"
     shards: int = 1
-    index_seconds: float = 1.0
+    index_seconds: float = 10.0
     publish_memory: int = 1024
     function_memory: int = 512
     streaming_vcpu: float = 0.5
