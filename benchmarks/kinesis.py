@@ -42,6 +42,8 @@ EVENTS = 1000
 BATCHES = ((1, 1), (10, 1), (100, 1), (1000, 1), (100, 8))
 INDEXED_BYTES = 60_000_000
 LAMBDA_BATCH_BYTES = 4_000_000
+PARTITIONS = 1000
+ANSWER_SECONDS = 0.005
 
 SHARD = {
     "ShardId": "shardId-000000000000",
@@ -97,7 +99,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     random.seed(17)
-    figures = {"stored": [stored(batch, partitions) for batch, partitions in BATCHES], "indexer": indexer()}
+    figures = {
+        "stored": [stored(batch, partitions) for batch, partitions in BATCHES],
+        "indexer": indexer(),
+        "many": many(),
+    }
     if asked.json:
         asked.json.write_text(json.dumps(figures, indent=2) + "\n")
 
@@ -172,6 +178,38 @@ def indexer() -> dict[str, float]:
         f"{floor:.1f} MB"
     )
     return figures
+
+
+class FarIndex(MemoryLogIndex):
+    """One that takes as long to answer as a table in the same region."""
+
+    def topic(self, topic: str) -> Any:
+        time.sleep(ANSWER_SECONDS)
+        return super().topic(topic)
+
+    def extend(self, *change: Any) -> bool:
+        time.sleep(ANSWER_SECONDS)
+        return super().extend(*change)
+
+
+def many() -> dict[str, float]:
+    """A batch that touches as many partitions as it has records, of as many event types."""
+    client, index = ListStream(), FarIndex()
+    stream = Stream(client, "events", reads_per_second=1e9)
+    log = KinesisLog(stream, index, None, SystemClock())
+    for number in range(PARTITIONS):
+        log.create_topic(f"t{number}", 1)
+        log._writer.append(f"t{number}", {0: [an_event()]}, 0)  # noqa: SLF001  # without asking the slow index
+    working = Indexer(stream, Ancestry(stream), index, MemoryStore())
+    began = time.perf_counter()
+    working.index(str(SHARD["ShardId"]), next(batches(client.records)))
+    elapsed = time.perf_counter() - began
+    asked_in_turn = 2 * PARTITIONS * ANSWER_SECONDS
+    print(
+        f"indexer: {PARTITIONS} partitions in a batch, with an index that answers in {ANSWER_SECONDS * 1000:.0f} ms: "
+        f"{elapsed:.2f} s, {PARTITIONS / elapsed:,.0f} a second (asked one after the other, {asked_in_turn:.0f} s)"
+    )
+    return {"partitions_per_second": PARTITIONS / elapsed, "seconds": elapsed}
 
 
 def floor_of(records: Sequence[dict[str, Any]]) -> float:

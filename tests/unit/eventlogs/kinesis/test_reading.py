@@ -282,3 +282,14 @@ def test_what_the_archive_has_already_is_told_when_the_tip_is(world: World, log)
     assert events(reader) == of(range(5))
     with pytest.raises(OffsetUnavailable):
         reader.read("t", 0, 11)
+
+
+def test_a_batch_may_touch_many_partitions(world: World, log):
+    """However many partitions a batch of the indexer touches, each is counted."""
+    log.create_topic("wide", 40)
+    for _ in range(2):
+        log.append("wide", {partition: [Record(b"%d" % partition)] for partition in range(40)})
+    index_all(world)
+    heads = world.index.heads([("wide", partition) for partition in range(40)])
+    assert {head.counted.next for head in heads.values()} == {2}
+    assert [event.record.value for event in world.a_log().read("wide", 17, 0).events] == [b"17", b"17"]

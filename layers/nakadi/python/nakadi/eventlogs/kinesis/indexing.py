@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from nakadi.archive import members
 from nakadi.eventlogs.kinesis import envelopes
@@ -30,6 +32,13 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveStore, LogIndex
 
 ATTEMPTS = 5
+
+MANY = 8
+AT_ONCE = 16
+"""So many calls to the index wait for their answers at the same time, where there are many."""
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
 
 Place = tuple[str, int]
 
@@ -132,7 +141,8 @@ class Indexer:
                 self._set_aside(record.mark, record.data, outcome)
             else:
                 waiting.setdefault(place, []).append(record)
-        topics = {topic: self._index.topic(topic) for topic in dict.fromkeys(topic for topic, _ in waiting)}
+        names = list(dict.fromkeys(topic for topic, _ in waiting))
+        topics = dict(zip(names, _answers(self._index.topic, names), strict=True))
         waiting = {place: batch for place, batch in waiting.items() if _takes(topics, place)}
         for _ in range(ATTEMPTS):
             waiting = self._advance(shard, waiting, outcome) if waiting else waiting
@@ -148,11 +158,15 @@ class Indexer:
         countings = {place: self._counted(heads[place], batch) for place, batch in batches.items()}
         countings = {place: each for place, each in countings.items() if each.counter.state != each.head.counted}
         locations = self._archived(shard, countings, outcome)
-        left: dict[Place, list[Arrived]] = {}
-        for place, counting in countings.items():
-            head = Head(counting.counter.state)
+
+        def extend(place: Place) -> bool:
+            counting = countings[place]
             segment = _segment(counting, locations.get(place))
-            if self._index.extend(*place, counting.head.revision, head, segment):
+            return self._index.extend(*place, counting.head.revision, Head(counting.counter.state), segment)
+
+        left: dict[Place, list[Arrived]] = {}
+        for (place, counting), done in zip(countings.items(), _answers(extend, list(countings)), strict=True):
+            if done:
                 outcome.events += sum(frame.events for frame in counting.frames)
                 outcome.bytes += sum(len(frame.content) for frame in counting.frames)
             else:
@@ -201,6 +215,13 @@ class Indexer:
         log.error("What cannot be read is set aside as %s", key)
         if self._archive is not None:
             self._archive.put(key, content)
+
+
+def _answers(ask: Callable[[Asked], Answer], questions: Sequence[Asked]) -> Iterable[Answer]:
+    if len(questions) <= MANY:
+        return [ask(question) for question in questions]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(ask, questions))
 
 
 def _takes(topics: Mapping[str, Topic | None], place: Place) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,9 @@ THROTTLING = {
     "Throttling",
     "ThrottlingException",
 }
+LONGEST_INTERVAL = 3.0
+"""Seconds between two reads of a shard that many processes read."""
+
 READING = {"GetRecords", "GetShardIterator"}
 NOTHING_SENT = (ConnectTimeoutError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError)
 
@@ -119,8 +123,14 @@ class Stream:
     def page(self, shard: str, iterator: str, limit: int = 10_000) -> Page:
         """The next records of a shard; waits until another read is due."""
         self._pace.wait(shard)
-        with _as_trouble():
-            answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
+        try:
+            with _as_trouble():
+                answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
+        except Trouble as trouble:
+            if trouble.passing and trouble.undone:
+                self._pace.slower(shard)
+            raise
+        self._pace.faster(shard)
         following = answer.get("NextShardIterator")
         records = [_arrived(shard, each) for each in answer["Records"]]
         return Page(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
@@ -145,18 +155,35 @@ class Stream:
 
 
 class Pace:
-    """Lets calls for one name through at most so often."""
+    """Lets calls for one name through at most so often, and less often where others call, too."""
 
-    def __init__(self, interval: float) -> None:
-        self._interval = interval
+    def __init__(self, interval: float, longest: float = LONGEST_INTERVAL) -> None:
+        self._shortest = interval
+        self._longest = max(longest, interval)
         self._lock = threading.Lock()
         self._next: dict[str, float] = {}
+        self._intervals: dict[str, float] = {}
+
+    def slower(self, name: str) -> None:
+        """A call was refused: there are too many."""
+        with self._lock:
+            self._intervals[name] = min(2 * self._of(name), self._longest)
+
+    def faster(self, name: str) -> None:
+        """A call was answered: perhaps there is room for more."""
+        with self._lock:
+            self._intervals[name] = max(0.95 * self._of(name), self._shortest)
+
+    def _of(self, name: str) -> float:
+        return self._intervals.get(name, self._shortest)
 
     def wait(self, name: str) -> None:
         with self._lock:
             now = time.monotonic()
             turn = max(now, self._next.get(name, now))
-            self._next[name] = turn + self._interval
+            # Spread, so that those who were refused together do not come back together.
+            spread = random.uniform(0.5, 1.5) if self._of(name) > self._shortest else 1.0  # noqa: S311  # nothing to guess
+            self._next[name] = turn + spread * self._of(name)
         if turn > now:
             time.sleep(turn - now)
 

@@ -203,11 +203,13 @@ class Tails:
         patience = Patience(GIVE_UP_AFTER)
         lineage = self._knowing_where_ours_went()
         while self.advance(lineage.chain(hash_key)[-1], since, patience):
-            if patience.over:
-                raise Unavailable("Kinesis does not tell how its shards go on")
             ended = lineage.chain(hash_key)[-1]
             lineage = self._ancestry.refreshed()
-            if lineage.chain(hash_key)[-1] == ended:
+            if lineage.chain(hash_key)[-1] != ended:
+                patience = Patience(GIVE_UP_AFTER)
+            elif patience.over:
+                raise Unavailable("Kinesis does not tell how its shards go on")
+            else:
                 patience.pause()
 
     def advance(self, shard: str, since: float, patience: Patience) -> bool:
