@@ -21,6 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _group(item: pytest.Item) -> str:
     folder, *_ = parts = item.path.relative_to(TESTS).parts
+    if folder == "e2e" and "aws-local" in item.name:
+        return "aws-local"
     return folder if folder in TOGETHER else "/".join(parts)
 
 

@@ -12,7 +12,7 @@ import pytest
 from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
 from tests.support.http import described
-from tests.support.laptop import HURRIED, OnALaptop, chosen, is_here, variables
+from tests.support.laptop import HURRIED, OnALaptop, chosen, variables
 from tests.support.tokens import Issuer
 
 ENGINES = ("memory", "sqlite", "aws-local")
@@ -49,10 +49,7 @@ def on_a_laptop(laptop, **options) -> Iterator[OnALaptop]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items) -> None:
-    """Choose among the tests of the engine on which each takes longest, and have them share one deployment."""
-    for item in items:
-        if is_here(item.nodeid):
-            item.add_marker(pytest.mark.xdist_group("aws-local"))
+    """Choose among the tests of the engine on which each takes longest."""
     names = ((item.nodeid.partition("[")[0], item.nodeid) for item in items)
     keep = list(chosen(names))
     config.hook.pytest_deselected(items=[item for item, kept in zip(items, keep, strict=True) if not kept])
