@@ -9,6 +9,7 @@ from nakadi.consuming.members import Members
 from nakadi.coordination.memory import MemoryCoordination
 from nakadi.model.coordination import NOTHING_YET
 from nakadi.model.cursor import Position
+from nakadi.model.outcomes import Unavailable
 from nakadi.subscriptions.liveness import LEASE, MARGIN
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
@@ -86,3 +87,22 @@ def test_a_turn_that_takes_long_takes_nobody_for_dead(host, coordination, clock)
     host.bury_all(slowly())
     assert len(gone[0].assignment().sessions) == 1
     assert len(alive[0].assignment().sessions) == 2
+
+
+def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, clock):
+    """A lease that ran out before the answer came has run out: others could see that, and its sessions are over. Those
+    that come next belong to another one. (S318)"""
+    lease = host.lease()
+    clock.move(LEASE.total_seconds() - 1)
+
+    def renewed_slowly(_holder, _until):
+        clock.move(3)
+
+    coordination.renew = renewed_slowly
+    with pytest.raises(Unavailable):
+        host.renew()
+    assert not lease.is_good(clock.monotonic())
+    coordination.renew = lambda _holder, _until: None
+    assert host.lease() is not lease
+    assert host.lease().is_good(clock.monotonic())
+    assert not lease.is_good(clock.monotonic())
