@@ -13,8 +13,8 @@ from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
 from nakadi.ports import ArchiveGone, ArchiveStore
 
-MOST_BYTES = 16_000_000
-"""Compressed, as they are in the store."""
+MOST_BYTES = 4_000_000
+"""Compressed, as they are in the store: some segments for each of those who read at the same time."""
 
 READ_AHEAD = 2
 """Threads."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import repeat
 from operator import lt
 
 import msgspec
@@ -21,6 +22,8 @@ from nakadi.model.events import Record, StoredEvent
 
 MEMBER_BYTES = 500_000
 """Of text. What is unpacked at once should stay near the processor: it takes half as long again when it does not."""
+
+NONE = repeat(None)
 
 ABSENT = msgspec.Raw()
 
@@ -116,7 +119,8 @@ def _plain_events(text: bytes, topic: str, partition: int) -> Sequence[StoredEve
     if not all(map(lt, offsets, offsets[1:])):
         raise BadArchive("its offsets do not grow")
     moments = {time: _moment(time) for time in set(times)}
-    return list(map(StoredEvent._make, zip(offsets, map(Record, values), map(moments.get, times), strict=True)))
+    records = map(Record._make, zip(values, NONE, NONE, NONE, strict=False))
+    return list(map(StoredEvent._make, zip(offsets, records, map(moments.get, times), strict=True)))
 
 
 def _moment(time: bytes) -> datetime:
