@@ -4,16 +4,21 @@ What it takes until an event is given up is shown with the other policies, on ev
 """
 
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
 from nakadi.local import Broker
 from tests.e2e.conftest import engine_settings
 from tests.e2e.subscriptions.test_audit_log import told
+from tests.support import consumer as consumers
 from tests.support.api import a_definition, created, problem
-from tests.support.consumer import Consumer, soon
+from tests.support.consumer import Consumer, owners
 from tests.support.parking import PARKING, give_up_on_the_next, keyed, lot, published
 from tests.support.subscriptions import a_cursor, cursors, its_lists, reset, subscribed
+
+# A machine may have other things to do.
+soon = partial(consumers.soon, seconds=30)
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
@@ -43,6 +48,7 @@ def parked(api, subscription):
     with Consumer(api, subscription) as stream:
         assert received(stream, 2) == ["b1", "b2"]
         soon(lambda: len(lot(api, subscription)) == 3)
+    soon(lambda: set(owners(api, subscription).values()) == {""})  # there is room for one stream
     return subscription
 
 
