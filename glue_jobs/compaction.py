@@ -25,7 +25,7 @@ from nakadi.analytics.command import Workplace
 from nakadi.analytics.event_tables import all_tables, columns_for, events_table, latest_table, made_ready
 from nakadi.analytics.reading import Reading
 from nakadi.analytics.reports import in_a_line
-from nakadi.analytics.stretches import NOTHING_READ, Progress, Stretch, in_batches, stretches
+from nakadi.analytics.stretches import NOTHING_READ, Progress, Stretch, again, in_batches, stretches
 from nakadi.analytics.tables import PROGRESS, ChangedMeanwhile, Table
 from nakadi.catalog.data_lake import MATERIALIZE
 from nakadi.model.event_type import EventType
@@ -184,8 +184,7 @@ def rows_of(reading: Reading, columns: Struct) -> DataFrame:
 
 def _see_that_all_is_still_there(work: Workplace, event_type: EventType, read: Sequence[Stretch]) -> None:
     """What was replaced while it was read, because something in it had to go, is read again."""
-    following = {stretch.place: min(each.first for each in read if each.place == stretch.place) for stretch in read}
-    now = {each.location for each in stretches(work.index, event_type, Progress(following, {}))}
+    now = {each.location for each in again(work.index, event_type, read)}
     if any(stretch.location not in now for stretch in read):
         raise ChangedMeanwhile(event_type.name)
 

@@ -38,11 +38,13 @@ class Deployed:
 
 
 @pytest.fixture(params=["sqlite", "aws-local"])
-def deployed(request, tmp_path):
+def deployed(request, tmp_path, monkeypatch):
     """A broker with an archive, and what jobs have to be told to find it."""
     if request.param == "aws-local":
         laptop = request.getfixturevalue("laptop")
         endpoints = laptop.cloud.endpoints
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "laptop")
         stores = f"{TABLES}&endpoint={endpoints['dynamodb']}"
         s3 = boto3.client("s3", region_name=REGION, endpoint_url=endpoints["s3"])
         [bucket] = [each["Name"] for each in s3.list_buckets()["Buckets"] if "-archive-" in each["Name"]]

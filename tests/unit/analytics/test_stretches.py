@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from nakadi.analytics.stretches import NOTHING_READ, Progress, in_batches, sizes, stretches
+from nakadi.analytics.stretches import NOTHING_READ, Progress, again, in_batches, sizes, stretches
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.builders import an_event_type
@@ -117,3 +117,17 @@ def test_sizes_of_objects(index):
     add(index, 10, key="log/x/shared")
     found = list(stretches(index, EVENT_TYPE, NOTHING_READ))
     assert sizes([*found, replace(found[0], first=5)]) == {"log/x/shared": 100}
+
+
+def test_what_was_read_can_be_looked_up_again(index):
+    """The places of a batch are found again, and what was replaced there meanwhile is seen."""
+    add(index, 10)
+    middle = add(index, 5)
+    add(index, 5)
+    add(index, 5, partition=1)
+    read = [each for each in stretches(index, EVENT_TYPE, NOTHING_READ) if each.first == 10]
+    assert list(again(index, EVENT_TYPE, read)) == read
+
+    index.replace(TOPIC, 0, [replace(middle, archived=Location("log/x/new", 0, 1))], 15)
+
+    assert [each.location.key for each in again(index, EVENT_TYPE, read)] == ["log/x/new"]

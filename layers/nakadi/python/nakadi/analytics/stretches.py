@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
@@ -78,7 +78,24 @@ class Progress:
 NOTHING_READ = Progress({}, {})
 
 
-def stretches(index: LogIndex, event_type: EventType, progress: Progress) -> Iterator[Stretch]:
+BEHIND_ALL = 10**17
+"""Behind the last offset of any partition."""
+
+
+def again(index: LogIndex, event_type: EventType, read: Iterable[Stretch]) -> Iterator[Stretch]:
+    """What there is now where these were found."""
+    ranges: dict[Place, tuple[int, int]] = {}
+    for stretch in read:
+        first, end = ranges.get(stretch.place, (stretch.first, stretch.end))
+        ranges[stretch.place] = min(first, stretch.first), max(end, stretch.end)
+    behind = dict.fromkeys(ranges, BEHIND_ALL)
+    progress = Progress(behind, {place: (found,) for place, found in ranges.items()})
+    return stretches(index, event_type, progress, ranges)
+
+
+def stretches(
+    index: LogIndex, event_type: EventType, progress: Progress, among: Container[Place] | None = None
+) -> Iterator[Stretch]:
     """What there is to read beyond the progress, and in its gaps. A topic that is gone has nothing."""
     for timeline in event_type.timelines:
         known = index.topic(timeline.topic)
@@ -86,6 +103,8 @@ def stretches(index: LogIndex, event_type: EventType, progress: Progress) -> Ite
             continue
         for partition in range(known.partitions):
             place = (timeline.topic, partition)
+            if among is not None and place not in among:
+                continue
             oldest = known.oldest.get(partition, 0)
             wanted = [*progress.gaps.get(place, ()), (progress.following.get(place, 0), None)]
             for first, end in wanted:
