@@ -10,7 +10,7 @@ STAGE  ?= dev
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:.
 
-.PHONY: help run jobs kill-jobs test test-aws-local simulate mutants soak check format bench lock synth diff bootstrap deploy destroy destroy-data clean
+.PHONY: help run jobs kill-jobs test test-aws-local simulate mutants soak storms check format bench bench-aws lock synth diff bootstrap deploy destroy destroy-data clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
@@ -23,8 +23,10 @@ help:
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
 	@echo 'make soak [MINUTES=10] [ENGINE=aws-local]  kill consumers and servers of a subscription, and count what comes'
+	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count what was lost'
 	@echo 'make format                        put the formatting right'
-	@echo 'make bench                         measure everything, and draw it (a quarter of an hour)'
+	@echo 'make bench                         measure, and draw it (half an hour)'
+	@echo 'make bench-aws                     measure what AWS is asked and how long functions take (a quarter of an hour)'
 	@echo 'make synth [STAGE=dev] [CONTEXT=]  write the templates for AWS into cdk.out'
 	@echo 'make deploy [STAGE=dev] [CONTEXT=] deploy to AWS, as docs/deploy.md explains'
 	@echo 'make lock                          compile requirements/*.in anew'
@@ -66,6 +68,9 @@ mutants: $(VENV)/.test
 soak: $(VENV)/.test
 	@$(BIN)/python -u -m tests.soak $(or $(MINUTES),10) $(ENGINE)
 
+storms: $(VENV)/.test
+	@$(BIN)/python -m tests.storms $(or $(STEPS),1500) $(or $(FIRST),1) $(or $(SEEDS),3)
+
 format: $(VENV)/.test
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -83,6 +88,10 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/coordination.py --seconds 60 --json $(BENCH)/coordination.json
 	$(BIN)/python benchmarks/plot.py $(BENCH)
+
+bench-aws: $(VENV)/.test $(NODE)/.test
+	$(BIN)/python benchmarks/aws.py
+	$(BIN)/python benchmarks/kinesis.py
 
 lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK) requirements/test.in -o requirements/test.txt
