@@ -245,6 +245,8 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         raise BadDataFile(f"The data file {path} cannot be opened: {error}.") from error
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+            raise not_ours(path) from error
         raise BadDataFile(f"The data file {path} cannot be used, it is damaged: {error}.") from error
     except OSError as error:
         raise BadDataFile(f"The data file {path} cannot be opened: {error.strerror or error}.") from error
@@ -252,13 +254,17 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
 
 
 def _look_at_the_beginning(path: Path) -> None:
-    """SQLite takes some short files for empty ones and would write over them."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        beginning = file.read(100)
-    if beginning and (len(beginning) < 100 or not beginning.startswith(b"SQLite format 3\0")):
-        raise BadDataFile(f"{path} is not a data file of this broker, or it is damaged.")
+    """SQLite takes some short files for empty ones and would write over them; of longer ones it says so itself.
+
+    The file must not be opened here: closing it again would take away the locks of every connection of this process,
+    and another process would then take the log away under them.
+    """
+    if path.exists() and 0 < path.stat().st_size < 100:
+        raise not_ours(path)
+
+
+def not_ours(path: Path) -> BadDataFile:
+    return BadDataFile(f"{path} is not a data file of this broker, or it is damaged.")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> None:
