@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
-TESTS = Path(__file__).parent
-
-# What takes long to begin is begun in one process only: a Spark session, templates, the AWS shape.
-TOGETHER = ("glue_jobs", "infra")
+# What takes long to begin is begun in one process only: the AWS shape, a Spark session, templates.
+TOGETHER = ("aws-local", "glue_jobs", "infra")
 
 
-@pytest.hookimpl(tryfirst=True)
+class ByFile(LoadScopeScheduling):
+    """A process takes a whole file, for its tests share what they began."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
+    return ByFile(config, log)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares a module, and its fixtures, stays together."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    """What takes longest goes first, so that no process has to wait for it at the end."""
+    items.sort(key=lambda item: TOGETHER.index(found) if (found := group(item.nodeid)) in TOGETHER else len(TOGETHER))
 
 
-def _group(item: pytest.Item) -> str:
-    folder, *_ = parts = item.path.relative_to(TESTS).parts
-    if folder == "e2e" and "aws-local" in item.name:
+def group(nodeid: str) -> str:
+    """Which tests go to the same process."""
+    file, _, name = nodeid.partition("::")
+    folder = file.removeprefix("tests/").partition("/")[0]
+    if folder == "e2e" and "aws-local" in name:
         return "aws-local"
-    return folder if folder in TOGETHER else "/".join(parts)
+    return folder if folder in TOGETHER else file
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -20,8 +20,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "analytics.md").read_text()
 BLOCKS = {found[1]: found[2] for found in re.finditer(r"```python\n# (\w+)\n(.*?)```", PAGE, re.DOTALL)}
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):

@@ -6,13 +6,6 @@ from tests.support.spark import quick_spark
 __all__ = ["quick_spark"]  # a fixture that all use
 
 
-def pytest_collection_modifyitems(items):
-    """All of them share one Spark, which takes long to start."""
-    for item in items:
-        if "/glue_jobs/" in str(item.path):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory):
     """Where all tests have their tables: a Spark's catalog is in one place."""

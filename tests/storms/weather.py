@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -45,7 +46,7 @@ DYNAMODB = {
 
 
 class Time:
-    """Stands for all clocks of the process."""
+    """Stands for all clocks of this thread. What others have begun in this process goes by its own."""
 
     def __init__(self) -> None:
         self._began = time.time()
@@ -63,12 +64,19 @@ class Time:
 
     @contextmanager
     def instead(self) -> Iterator[None]:
-        with (
-            patch("time.sleep", self.sleep),
-            patch("time.monotonic", self.monotonic),
-            patch("time.time", self.time),
-        ):
+        with ExitStack() as patches:
+            for ours in (self.sleep, self.monotonic, self.time):
+                patches.enter_context(patch(f"time.{ours.__name__}", _here(ours, getattr(time, ours.__name__))))
             yield
+
+
+def _here(ours: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
+    here = threading.get_ident()
+
+    def asked(*values: Any) -> Any:
+        return (ours if threading.get_ident() == here else elsewhere)(*values)
+
+    return asked
 
 
 class Weather:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.exceptions import ConnectionClosedError, ConnectTimeoutError, ReadTimeoutError
@@ -64,6 +65,8 @@ def aws() -> Iterator[Aws]:
     stubbed = BotocoreStubber.__call__
 
     def answered(stubber: BotocoreStubber, event_name: str, request: AWSPreparedRequest, **more: Any) -> Any:
+        if urlsplit(request.url).hostname == "127.0.0.1":
+            return None  # Somebody else's service, which listens on this machine.
         return world.answer(request, lambda: stubbed(stubber, event_name, request, **more))
 
     with (

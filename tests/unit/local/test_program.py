@@ -1,5 +1,6 @@
 """The program's start: what it says, and why it may refuse."""
 
+import logging
 import socket
 
 import pytest
@@ -7,6 +8,17 @@ import pytest
 from nakadi.local.program import main
 
 SENTENCE = "The broker cannot start. "
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    """The program sets logging up for its process, which here is everybody's."""
+    loggers = [logging.getLogger(name) for name in ("", "nakadi.access", "uvicorn.error")]
+    before = [(each.level, each.handlers[:]) for each in loggers]
+    yield
+    for each, (level, handlers) in zip(loggers, before, strict=True):
+        each.setLevel(level)
+        each.handlers[:] = handlers
 
 
 def refused(capsys, *arguments):
