@@ -48,7 +48,7 @@ kill-jobs: $(VENV)/.test
 	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)
 
 test: $(VENV)/.test $(NODE)/.test
-	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 2 --no-loadscope-reorder)
+	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 3 --no-loadscope-reorder)
 
 test-aws-local: $(VENV)/.test $(NODE)/.test
 	@AWS_LOCAL=all $(BIN)/python -m pytest tests/e2e -k aws-local $(ARGS)

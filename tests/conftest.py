@@ -1,4 +1,4 @@
-"""How tests are dealt out to two processes, and where the figures go that they record."""
+"""How tests are dealt out to processes, and where the figures go that they record."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def hurried(monkeypatch):
     """Nobody in these tests waits as long as in earnest."""
     for module in (tails, reading):
         if hasattr(module, "GIVE_UP_AFTER"):
-            monkeypatch.setattr(module, "GIVE_UP_AFTER", 0.5)
+            monkeypatch.setattr(module, "GIVE_UP_AFTER", 2.0)
 
 
 def values(log, partition: int = 0) -> list[bytes | None]:
