@@ -56,7 +56,7 @@ def throughput(publish: Figures, stream: Figures, path: Path) -> None:
     )
     axes[2].set_title("stream from one partition")
     axes[2].set_ylabel("MB per second")
-    axes[2].legend(loc="upper right", frameon=False)
+    axes[0].legend(loc="upper left", frameon=False)
     _save(figure, path)
 
 
@@ -87,14 +87,11 @@ def _pairs(
 
 def _percentiles(axis: plt.Axes, labels: Sequence[str], figures: Figures, names: Sequence[str]) -> None:
     places = range(len(labels))
-    axis.bar(
-        [place - 0.2 for place in places], [figures[f"{name}_p50_ms"] for name in names], 0.4, color=OURS, label="p50"
-    )
-    axis.bar(
-        [place + 0.2 for place in places], [figures[f"{name}_p99_ms"] for name in names], 0.4, color=LATE, label="p99"
-    )
+    for beside, kind, color in ((-0.2, "p50", OURS), (0.2, "p99", LATE)):
+        took = [figures[f"{name}_{kind}_ms"] for name in names]
+        bars = axis.bar([place + beside for place in places], took, 0.4, color=color, label=kind)
+        axis.bar_label(bars, fmt="%.1f", padding=2)
     axis.set_xticks(list(places), labels)
-    axis.set_yscale("log")
     axis.set_ylabel("milliseconds")
 
 

@@ -178,8 +178,8 @@ def _written(
 def rows_of(reading: Reading, columns: Struct) -> DataFrame:
     """From lines of the archive to rows of the table."""
     ours = lines.of_topics(reading.lines, (stretch.topic for stretch in reading.stretches))
-    events = lines.among(lines.parsed(ours, columns), reading.wanted(), by_file=reading.by_file)
-    return lines.rows(events, columns)
+    wanted = lines.among(lines.located(ours), reading.wanted(), by_file=reading.by_file)
+    return lines.rows(lines.parsed(wanted, columns), columns)
 
 
 def _see_that_all_is_still_there(work: Workplace, event_type: EventType, read: Sequence[Stretch]) -> None:

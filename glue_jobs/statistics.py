@@ -21,7 +21,7 @@ from nakadi.analytics.columns import Field, Struct
 from nakadi.analytics.command import BadArguments, Workplace
 from nakadi.analytics.event_tables import columns_for
 from nakadi.analytics.history import Measurement, history_table, recorded, rows_since
-from nakadi.analytics.lines import of_topics
+from nakadi.analytics.lines import among, located, of_topics
 from nakadi.analytics.measuring import Advice, Counts, Traffic, advice, begun, statistic, traffic, windows
 from nakadi.analytics.reading import Reading
 from nakadi.analytics.reports import in_a_line
@@ -185,9 +185,9 @@ def counts_frame(
     lines: DataFrame, topics: set[str], reading: Reading, publisher: str, since: datetime, until: datetime
 ) -> DataFrame:
     """From lines to counts."""
-    ours = counting.located(of_topics(lines, topics))
+    ours = counting.sized(located(of_topics(lines, topics)))
     timely = counting.between(ours, _minute(since), _minute(until))
-    return counting.counted(counting.among(timely, reading.wanted(), by_file=reading.by_file), publisher)
+    return counting.counted(among(timely, reading.wanted(), by_file=reading.by_file), publisher)
 
 
 def consumers_in(work: Workplace) -> Mapping[str, int]:

@@ -1,5 +1,6 @@
 """Tables have every event of the archive exactly once, and everything that was said in it."""
 
+import gzip
 import json
 from datetime import timedelta
 
@@ -132,15 +133,37 @@ def test_bad_input_is_told_and_the_rest_done(jobs, data):
     assert jobs.rows("order_placed") == [(0, 0), (0, 1), (0, 2), (0, 7)]
 
 
-def test_a_line_that_is_no_event_is_noticed(jobs, data):
-    """An object with fewer events than it is known to have is not taken for whole."""
+def test_a_line_that_is_no_event_is_kept_and_told(jobs, data):
+    """What cannot be parsed is in the table as it is, at its place."""
     orders = data.event_type("order.placed")
     data.archived(orders, [order(1), b"{broken", order(3)])
 
     told = jobs.compacted()
 
     assert told.code == 3
+    assert "1 events do not fit the columns" in told.told
+    rows = jobs.rows("order_placed", "nakadi_offset", "nakadi_time is not null", "nakadi_event = '{broken'")
+    assert rows == [(0, True, None), (1, True, True), (2, True, None)]
+
+
+def test_an_object_with_too_few_events_is_noticed(jobs, data):
+    """An object with fewer events than it is known to have is not taken for whole."""
+    orders = data.event_type("order.placed")
+    archived = data.archived(orders, [order(1), order(2), order(3)])
+    lines = gzip.decompress(data.path(archived).read_bytes()).splitlines(keepends=True)
+    data.path(archived).write_bytes(a_member(lines[::2], archived.archived.length))
+
+    told = jobs.compacted()
+
+    assert told.code == 3
     assert "3 events should be there, 2 are" in told.told
+
+
+def a_member(lines, length):
+    """A gzip member of a given length: what is missing is its file name."""
+    packed = gzip.compress(b"".join(lines), mtime=0)
+    name = b"x" * (length - len(packed) - 1) + b"\0"
+    return packed[:3] + b"\x08" + packed[4:10] + name + packed[10:]
 
 
 def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):

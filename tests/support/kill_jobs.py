@@ -66,7 +66,12 @@ class Killed:
             "1g",
         ]
         process = subprocess.Popen(
-            [*command, *arguments], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+            [*command, *arguments],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
         )
         assert process.stderr is not None
         try:

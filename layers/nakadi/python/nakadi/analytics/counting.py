@@ -11,47 +11,20 @@ from nakadi.analytics.measuring import STEPS
 PUBLISHER = '"published_by":"'
 MINUTE = "yyyy-MM-dd'T'HH:mm"
 
-# What Spark makes of the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
-_HEAD = f"substring_index(value, '{EVENT}', 1)"
-_TOPIC = "substring_index(substring_index(head, '\"', 4), '\"', -1)"
-_PARTITION = "substring_index(substring_index(head, ',', 2), ':', -1)"
-_OFFSET = "substring_index(substring_index(head, ',', 3), ':', -1)"
 _MINUTE = 'substring(substring_index(head, \'"time":"\', -1), 1, 16)'
 
 # The event without what is around it; a tombstone has none.
 _SIZE = f"greatest(octet_length(value) - octet_length(head) - {len(EVENT) + 1}, 0)"
 
 
-def located(lines: DataFrame) -> DataFrame:
-    """Where each line belongs, and its size."""
-    return lines.withColumn("head", F.expr(_HEAD)).select(
-        "value",
-        "file",
-        F.expr(_TOPIC).alias("topic"),
-        F.expr(_PARTITION).cast("int").alias("partition"),
-        F.expr(_OFFSET).cast("long").alias("offset"),
-        F.expr(_MINUTE).alias("minute"),
-        F.expr(_SIZE).alias("size"),
-    )
+def sized(lines: DataFrame) -> DataFrame:
+    """The minute and the size of lines whose heads are known."""
+    return lines.withColumns({"minute": F.expr(_MINUTE), "size": F.expr(_SIZE)})
 
 
 def between(lines: DataFrame, since: str, until: str) -> DataFrame:
     """Those of some minutes, both written as they are in lines."""
     return lines.where((F.col("minute") >= since) & (F.col("minute") < until))
-
-
-def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
-    """Those whose place was asked for."""
-    same = [
-        F.col("lines.topic") == F.col("chosen.topic"),
-        F.col("lines.partition") == F.col("chosen.partition"),
-        F.col("lines.offset") >= F.col("chosen.from"),
-        F.col("lines.offset") < F.col("chosen.to"),
-    ]
-    if by_file:
-        same.append(F.col("lines.file") == F.col("chosen.file"))
-    found = lines.alias("lines").join(F.broadcast(chosen.alias("chosen")), same)
-    return found.select("value", "minute", "size", F.col("lines.partition").alias("partition"))
 
 
 def counted(lines: DataFrame, publisher: str) -> DataFrame:

@@ -43,6 +43,13 @@ ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
 
 MISFIT = "_misfit"
 
+# What Spark makes of the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
+_HEAD = f"substring_index(value, '{EVENT}', 1)"
+_TOPIC = "substring_index(substring_index(head, '\"', 4), '\"', -1)"
+_PARTITION = "substring_index(substring_index(head, ',', 2), ':', -1)"
+_OFFSET = "substring_index(substring_index(head, ',', 3), ':', -1)"
+_TIME = "substring_index(substring_index(head, '\"time\":\"', -1), '\"', 1)"
+
 WANTED = "file string, topic string, partition int, timeline int, from long, to long"
 
 
@@ -70,6 +77,35 @@ def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
     return lines.where(condition)
 
 
+def located(lines: DataFrame) -> DataFrame:
+    """Where each line belongs, as its beginning tells; `head` is what stands in front of the event.
+
+    Lines are parsed only after it is known which of them are wanted: Spark would parse them once more to see whether
+    what they are joined by is there.
+    """
+    return lines.withColumn("head", F.expr(_HEAD)).select(
+        "value",
+        "file",
+        "head",
+        F.expr(_TOPIC).alias("topic"),
+        F.expr(_PARTITION).cast("int").alias("partition"),
+        F.expr(_OFFSET).cast("long").alias("offset"),
+    )
+
+
+def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
+    """Those whose place was asked for, and their timeline."""
+    same = [
+        F.col("lines.topic") == F.col("chosen.topic"),
+        F.col("lines.partition") == F.col("chosen.partition"),
+        F.col("lines.offset") >= F.col("chosen.from"),
+        F.col("lines.offset") < F.col("chosen.to"),
+    ]
+    if by_file:
+        same.append(F.col("lines.file") == F.col("chosen.file"))
+    return lines.alias("lines").join(F.broadcast(chosen.alias("chosen")), same).select("lines.*", "chosen.timeline")
+
+
 def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
     """What the lines say: `line`, the whole as a structure, beside the text as it was."""
     line = ddl(Struct((*_line(columns).fields, Field(MISFIT, STRING))))
@@ -77,40 +113,27 @@ def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
     return lines.withColumn("line", F.from_json("value", line, options))
 
 
-def among(events: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
-    """Those whose place was asked for."""
-    same = [
-        F.col("line.topic") == F.col("chosen.topic"),
-        F.col("line.partition") == F.col("chosen.partition"),
-        F.col("line.offset") >= F.col("chosen.from"),
-        F.col("line.offset") < F.col("chosen.to"),
-    ]
-    if by_file:
-        same.append(F.col("events.file") == F.col("chosen.file"))
-    return (
-        events.alias("events")
-        .join(F.broadcast(chosen.alias("chosen")), same)
-        .select("value", "line", "chosen.timeline")
-    )
-
-
 def rows(events: DataFrame, columns: Struct) -> DataFrame:
     """The rows of the table: places, payload, and the text where it is needed."""
-    incomplete = F.expr(f"line.`{MISFIT}` is not null or {told_by('line', _line(columns))} < {names_in('value')}")
-    text = F.expr(f"substring(value, instr(value, '{EVENT}') + {len(EVENT)}, length(value))")
-    tombstone = F.col("line.event").isNull() & (F.instr(F.col("value"), EVENT) == 0)
+    misfit = F.col(f"line.`{MISFIT}`").isNotNull()
+    incomplete = misfit | F.expr(f"{told_by('line', _line(columns))} < {names_in('value')}")
+    event = F.expr(f"substring(value, instr(value, '{EVENT}') + {len(EVENT)}, length(value))")
+    has_event = F.instr(F.col("value"), EVENT) > 0
+    text = F.when(has_event, event.substr(F.lit(1), F.length(event) - 1)).otherwise(F.col("value"))
+    tombstone = F.col("line.event").isNull() & ~has_event & ~misfit
     owner = F.struct(F.col("line.owner")[0].alias("data_type"), F.col("line.owner")[1].alias("value"))
     places = {
         "nakadi_timeline": F.col("timeline"),
-        "nakadi_partition": F.col("line.partition"),
-        "nakadi_offset": F.col("line.offset"),
-        "nakadi_time": F.col("line.time").cast("timestamp"),
+        "nakadi_partition": F.col("partition"),
+        "nakadi_offset": F.col("offset"),
+        # What cannot be parsed has a place nevertheless.
+        "nakadi_time": F.coalesce("line.time", F.expr(_TIME)).cast("timestamp"),
         "nakadi_key": F.col("line.key"),
         "nakadi_owner": F.when(F.col("line.owner").isNotNull(), owner),
         "nakadi_directed_to": F.col("line.directed_to"),
         "nakadi_tombstone": tombstone,
-        "nakadi_event": F.when(~tombstone & incomplete, text.substr(F.lit(1), F.length(text) - 1)),
-        MISFIT: F.col(f"line.`{MISFIT}`").isNotNull(),
+        "nakadi_event": F.when(~tombstone & incomplete, text),
+        MISFIT: misfit,
     }
     return events.select(*(value.alias(name) for name, value in places.items()), *_payload(columns))
 
