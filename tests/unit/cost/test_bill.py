@@ -71,10 +71,10 @@ def test_an_on_demand_stream_is_paid_by_what_goes_through():
 
 def test_idle_event_types_cost_next_to_nothing():
     """An event type without events is a few documents and a glance now and then; a shard of its own is dear."""
-    event_type, streamed, stream, shard, on_demand = idle(flows(), PRICES)
+    event_type, streamed, stream, subscribed, shard, on_demand = idle(flows(), PRICES)
     assert event_type.dollars < 0.01
     assert streamed.dollars < 0.3
-    assert stream.dollars < 0.05
+    assert stream.dollars < subscribed.dollars < 0.05
     assert (shard.dollars, on_demand.dollars) == (pytest.approx(10.95), pytest.approx(29.2))
 
 

@@ -26,6 +26,7 @@ def idle(flows: Flows, prices: Prices) -> list[Idle]:
         Idle("an idle event type", sum(_event_type(flows, prices))),
         Idle("an idle event type that a task streams", sum(_event_type(flows, prices)) + _streamed(flows, prices)),
         Idle("an idle stream", sum(_stream(flows, prices))),
+        Idle("an idle stream of a subscription", sum(_stream(flows, prices)) + _looks(flows, prices)),
         Idle("an event type, if each had a shard of its own", prices["kinesis-shard-hour"].dollars * HOURS),
         Idle("an event type, if each had an on-demand stream", prices["kinesis-stream-hour"].dollars * HOURS),
     ]
@@ -42,6 +43,11 @@ def _event_type(flows: Flows, prices: Prices) -> Iterator[float]:
 
 def _streamed(flows: Flows, prices: Prices) -> float:
     return flows.measured.streamed_type_reads_per_hour * HOURS * prices["dynamodb-read"].dollars
+
+
+def _looks(flows: Flows, prices: Prices) -> float:
+    """It asks for news of its subscription."""
+    return flows.measured.subscription_stream_reads_per_hour * HOURS * prices["dynamodb-read"].dollars
 
 
 def _stream(flows: Flows, prices: Prices) -> Iterator[float]:

@@ -77,6 +77,7 @@ class Measured:
     task_reads_per_hour: float = 12_600.0
     task_writes_per_hour: float = 1_440.0
     streamed_type_reads_per_hour: float = 2_520.0
+    subscription_stream_reads_per_hour: float = 160.0
     packed: tuple[tuple[float, float], ...] = ((1, 1.05), (10, 0.25), (100, 0.19), (1000, 0.19))
     archived: float = 0.23
     gzipped: float = 0.23
