@@ -8,8 +8,6 @@ the same run: the same server writing the same bytes from memory, in pieces of t
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import re
@@ -29,6 +27,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from benchmarks.asking import Figures, answer
+
 EVENT_BYTES = 700
 BATCH = 100
 NAME = "bench.stream"
@@ -36,8 +36,6 @@ PUBLISHERS = 4
 BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
 
 STAMP = re.compile(rb'"at":([0-9.]+),')
-
-Figures = dict[str, float]
 
 
 # The server ----------------------------------------------------------------------------------------------------------
@@ -373,22 +371,5 @@ def cpu_of(pid: int) -> float:
 QUESTIONS = {"throughput": throughput, "latency": latency, "idle": idle}
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("questions", nargs="*", choices=[*QUESTIONS, []], default=[])
-    arguments.add_argument("--engine", choices=["memory", "sqlite"], default="memory")
-    arguments.add_argument("--quick", action="store_true", help="fewer rounds: for trying, not for figures")
-    arguments.add_argument("--json", type=Path, help="also write the figures to this file")
-    options = arguments.parse_args()
-    figures: Figures = {}
-    for question in options.questions or QUESTIONS:
-        found = QUESTIONS[question](options.engine, quick=options.quick)
-        for name, figure in found.items():
-            print(f"{options.engine} {name} {figure:,.2f}", flush=True)
-        figures |= found
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2))
-
-
 if __name__ == "__main__":
-    main()
+    answer(__doc__, QUESTIONS, engine="memory")

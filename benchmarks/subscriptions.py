@@ -9,7 +9,6 @@ same server in the same run: as many clients read the same partitions with the s
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -26,12 +25,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
+from benchmarks.asking import Figures, answer
 from benchmarks.stream import an_event, connected, cpu_of, drain, memory_of, raise_file_limit
 
 NAME = "bench.subscriptions"
@@ -43,7 +42,6 @@ COMMIT_SECONDS = 5
 CURSOR = re.compile(rb'\{"cursor":(\{"partition":"([0-9]+)","offset":"[0-9a-f]+-[0-9a-f]+-([0-9]+)"[^}]*\}),"events":')
 LONGEST_CURSOR = 300
 
-Figures = dict[str, float]
 numbers = count()
 
 
@@ -570,22 +568,5 @@ def opened(server: Server, subscription: str) -> socket.socket:
 QUESTIONS = {"throughput": throughput, "commits": commits, "takeover": takeover, "idle": idle}
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("questions", nargs="*", choices=[*QUESTIONS, []], default=[])
-    arguments.add_argument("--engine", choices=["memory", "sqlite"], default="sqlite")
-    arguments.add_argument("--quick", action="store_true", help="fewer rounds: for trying, not for figures")
-    arguments.add_argument("--json", type=Path, help="also write the figures to this file")
-    options = arguments.parse_args()
-    figures: Figures = {}
-    for question in options.questions or QUESTIONS:
-        found = QUESTIONS[question](options.engine, quick=options.quick)
-        for name, figure in found.items():
-            print(f"{options.engine} {name} {figure:,.2f}", flush=True)
-        figures |= found
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2))
-
-
 if __name__ == "__main__":
-    main()
+    answer(__doc__, QUESTIONS, engine="sqlite")

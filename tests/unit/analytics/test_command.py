@@ -40,6 +40,6 @@ def test_help_explains_itself(capsys):
 
 def test_the_folder_of_the_jobs_is_no_place_for_modules():
     """A job that is called like one of Python's own modules does not stand in its place."""
-    path = ["/work/glue_jobs", "/usr/lib", ""]
+    path = ["/srv/glue_jobs", "/usr/lib", ""]
     command.without_own_folder(path)
     assert path == ["/usr/lib", ""]

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from nakadi.archive.library import Library, Unreadable
+from nakadi.archive.manifest import first_until, with_following
 from nakadi.model.events import Slice, StoredEvent
 from nakadi.model.log_index import Segment
 from nakadi.ports import LogIndex
-
-SEGMENTS_AT_ONCE = 16
 
 LARGE = 500
 """Events: of more, a stream takes several slices."""
@@ -32,7 +31,7 @@ class ArchiveReader:
         self._expect_what_follows(segment, topic, partition, start)
         events: list[StoredEvent] = []
         following, size = start, 0
-        for each in self._and_following(segment, topic, partition, limit):
+        for each in with_following(self._index, segment, topic, partition, limit):
             # Segments follow each other without a gap; what an index says otherwise must not be stepped over.
             if each.archived is None or (each is not segment and each.first != following):
                 break
@@ -62,7 +61,7 @@ class ArchiveReader:
 
         None when the archive has no such event.
         """
-        place = self._first_segment_until(topic, partition, start, end, at)
+        place = first_until(self._index, topic, partition, start, end, at)
         while place < end:
             segment = self._index.segment(topic, partition, place)
             if segment is None or segment.end <= place:
@@ -74,21 +73,6 @@ class ArchiveReader:
             place = segment.end
         return None
 
-    def _first_segment_until(self, topic: str, partition: int, start: int, end: int, at: int) -> int:
-        """Where the first segment begins that holds an event stored then or later; `end` when none does."""
-        low, high = start, end
-        while low < high:
-            segment = self._index.segment(topic, partition, (low + high) // 2)
-            if segment is None:
-                return low
-            if segment.until < at:
-                low = max(segment.end, low + 1)
-            elif segment.first <= low:
-                return low
-            else:
-                high = segment.first
-        return low
-
     def _expect_what_follows(self, segment: Segment, topic: str, partition: int, start: int) -> None:
         """Whoever reads on in a large segment is likely to come to the next one."""
         if start > segment.first and segment.count >= LARGE:
@@ -97,11 +81,6 @@ class ArchiveReader:
 
     def close(self) -> None:
         self._library.close()
-
-    def _and_following(self, segment: Segment, topic: str, partition: int, limit: int) -> Sequence[Segment]:
-        if segment.count >= limit:
-            return [segment]
-        return [segment, *self._index.segments(topic, partition, segment.end, SEGMENTS_AT_ONCE)]
 
 
 def _fitting(

@@ -37,12 +37,12 @@ from nakadi.coordination.dynamodb_lot import Lot
 from nakadi.coordination.dynamodb_news import News, in_one_moment
 from nakadi.coordination.dynamodb_table import CoordinationTable
 from nakadi.coordination.listeners import Listeners, once
-from nakadi.coordination.moments import microseconds, moment_of
 from nakadi.coordination.rules import Positions, moves, successor, verdict
 from nakadi.dynamodb.calls import Attempts, condition_failed
 from nakadi.dynamodb.opening import Address
 from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
 from nakadi.model.cursor import Position
+from nakadi.model.moments import microseconds, moment_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import AssignmentChanged

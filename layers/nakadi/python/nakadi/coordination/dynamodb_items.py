@@ -13,10 +13,10 @@ from pynamodb.expressions.update import Action
 from pynamodb.models import Model
 
 from nakadi.coordination.documents import assignment_in, text_of
-from nakadi.coordination.moments import microseconds, moment_of
 from nakadi.dynamodb.tables import COORDINATION
 from nakadi.model.coordination import Assignment, Offset
 from nakadi.model.cursor import Position
+from nakadi.model.moments import microseconds, moment_of
 from nakadi.model.outcomes import Invalid
 from nakadi.model.subscription import EventTypePartition
 

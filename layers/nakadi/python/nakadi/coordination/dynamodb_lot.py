@@ -18,11 +18,11 @@ from pynamodb.transactions import TransactWrite
 
 from nakadi.coordination.dynamodb_items import CoordinationItem, may_move, moved_to, offset_item, offset_of, place_of
 from nakadi.coordination.dynamodb_table import CoordinationTable
-from nakadi.coordination.moments import microseconds, moment_of
 from nakadi.coordination.rules import parking_place, parking_verdict
 from nakadi.model.authorization import Attribute
 from nakadi.model.coordination import Parked, ParkedEvent, Verdict
 from nakadi.model.cursor import Position
+from nakadi.model.moments import microseconds, moment_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
 

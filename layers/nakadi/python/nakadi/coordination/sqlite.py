@@ -10,12 +10,12 @@ from pathlib import Path
 from nakadi.coordination import sqlite_lot as lot
 from nakadi.coordination.documents import assignment_in, text_of
 from nakadi.coordination.listeners import Listeners, once
-from nakadi.coordination.moments import microseconds, moment_of
 from nakadi.coordination.rules import Positions, moved, moves, parking_place, parking_verdict, successor, verdict
 from nakadi.coordination.sqlite_news import News
 from nakadi.coordination.sqlite_turns import Turns
 from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
 from nakadi.model.cursor import Position
+from nakadi.model.moments import microseconds, moment_of
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import AssignmentChanged
 from nakadi.sqlite_file import SqliteFile

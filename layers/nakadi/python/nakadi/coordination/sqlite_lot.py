@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 
-from nakadi.coordination.moments import microseconds, moment_of
 from nakadi.model.authorization import Attribute
 from nakadi.model.coordination import Parked, ParkedEvent
 from nakadi.model.cursor import Position
+from nakadi.model.moments import microseconds, moment_of
 from nakadi.model.subscription import EventTypePartition
 
 Behind = tuple[EventTypePartition, Position]

@@ -16,9 +16,9 @@ from nakadi.eventlogs.sqlite_cleaning import Cleaner
 from nakadi.eventlogs.sqlite_compaction import Compaction
 from nakadi.eventlogs.sqlite_neighbours import Neighbours
 from nakadi.eventlogs.sqlite_reading import bounds_of, offset_at, slice_of
-from nakadi.eventlogs.sqlite_rows import microseconds
 from nakadi.eventlogs.sqlite_writing import Arrival, Writer
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored
+from nakadi.model.moments import microseconds
 from nakadi.ports import Clock, UnknownTopic
 from nakadi.sqlite_file import SqliteFile
 

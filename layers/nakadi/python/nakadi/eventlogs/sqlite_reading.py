@@ -14,8 +14,9 @@ from itertools import count, repeat
 import orjson
 
 from nakadi.eventlogs import frames
-from nakadi.eventlogs.sqlite_rows import EPOCH, MICROSECOND, ROW, Row, microseconds
+from nakadi.eventlogs.sqlite_rows import ROW, Row
 from nakadi.model.events import Bounds, Record, Slice, StoredEvent
+from nakadi.model.moments import microseconds, moment_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import OffsetUnavailable, UnknownTopic
 
@@ -161,7 +162,7 @@ def _events(row: Row, start: int, wanted: int) -> list[StoredEvent]:
     skipped = max(start - row.first, 0)
     has_gaps = row.frame and frames.may_have_gaps(row.frame)
     records = records_in(row, slice(skipped, None if has_gaps else skipped + max(wanted, 0)))
-    moment = EPOCH + row.stored_at * MICROSECOND
+    moment = moment_of(row.stored_at)
     events = map(StoredEvent._make, zip(count(row.first + skipped), records, repeat(moment), strict=False))
     return [event for event in events if event.record is not None] if has_gaps else list(events)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeVar
 
 from nakadi.eventlogs import frames
@@ -18,13 +17,6 @@ ROW = struct.Struct("<QIqI")
 
 FRAME_BYTES = 64_000
 """Frames are cut at about this size: readers fetch and unpack whole ones."""
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
-
-
-def microseconds(moment: datetime) -> int:
-    return (moment - EPOCH) // MICROSECOND
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from typing import Any, Generic, TypeVar, cast
 
 import orjson
 
-from nakadi.eventlogs.sqlite_rows import ROW, Chunk, chunks_of, merged, microseconds
+from nakadi.eventlogs.sqlite_rows import ROW, Chunk, chunks_of, merged
 from nakadi.model.events import Record
+from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import Clock, SealedTopic, UnknownTopic
 from nakadi.sqlite_file import SqliteFile

@@ -5,12 +5,12 @@ The stream itself never changes. From then on readers take what is compacted fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from nakadi.archive import members
-from nakadi.eventlogs.kinesis.events import microseconds
+from nakadi.eventlogs.keeping import Rule
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.places import hash_key, partition_key
 from nakadi.eventlogs.kinesis.tails import Ancestry
@@ -30,26 +30,6 @@ CLAIMED_FOR = 600.0
 GROUP_EVENTS = 20_000
 GROUP_BYTES = 16_000_000
 READ_AT_ONCE = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What stays: see `EventLog.compact`. `end` is the first offset that is too new to be looked at."""
-
-    oldest: int
-    end: int
-    last: int
-    newest: Mapping[str | None, int]
-    tombstones_before: int
-
-    def keeps(self, event: StoredEvent) -> bool:
-        if event.offset < self.oldest:
-            return False
-        key = event.record.key
-        if event.offset >= self.end or key is None or event.offset == self.last:
-            return True
-        expired = event.record.value is None and microseconds(event.stored_at) < self.tombstones_before
-        return self.newest[key] == event.offset and not expired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

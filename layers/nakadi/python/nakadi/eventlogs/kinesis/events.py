@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 
 from nakadi.eventlogs import frames
 from nakadi.eventlogs.kinesis.trails import Frame
 from nakadi.model.events import Slice, StoredEvent
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
+from nakadi.model.moments import moment_of
 
 log = logging.getLogger(__name__)
-
-
-def microseconds(moment: datetime) -> int:
-    return (moment - EPOCH) // MICROSECOND
-
-
-def moment_of(stored_at: int) -> datetime:
-    return EPOCH + stored_at * MICROSECOND
 
 
 def events_of(frame: Frame, start: int = 0) -> list[StoredEvent]:

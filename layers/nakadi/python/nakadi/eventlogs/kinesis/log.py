@@ -16,7 +16,6 @@ from datetime import datetime
 from nakadi.archive.library import Library
 from nakadi.eventlogs.announcements import Announcements
 from nakadi.eventlogs.kinesis.compaction import Compactor
-from nakadi.eventlogs.kinesis.events import microseconds
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.places import LONGEST_TOPIC
 from nakadi.eventlogs.kinesis.reading import Reader
@@ -28,6 +27,7 @@ from nakadi.eventlogs.kinesis.watching import Watcher
 from nakadi.eventlogs.kinesis.writing import GIVE_UP_AFTER, RECORD_BYTES, TIMED_OUT, Writer
 from nakadi.model.events import Bounds, Fate, Record, Refused, Slice, Stored
 from nakadi.model.log_index import Mark
+from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveStore, Clock, LogIndex, SealedTopic, UnknownTopic
 

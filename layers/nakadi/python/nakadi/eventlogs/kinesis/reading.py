@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from nakadi.archive.library import Library
-from nakadi.eventlogs.kinesis.events import before, cut, microseconds, slice_of
+from nakadi.archive.manifest import first_until, with_following
+from nakadi.eventlogs.kinesis.events import before, cut, slice_of
 from nakadi.eventlogs.kinesis.places import hash_key, partition_key, place_of
 from nakadi.eventlogs.kinesis.scanning import Scanner, Start
 from nakadi.eventlogs.kinesis.tails import Ancestry, Ours, Tails
@@ -16,10 +17,10 @@ from nakadi.eventlogs.kinesis.topics import Topics
 from nakadi.eventlogs.kinesis.trails import Rank, Trails
 from nakadi.model.events import Bounds, Slice, StoredEvent
 from nakadi.model.log_index import Counted, Segment, Topic
+from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveGone, LogIndex, OffsetUnavailable
 
-SEGMENTS_AT_ONCE = 8
 SEARCHED_AT_ONCE = 1000
 MANY_BYTES = 4_000_000
 
@@ -161,7 +162,7 @@ class Reader:
         events: list[StoredEvent] = []
         following = start
         size = 0
-        for each in self._and_following(segment, topic, partition, limit):
+        for each in with_following(self._index, segment, topic, partition, limit):
             if each.archived is None or each.first > following:
                 break
             try:
@@ -175,30 +176,14 @@ class Reader:
                 break
         return cut(events, following, limit, max_bytes) if following > start else None
 
-    def _and_following(self, segment: Segment, topic: str, partition: int, limit: int) -> Sequence[Segment]:
-        if segment.count >= limit:
-            return [segment]
-        return [segment, *self._index.segments(topic, partition, segment.end, SEGMENTS_AT_ONCE)]
-
     # Times
 
     def _indexed_before(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
         """Where the first segment begins that holds an event stored then or later; the end of all when none does."""
         head = self._index.heads([(topic, partition)])[topic, partition].counted
-        low, high = oldest, head.next
         if head.latest < stored_at:
-            return high
-        while low < high:
-            segment = self._index.segment(topic, partition, (low + high) // 2)
-            if segment is None:
-                return low
-            if segment.until < stored_at:
-                low = max(segment.end, low + 1)
-            elif segment.first <= low:
-                return low
-            else:
-                high = segment.first
-        return low
+            return head.next
+        return first_until(self._index, topic, partition, oldest, head.next, stored_at)
 
     def _shortly_before(self, topic: str, partition: int, start: int, stored_at: int) -> int:
         """The same, with a look at what is remembered."""

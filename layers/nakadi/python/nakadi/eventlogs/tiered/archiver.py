@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from nakadi.archive import keys
 from nakadi.archive.members import Packer
-from nakadi.eventlogs.tiered.options import Directory, microseconds, moment_of
+from nakadi.eventlogs.tiered.options import Directory
 from nakadi.model.events import Bounds
 from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi.model.moments import microseconds, moment_of
 from nakadi.ports import ArchiveStore, EventLog, LogIndex, OffsetUnavailable, UnknownTopic
 
 OBJECT_BYTES = 24_000_000

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from nakadi.archive.manifest import archived
-from nakadi.eventlogs.tiered.options import Directory, Tiers, microseconds, moment_of
+from nakadi.eventlogs.tiered.options import Directory, Tiers
 from nakadi.eventlogs.tiered.rewriting import Busy, Rewriter
 from nakadi.model.events import Bounds
 from nakadi.model.log_index import Topic
+from nakadi.model.moments import microseconds, moment_of
 from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex
 
 AT_LEAST_EVERY = timedelta(days=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from nakadi.eventlogs.tiered.options import moment_of
+from nakadi.model.moments import moment_of
 from nakadi.ports import EventLog, LogIndex
 
 

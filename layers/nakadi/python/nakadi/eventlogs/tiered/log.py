@@ -15,10 +15,11 @@ from typing import TypeVar
 from nakadi.archive.library import Library, Unreadable
 from nakadi.archive.reading import ArchiveReader
 from nakadi.eventlogs.tiered.compaction import Compaction
-from nakadi.eventlogs.tiered.options import Directory, NoDirectory, Tiers, microseconds
+from nakadi.eventlogs.tiered.options import Directory, NoDirectory, Tiers
 from nakadi.eventlogs.tiered.worker import Worker
 from nakadi.model.events import Bounds, Fate, Record, Slice
 from nakadi.model.log_index import Topic
+from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex, OffsetUnavailable
 

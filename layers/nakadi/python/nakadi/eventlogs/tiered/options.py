@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Protocol
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +40,3 @@ class NoDirectory:
 
     def event_type_of(self, _topic: str) -> str | None:
         return None
-
-
-def microseconds(moment: datetime) -> int:
-    return (moment - EPOCH) // MICROSECOND
-
-
-def moment_of(stored_at: int) -> datetime:
-    return EPOCH + stored_at * MICROSECOND

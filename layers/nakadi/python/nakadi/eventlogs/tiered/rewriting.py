@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from uuid import uuid4
 
 from nakadi.archive import keys, library
 from nakadi.archive.manifest import archived
 from nakadi.archive.members import Packer
-from nakadi.eventlogs.tiered.options import Directory, microseconds
+from nakadi.eventlogs.keeping import Rule
+from nakadi.eventlogs.tiered.options import Directory
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
+from nakadi.model.moments import microseconds
 from nakadi.ports import ArchiveStore, LogIndex
 
 CLAIMED_FOR = 600.0
@@ -27,28 +28,6 @@ GROUP_BYTES = 1_000_000
 
 
 Keeps = Callable[[StoredEvent], bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What stays: see `EventLog.compact`. `end` is the first offset that is too new to be looked at."""
-
-    oldest: int
-    end: int
-    last: int
-    newest: Mapping[str | None, int]
-    tombstones_before: int
-
-    def keeps(self, event: StoredEvent) -> bool:
-        if event.offset < self.oldest:
-            return False
-        key = event.record.key
-        if event.offset >= self.end or key is None or event.offset == self.last:
-            return True
-        return self.newest[key] == event.offset and not self.expired(event)
-
-    def expired(self, event: StoredEvent) -> bool:
-        return event.record.value is None and microseconds(event.stored_at) < self.tombstones_before
 
 
 class Busy(Exception):
