@@ -60,7 +60,11 @@ def test_a_member_of_nothing_holds_nothing():
     assert members.events_in(members.member("t", 0, [])) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"not gzip", gzip.compress(b"{\n"), gzip.compress(b'{"a":1}\n')])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not gzip", gzip.compress(b"{\n"), gzip.compress(b'{"a":1}\n')],
+    ids=["nothing", "not gzip", "no JSON", "no event"],
+)
 def test_damaged_bytes_are_told(content):
     """What is no member is never taken for an empty one."""
     with pytest.raises(members.BadArchive):
