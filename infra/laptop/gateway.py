@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import httpx
 
 from infra.laptop.api import Api, Asked, Authorizer, Found, Operation, Said, allows, target_of
@@ -191,17 +192,15 @@ class Gateway:
         target = target_of(self._api.stage, asked)
         # Not by the client, which would add what it can unpack.
         request = httpx.Request(asked.method, self._streams + target, headers=_raw(headers), content=asked.body)
-        passing = asyncio.create_task(self._passed(request, asked, send))
-        leaving = asyncio.create_task(_left(receive))
+        # Not by cancelling a task: what the client of the load balancer closes on its way out would stay half open.
+        passing = anyio.CancelScope()
+        leaving = asyncio.create_task(_left(receive, passing.cancel))
         try:
-            await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            with passing:
+                await self._passed(request, asked, send)
         finally:
             leaving.cancel()
-            if not passing.done():
-                passing.cancel()
-            await asyncio.wait({passing, leaving})
-        if not passing.cancelled():
-            passing.result()
+            await asyncio.wait({leaving})
 
     async def _passed(self, request: httpx.Request, asked: Asked, send: Send) -> None:
         try:
@@ -269,9 +268,10 @@ async def _body(receive: Receive) -> bytes:
     return bytes(whole)
 
 
-async def _left(receive: Receive) -> None:
+async def _left(receive: Receive, told: Callable[[], None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    told()
 
 
 def _as_told(value: Any) -> str:
