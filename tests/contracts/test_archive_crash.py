@@ -1,23 +1,16 @@
 """What survives in both halves of a log when a process is killed."""
 
-import os
-import random
-import subprocess
-import sys
-import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from math import inf
-from pathlib import Path
 
 from nakadi.archive import keys
 from nakadi.archive.library import read
 from nakadi.archive.manifest import archived
 from nakadi.eventlogs.tiered.options import Tiers
 from tests.support.archive_until_killed import PARTITIONS, TOPIC, opened
+from tests.support.until_killed import lines_until_killed
 
-ROOT = Path(__file__).parents[2]
 KILLS = 8
 
 
@@ -26,7 +19,7 @@ def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path,
     order, without gaps; what the archive has and the index does not know of is cleared away."""
     acknowledged: dict[int, list[str]] = defaultdict(list)
     for run in range(KILLS):
-        for line in lines_until_killed(tmp_path, run):
+        for line in lines_until_killed("archive_until_killed.py", tmp_path, run, between=(0.05, 0.5)):
             partition, *names = line.split()
             acknowledged[int(partition)] += names
     log = opened(tmp_path, Tiers(after=inf, hot=0, grace=0))
@@ -57,24 +50,6 @@ def see_that_the_archive_is_in_order(log) -> None:
     log.sweep()
     kept = {each.key for folder in (keys.LOG, keys.REWRITTEN) for each in log._store.listed(folder)}
     assert kept == set(log._index.referred_to())
-
-
-def lines_until_killed(folder: Path, run: int) -> list[str]:
-    """Start a publisher, kill it at a random moment, and answer what it said was acknowledged."""
-    command = [sys.executable, str(ROOT / "tests/support/archive_until_killed.py"), str(folder), str(run)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "layers/nakadi/python")}
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process,
-        ThreadPoolExecutor(1) as reader,
-    ):
-        try:
-            assert process.stdout.readline() == b"ready\n"
-            rest = reader.submit(process.stdout.read)
-            time.sleep(random.uniform(0.05, 0.5))
-        finally:
-            process.kill()
-    said = rest.result().decode()
-    return said[: said.rfind("\n") + 1].splitlines()
 
 
 def everything_in(log, partition: int) -> list[str]:

@@ -1,19 +1,12 @@
 """What survives a process that is killed."""
 
-import os
-import random
-import subprocess
-import sys
-import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from nakadi.clock import SystemClock
 from nakadi.eventlogs import open_event_log
 from tests.support.publish_until_killed import PARTITIONS, TOPIC
+from tests.support.until_killed import lines_until_killed
 
-ROOT = Path(__file__).parents[2]
 KILLS = 22
 
 
@@ -22,7 +15,7 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, recor
     url = f"sqlite:///{tmp_path}/nakadi.db"
     acknowledged: dict[int, list[str]] = defaultdict(list)
     for run in range(KILLS):
-        for line in lines_until_killed(url, run):
+        for line in lines_until_killed("publish_until_killed.py", url, run, between=(0.0, 0.25)):
             partition, *names = line.split()
             acknowledged[int(partition)] += names
     log = open_event_log(url, SystemClock())
@@ -41,24 +34,6 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, recor
             assert mine == sorted(mine)
             # An append is there whole: the last of its events tells how many there were.
             assert dict(mine) == {number: number % 3 for number, _ in mine}
-
-
-def lines_until_killed(url: str, run: int) -> list[str]:
-    """Start a publisher, kill it at a random moment, and answer what it said was acknowledged."""
-    command = [sys.executable, str(ROOT / "tests/support/publish_until_killed.py"), url, str(run)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "layers/nakadi/python")}
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process,
-        ThreadPoolExecutor(1) as reader,
-    ):
-        try:
-            assert process.stdout.readline() == b"ready\n"
-            rest = reader.submit(process.stdout.read)
-            time.sleep(random.uniform(0.0, 0.25))
-        finally:
-            process.kill()
-    said = rest.result().decode()
-    return said[: said.rfind("\n") + 1].splitlines()
 
 
 def everything_in(log, partition: int) -> list[str]:

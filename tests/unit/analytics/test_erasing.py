@@ -80,3 +80,10 @@ def test_a_tombstone_is_known_by_its_key(how):
     """A tombstone under the value goes, since nothing else is in it."""
     kept, meant = erased(stored(None, key="c-1"), Wanted(("id",), "c-1"), how)
     assert (kept, meant) == ([], [0])
+
+
+def test_a_value_is_found_in_what_cannot_be_parsed():
+    """Tables keep broken events as text; whoever has to go is not overlooked there."""
+    wanted = Wanted(("customer", "id"), "c-1")
+    assert wanted.found_in_text(b'{broken "c-1"')
+    assert not wanted.found_in_text(b'{broken "c-2"')

@@ -395,7 +395,9 @@ measured({"pattern": "a", "format": "uri"})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 seconds = measured(schema)
 megabytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-print(json.dumps([min(seconds, measured(schema)), megabytes]))
+for _ in range(6):
+    seconds = min(seconds, measured(schema))
+print(json.dumps([seconds, megabytes]))
 """
 
 
@@ -403,7 +405,7 @@ print(json.dumps([min(seconds, measured(schema)), megabytes]))
 def test_the_worst_schemas_within_the_limits(name):
     """The most demanding schemas are ready within a second and a hundred megabytes. (R157)
 
-    A busy machine takes up to twice as long for the same work.
+    A busy machine takes longer for the same work, at times: the best of a few attempts counts.
     """
     finished = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -416,7 +418,7 @@ def test_the_worst_schemas_within_the_limits(name):
     )
     seconds, megabytes = json.loads(finished.stdout)
 
-    assert seconds < 2
+    assert seconds < 1
     assert megabytes < 100
 
 

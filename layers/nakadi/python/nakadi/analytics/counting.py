@@ -9,7 +9,6 @@ from nakadi.analytics.lines import EVENT
 from nakadi.analytics.measuring import STEPS
 
 PUBLISHER = '"published_by":"'
-MINUTE = "yyyy-MM-dd'T'HH:mm"
 
 _MINUTE = 'substring(substring_index(head, \'"time":"\', -1), 1, 16)'
 

@@ -36,7 +36,12 @@ class Wanted:
         return any(self._is_it(value) for value in _values(event, self.path))
 
     def found_in_text(self, text: bytes) -> bool:
-        return self.found_in(orjson.loads(text))
+        """What cannot be parsed holds whatever is written in it."""
+        try:
+            event = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return self.value.encode() in text
+        return self.found_in(event)
 
     def found_in_record(self, record: Record) -> bool:
         """A tombstone has nothing but its key."""

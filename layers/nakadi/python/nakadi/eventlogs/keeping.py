@@ -25,7 +25,7 @@ class Rule:
         key = event.record.key
         if event.offset >= self.end or key is None or event.offset == self.last:
             return True
-        return self.newest[key] == event.offset and not self.expired(event)
+        return self.newest[key] == event.offset and not self._expired(event)
 
-    def expired(self, event: StoredEvent) -> bool:
+    def _expired(self, event: StoredEvent) -> bool:
         return event.record.value is None and microseconds(event.stored_at) < self.tombstones_before
