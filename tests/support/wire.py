@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from typing import Self
@@ -67,6 +68,17 @@ class Wire:
             self._received += more
         chunk, self._received = self._received[:size], self._received[size + 2 :]
         return chunk
+
+    def answers(self, sent: bytes) -> list[int]:
+        """The statuses of all answers to these bytes, once the server has heard that nothing follows them."""
+        try:
+            self.socket.sendall(sent)
+            self.socket.shutdown(socket.SHUT_WR)
+            while more := self.socket.recv(65536):
+                self._received += more
+        except ConnectionError:
+            pass  # a server need not read rubbish to its end
+        return [int(status) for status in re.findall(rb"^HTTP/1\.[01] (\d{3}) ", self._received, re.MULTILINE)]
 
     def closed(self, within: float = 2.0) -> bool:
         """Whether the server closes the connection, and sends nothing before it does."""

@@ -1,0 +1,18 @@
+"""What the attacks share: a broker in a process of its own, one for each file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.attacked import Attacked, attacked
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Attacked]:
+    """A broker that a file of tests attacks. It is there at the end, and has logged no traceback."""
+    with attacked() as broker:
+        yield broker
+        assert broker.alive()
+        assert broker.tracebacks() == []

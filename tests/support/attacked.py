@@ -1,0 +1,115 @@
+"""A broker in a process of its own, under a limit of memory, for tests that attack it.
+
+Attacks are short in `make test`, and as long as `make attacks` has time for with `ATTACKS=long`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.processes import ENVIRONMENT
+from tests.support.wire import Wire
+
+LONG = os.environ.get("ATTACKS") == "long"
+ADDRESS_LIMIT = 3_500_000_000
+MEGABYTE = 1_000_000
+
+
+def times(short: int, long: int) -> int:
+    """How often to do something: in `make test`, and in `make attacks`."""
+    return long if LONG else short
+
+
+class Attacked:
+    """A running broker: its address, its memory, and what it has logged."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self.process = process
+        self._log = log
+        greeting = ""
+        while "Ctrl-C ends it." not in greeting:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, self.logged()
+            greeting += line
+        found = re.search(r"ready at (\S+)", greeting)
+        assert found is not None
+        self.url = found[1]
+
+    def wire(self) -> Wire:
+        """A new connection for raw bytes."""
+        return Wire(self.url)
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def memory(self) -> int:
+        """The bytes of memory that it holds now (RSS)."""
+        return self._measured("VmRSS", "rss")
+
+    def peak_memory(self) -> int:
+        """The most that it has held since `forget_peak`, or since its start; on Linux. Elsewhere what it holds now."""
+        return self._measured("VmHWM", "rss")
+
+    def forget_peak(self) -> None:
+        if self._status.exists():
+            (self._status.parent / "clear_refs").write_text("5")
+
+    def logged(self) -> str:
+        """What it has written to its log until now."""
+        return self._log.read_text(errors="replace")
+
+    def tracebacks(self) -> list[str]:
+        """The lines of the log at which tracebacks begin, each with the line before it."""
+        lines = self.logged().splitlines()
+        return [
+            "\n".join(lines[max(0, n - 1) : n + 40]) for n, line in enumerate(lines) if line.startswith("Traceback")
+        ]
+
+    def end(self, how: int = signal.SIGTERM, within: float = 60) -> int:
+        """Send a signal, and return the exit code."""
+        self.process.send_signal(how)
+        return self.process.wait(timeout=within)
+
+    @property
+    def _status(self) -> Path:
+        return Path(f"/proc/{self.process.pid}/status")
+
+    def _measured(self, field: str, column: str) -> int:
+        if self._status.exists():
+            found = re.search(rf"{field}:\s*(\d+) kB", self._status.read_text())
+            assert found is not None, "the process has ended"
+            return int(found[1]) * 1024
+        command = ["ps", "-o", f"{column}=", "-p", str(self.process.pid)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) * 1024
+
+
+@contextmanager
+def attacked(*arguments: str, address_limit: int = ADDRESS_LIMIT, **environment: str) -> Iterator[Attacked]:
+    """Start a broker in memory that may not ask for more address space than so many bytes, and end it afterwards.
+
+    `arguments` are further ones of the program, and `environment` is added to its own: `NAKADI_AUTH="jwt"`.
+    """
+    program = [sys.executable, "-m", "nakadi.local", "--port=0", "--engine=memory", *arguments]
+    # Not every system can limit it; there the attack only measures.
+    limited = ["sh", "-c", f'ulimit -v {address_limit // 1024} 2>/dev/null; exec "$@"', "sh", *program]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                limited, env={**ENVIRONMENT, **environment}, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        try:
+            yield Attacked(process, log)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
