@@ -146,7 +146,7 @@ class Analytics(Construct):
             actions=["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],
             resources=[f"{self._data.tables_arn}/*"],
         )
-        yield iam.PolicyStatement(actions=["s3:ListBucket"], resources=[self._data.tables_arn, self._data.archive_arn])
+        yield iam.PolicyStatement(actions=["s3:ListBucket"], resources=[self._data.tables_arn])
         yield iam.PolicyStatement(
             actions=[
                 "glue:CreateDatabase",

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aws_cdk import aws_iam as iam
 
 from infra.data import Data
+from nakadi.catalog.measured import KIND as MEASURED_STATISTICS
+from nakadi.registries.log_index_items import SEGMENTS, claim_place, topic_place
 
 LOOK_UP = ("dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query")
-CHANGE = (
-    *LOOK_UP,
+ALTER = (
     "dynamodb:BatchWriteItem",
     "dynamodb:ConditionCheckItem",
     "dynamodb:DeleteItem",
     "dynamodb:PutItem",
     "dynamodb:UpdateItem",
 )
-# What streams and those who commit and set cursors do with what they share.
-SHARE = (
-    "dynamodb:BatchWriteItem",
-    "dynamodb:ConditionCheckItem",
-    "dynamodb:GetItem",
-    "dynamodb:PutItem",
-    "dynamodb:Query",
-    "dynamodb:UpdateItem",
-)
+CHANGE = (*LOOK_UP, *ALTER)
+SCAN = (*LOOK_UP, "dynamodb:Scan")
 READ = ("kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards")
 WRITE = (*READ, "kinesis:PutRecords")  # whoever writes looks whether a seal came in between
 FOLLOW = (*READ, "kinesis:DescribeStream", "kinesis:DescribeStreamSummary")  # what an event source mapping asks for
@@ -38,20 +32,33 @@ REARRANGE = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class May:
-    """Actions on tables by their suffixes, on all streams, and on the objects of the archive."""
+    """Actions on tables by their suffixes, on all streams, and on the objects of the archive.
+
+    `own` are the partition keys under which a table may be changed, and no others; `*` stands for any text.
+    """
 
     tables: Mapping[str, tuple[str, ...]]
+    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stream: tuple[str, ...] = ()
     archive: tuple[str, ...] = ()
 
     def statements(self, data: Data) -> Iterator[iam.PolicyStatement]:
         for suffix, actions in self.tables.items():
             yield iam.PolicyStatement(actions=list(actions), resources=[data.tables[suffix].table_arn])
+        for suffix, keys in self.own.items():
+            yield iam.PolicyStatement(
+                actions=list(ALTER),
+                resources=[data.tables[suffix].table_arn],
+                conditions={"ForAllValues:StringLike": {"dynamodb:LeadingKeys": list(keys)}},
+            )
         if self.stream:
             streams = [each.stream_arn for each in data.streams.values()]
             yield iam.PolicyStatement(actions=list(self.stream), resources=streams)
         if self.archive:
             yield iam.PolicyStatement(actions=list(self.archive), resources=[data.archive_objects])
+        if "s3:GetObject" in self.archive:
+            # S3 tells only those who may list a bucket that a key is missing; to others it says that they may not.
+            yield iam.PolicyStatement(actions=["s3:ListBucket"], resources=[data.archive_arn])
 
 
 # An event type goes with the subscriptions that may go with it, and these with what their streams agreed on.
@@ -71,7 +78,16 @@ PERMISSIONS: Mapping[str, May] = {
     # Events that a subscription gives up on are published again, into an event type that is made when it is missing.
     "streaming": May(tables=EVERYTHING, stream=WRITE, archive=FETCH),
     # Jobs on the archive.
-    "statistics": May(tables={"documents": CHANGE, "log-index": LOOK_UP}, archive=FETCH),
+    "statistics": May(
+        tables={"documents": LOOK_UP, "log-index": LOOK_UP},
+        own={"documents": (MEASURED_STATISTICS,)},
+        archive=FETCH,
+    ),
     "compaction": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, archive=FETCH),
-    "retention": May(tables={"documents": LOOK_UP, "log-index": CHANGE}, archive=REARRANGE),
+    # Which objects are still referred to is known only to who has seen every reference.
+    "retention": May(
+        tables={"documents": LOOK_UP, "log-index": SCAN},
+        own={"log-index": (topic_place("*"), f"{SEGMENTS}*", claim_place("*"))},
+        archive=REARRANGE,
+    ),
 }

@@ -3,22 +3,31 @@
 import base64
 import json
 import re
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from urllib.parse import urlsplit
 
 import boto3
 import httpx
 import pytest
 
 from functions.needs import NEEDS
+from glue_jobs import compaction, retention, statistics
+from nakadi.archive.stores import open_archive
 from nakadi.bootstrap import open_broker
 from nakadi.doorways import log_indexer
 from nakadi.local.serving import Serving
+from nakadi.model.log_index import Location
+from nakadi.ports import ArchiveGone
 from nakadi.settings import Settings
 from services.streaming.__main__ import STREAMED
 from tests.support.aws import REGION
 from tests.support.http import client_of
-from tests.support.policies import Policy, needed
+from tests.support.policies import Permission, Policy, needed
+from tests.support.spark import quick_spark
 from tests.support.templates import listed, text
+
+__all__ = ["quick_spark"]  # a fixture for the jobs
 
 LOGS = {"logs:CreateLogStream", "logs:PutLogEvents"}
 TRACES = {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
@@ -33,6 +42,8 @@ CHANGE = LOOK_UP | {
 }
 READ = {"kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"}
 WRITE = READ | {"kinesis:PutRecords"}
+# Who may not list a bucket is not told that a key is missing.
+FETCH = {"s3:GetObject", "s3:ListBucket"}
 JOB = {
     *("glue:CreateDatabase", "glue:CreateTable", "glue:DeleteTable", "glue:GetDatabase"),
     *("glue:GetTable", "glue:GetTables", "glue:UpdateTable"),
@@ -44,9 +55,9 @@ JOB = {
 # Every role of every stack, by its place in the code.
 MAY = {
     "FunctionsRolepublish": LAMBDA | LOOK_UP | WRITE,
-    "FunctionsRoleeventtypes": LAMBDA | CHANGE | WRITE | {"s3:GetObject"},
-    "FunctionsRolecursors": LAMBDA | LOOK_UP | READ | {"s3:GetObject"},
-    "FunctionsRolesubscriptions": LAMBDA | CHANGE | WRITE | {"s3:GetObject"},
+    "FunctionsRoleeventtypes": LAMBDA | CHANGE | WRITE | FETCH,
+    "FunctionsRolecursors": LAMBDA | LOOK_UP | READ | FETCH,
+    "FunctionsRolesubscriptions": LAMBDA | CHANGE | WRITE | FETCH,
     "FunctionsRoleadmin": LAMBDA | CHANGE | WRITE,
     "FunctionsRoleauthorizer": LAMBDA,
     "FunctionsRolelogindexer": LAMBDA
@@ -55,8 +66,8 @@ MAY = {
     | {"kinesis:DescribeStream", "kinesis:DescribeStreamSummary"}
     | {"s3:PutObject"}
     | {"sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"},
-    "FunctionsRolehousekeeping": LAMBDA | CHANGE | WRITE | {"s3:DeleteObject", "s3:GetObject", "s3:PutObject"},
-    "StreamingRole": CHANGE | WRITE | {"s3:GetObject"},
+    "FunctionsRolehousekeeping": LAMBDA | CHANGE | WRITE | FETCH | {"s3:DeleteObject", "s3:PutObject"},
+    "StreamingRole": CHANGE | WRITE | FETCH,
     # Starting the task: fetching its image, and opening its log.
     "StreamingTaskExecutionRole": LOGS
     | {"ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetAuthorizationToken"}
@@ -65,7 +76,7 @@ MAY = {
     "ApiRestCloudWatchRole": set(),
     "AnalyticsRolestatistics": JOB | CHANGE,
     "AnalyticsRolecompaction": JOB | LOOK_UP,
-    "AnalyticsRoleretention": JOB | CHANGE,
+    "AnalyticsRoleretention": JOB | CHANGE | {"dynamodb:Scan"},
 }
 
 # These know no resources.
@@ -153,7 +164,12 @@ class Guarded:
         role = self._role
         if role:
             self.denied |= {(role, *each) for each in needed(request) if not self._policies[role].allows(each)}
-        return self._answer(request, effect)
+        answer = self._answer(request, effect)
+        if role and answer is not None and answer.status_code == 404:
+            # S3 says so only to those who may list the bucket.
+            listing = Permission("s3:ListBucket", f"arn:aws:s3:::{urlsplit(request.url).netloc.split('.')[0]}")
+            self.denied |= set() if self._policies[role].allows(listing) else {(role, *listing)}
+        return answer
 
 
 @pytest.fixture
@@ -207,6 +223,73 @@ def test_every_role_is_enough(guarded, part, serving):
     with part("event_types") as api:
         assert api.delete("/event-types/kept.thing").is_success
     _keep_house(guarded, serving)
+
+    assert guarded.denied == set()
+
+
+JOBS = {
+    "statistics": (statistics.main, []),
+    "compaction": (compaction.main, ["--no-tidying"]),
+    "retention": (retention.main, []),
+    "erasure": (retention.main, ["--do", "erase", "--event-type", "kept.thing", "--path", "n", "--value", "1"]),
+}
+
+
+def test_the_role_of_every_job_is_enough(guarded, part, serving, analytics, tmp_path):
+    """Jobs measure, compact, forget and erase what was archived, and none wants more than its role has."""
+    with part("event_types") as api:
+        assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
+    with part("publish") as api:
+        assert api.post(EVENTS, json=[{"n": 1}, {"n": 2}]).status_code == 200
+    _index(guarded, serving)
+
+    for name, (main, more) in JOBS.items():
+        role = "retention" if name == "erasure" else name
+        with guarded.as_role(f"AnalyticsRole{role}"), redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
+            code = main([*_places(analytics, role), "--tables", str(tmp_path), "--master", "local[2]", *more])
+        assert code == 0, told.getvalue()
+
+    assert guarded.denied == set()
+    written = boto3.client("s3", REGION).list_objects_v2(Bucket=f"nakadi-test-tables-123456789012-{REGION}")
+    assert {each["Key"].split("/")[1] for each in written["Contents"] if each["Key"].startswith("reports/")} == {
+        "statistics",
+        "compaction",
+        "retention",
+    }
+
+
+def _places(analytics, job):
+    """The arguments of a job that the deployment gives it, but for its tables: Spark cannot reach an emulation."""
+    [made] = [each for each in analytics.all("AWS::Glue::Job").values() if each["Name"].endswith(f"-{job}")]
+    given = made["DefaultArguments"]
+    wanted = ("--registry", "--log-index", "--archive", "--report", "--plots", "--event-log")
+    return [part for name in wanted if name in given for part in (name, text(given[name]))]
+
+
+@pytest.mark.parametrize(
+    ("role", "table", "key"),
+    [
+        ("AnalyticsRolestatistics", "documents", "admins"),
+        ("AnalyticsRolestatistics", "documents", "event-type"),
+        ("AnalyticsRoleretention", "log-index", "stream#nakadi-test"),
+        ("AnalyticsRoleretention", "documents", "event-type"),
+        ("AnalyticsRolecompaction", "log-index", "topic#t"),
+    ],
+)
+def test_a_job_changes_only_what_it_owns(roles, data, role, table, key):
+    """The documents of administrators and the progress of the indexer are out of the reach of jobs."""
+    policy = Policy(*roles[role], data)
+    resource = f"arn:aws:dynamodb:{REGION}:123456789012:table/nakadi-test-{table}"
+
+    for action in CHANGE - LOOK_UP:
+        assert not policy.allows(Permission(action, resource, key))
+
+
+def test_a_reader_of_the_archive_learns_that_an_object_is_missing(guarded, serving):
+    """Whoever may get objects may list the bucket too, or else S3 would refuse instead of saying what is not there."""
+    store = open_archive(serving.environment("cursors")["NAKADI_ARCHIVE"])
+    with closing(store), guarded.as_role("FunctionsRolecursors"), pytest.raises(ArchiveGone):
+        store.get(Location("log/none.json.gz", 0, 1))
 
     assert guarded.denied == set()
 

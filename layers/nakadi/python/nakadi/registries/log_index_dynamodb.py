@@ -30,6 +30,7 @@ from nakadi.registries.log_index_bodies import (
 from nakadi.registries.log_index_items import (
     SEGMENTS,
     LogIndexItem,
+    claim_place,
     head_item,
     segment_item,
     segments_place,
@@ -167,12 +168,12 @@ class DynamoDbLogIndex:
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.time()
         free = LogIndexItem.place.does_not_exist() | (LogIndexItem.body == owner) | (LogIndexItem.until < now)
-        return self._written(self._items(f"claim#{name}", CLAIM, body=owner, until=now + seconds), free)
+        return self._written(self._items(claim_place(name), CLAIM, body=owner, until=now + seconds), free)
 
     def release(self, name: str, owner: str) -> None:
         def attempt(_: bool) -> None:
             try:
-                self._items(f"claim#{name}", CLAIM).delete(LogIndexItem.body == owner)
+                self._items(claim_place(name), CLAIM).delete(LogIndexItem.body == owner)
             except DeleteError as error:
                 if not condition_failed(error):
                     raise

@@ -43,5 +43,9 @@ def segment_item(first: int) -> str:
     return f"{first:020d}"
 
 
+def claim_place(name: str) -> str:
+    return f"claim#{name}"
+
+
 def stream_place(stream: str) -> str:
     return f"stream#{stream}"
