@@ -185,13 +185,62 @@ def test_headers_may_be_long(wire):
     assert json.loads(wire.response()[2])["headers"]["x-nakadi-cursors"] == cursors
 
 
-def test_headers_may_not_be_endless(wire):
-    """A head beyond a quarter of a megabyte is refused with a Problem."""
-    for number in range(5):
-        wire.socket.sendall(b"GET /echo HTTP/1.1\r\n" if number == 0 else b"X-%d: %b\r\n" % (number, b"x" * 65536))
+def a_head(size):
+    """The head of a request of exactly so many bytes."""
+    beginning = b"GET /echo HTTP/1.1\r\nHost: x\r\nX: "
+    return beginning + b"x" * (size - len(beginning) - 4) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_a_head_may_have_a_quarter_of_a_megabyte(wire, pieces):
+    """A head of exactly 256 KB is fine, on a connection that has been used as on a new one."""
+    head = a_head(256 * 1024)
+    for _ in range(2):
+        for at in range(pieces):
+            wire.socket.sendall(head[len(head) * at // pieces : len(head) * (at + 1) // pieces])
+
+        assert wire.response()[0] == 200
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_head_may_not_have_a_byte_more(wire, pieces, used):
+    """A head of 256 KB and a byte is refused with a Problem, in how many pieces it ever comes."""
+    if used:
+        wire.send("POST /echo HTTP/1.1", JSON, "Content-Length: 2", body=b"{}").response()
+    head = a_head(256 * 1024 + 1)
+    for at in range(pieces):
+        wire.socket.sendall(head[len(head) * at // pieces : len(head) * (at + 1) // pieces])
 
     status, _, body = wire.response()
     assert (status, json.loads(body)["status"]) == (431, 431)
+    assert wire.closed()
+
+
+def test_requests_without_a_pause_are_not_taken_for_one_long_head(wire):
+    """The limit is one of each head: many requests at once may be longer."""
+    request = b"GET /echo HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 4096 + b"\r\n\r\n"
+    threading.Thread(target=wire.socket.sendall, args=(request * 100,)).start()
+
+    assert [wire.response()[0] for _ in range(100)] == [200] * 100
+
+
+@pytest.mark.parametrize(("headers", "status"), [(999, 200), (1000, 431)])
+def test_headers_may_not_be_countless(wire, headers, status):
+    """A request has at most 1000 headers, `Host` among them."""
+    wire.send("GET /echo HTTP/1.1", *(f"X-{number}: x" for number in range(headers)))
+
+    assert wire.response()[0] == status
+
+
+@pytest.mark.parametrize("endless", [b"x: y\r\n", b"x"])
+def test_trailers_may_not_be_endless(wire, endless):
+    """Behind a body in chunks there may be no more than there may be before it."""
+    wire.send("POST /echo HTTP/1.1", "Transfer-Encoding: chunked", body=b"1\r\nx\r\n0\r\n")
+    wire.socket.sendall(endless * (600_000 // len(endless)))
+
+    assert wire.response()[0] == 400
+    assert wire.closed()
 
 
 def test_responses_are_dated(wire):
@@ -223,7 +272,14 @@ def test_head_has_a_length_and_no_body(wire):
         b"GET / HTTP/1.1\r\nX\x00: y\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"CONNECT nowhere:443 HTTP/1.1\r\nHost: nowhere\r\n\r\n",
+        b"GET /echo\r\n\r\n",
+        b"GET /echo HTTP/0.9\r\nHost: x\r\n\r\n",
+        b"GET /echo HTTP/2.0\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nHost: a/b?\r\n\r\n",
+        b"GET /echo HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
     ],
 )
 def test_what_is_not_http_is_a_problem(wire, rubbish):
@@ -233,6 +289,112 @@ def test_what_is_not_http_is_a_problem(wire, rubbish):
     status, headers, body = wire.response()
     assert (status, headers["content-type"]) == (400, "application/problem+json")
     assert json.loads(body)["status"] == 400
+    assert wire.closed()
+
+
+POST = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked\r\nContent-Length: 5", b"0\r\n\r\n"),
+        (b"Content-Length: 2\r\nContent-Length: 2", b"{}"),
+        (b"Content-Length: 2\r\nContent-Length: 3", b"{}"),
+        (b"Content-Length: 2, 2", b"{}"),
+        (b"Content-Length: +2", b"{}"),
+        (b"Content-Length: 0x2", b"{}"),
+        (b"Content-Length:", b"{}"),
+        (b"Content-Length : 2", b"{}"),
+        (b"Content-Length: 99999999999999999999999", b"{}"),
+        (b"Transfer-Encoding: identity", b""),
+        (b"Transfer-Encoding: xchunked", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked, identity", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", b"0\r\n\r\n"),
+        (b"Transfer-Encoding:\r\n chunked", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: \x0bchunked", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"0x2\r\n{}\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"+2\r\n{}\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"-2\r\n{}\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"2 \r\n{}\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"2\n{}\n0\n\n"),
+        (b"Transfer-Encoding: chunked", b"2;a\nb\r\n{}\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"\r\n{}\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"1\r\n{}\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"fffffffffffffffff\r\n{}\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked", b"0\r\nContent-Length: 7\r\n\r\n"),
+        (b"Connection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked", b"0x2\r\n{}\r\n0\r\n\r\n"),
+        (b"Connection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\nContent-Length: 2", b"{}"),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_bodies_that_two_readers_could_cut_differently_are_refused(wire, head, body, at_once):
+    """A body whose length is not beyond doubt is 400, and nothing behind it is taken for a request."""
+    hidden = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
+    if at_once:
+        wire.socket.sendall(POST + head + b"\r\n\r\n" + body + hidden)
+    else:
+        wire.socket.sendall(POST + head + b"\r\n\r\n")
+        wire.socket.sendall(body + hidden)
+
+    assert json.loads(wire.response()[2])["status"] == 400
+    assert wire.closed()
+
+
+def test_http_1_0_has_no_chunks(wire):
+    """A body in chunks is 400 in HTTP/1.0, which does not have them."""
+    wire.socket.sendall(b"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+
+    assert wire.response()[0] == 400
+
+
+def test_trailers_do_not_become_headers(wire):
+    """Fields behind a body are passed over, so that nobody gives a request a token behind the back of a proxy."""
+    wire.send("POST /echo HTTP/1.1", "Transfer-Encoding: chunked", body=b"1\r\nx\r\n0\r\nAuthorization: evil\r\n\r\n")
+
+    assert "authorization" not in json.loads(wire.response()[2])["headers"]
+
+
+@pytest.mark.parametrize("method", ["BREW", "GETS", "get", "X-Y!"])
+def test_unknown_methods_are_not_implemented(wire, method):
+    """A method that HTTP does not know is 501, and the connection is closed."""
+    wire.send(f"{method} /echo HTTP/1.1")
+
+    assert json.loads(wire.response()[2])["status"] == 501
+    assert wire.closed()
+
+
+def test_the_broker_is_no_proxy(wire):
+    """`CONNECT` is 501."""
+    wire.send("CONNECT nowhere:443 HTTP/1.1")
+
+    assert json.loads(wire.response()[2])["status"] == 501
+
+
+@pytest.mark.parametrize("method", ["PROPFIND", "TRACE", "M-SEARCH", "QUERY"])
+def test_methods_of_others_are_not_allowed(wire, method):
+    """A method that HTTP knows and the path does not have is 405, and the connection stays usable. (R24)"""
+    assert wire.send(f"{method} /echo HTTP/1.1").response()[0] == 405
+    assert wire.send("GET /echo HTTP/1.1").response()[0] == 200
+
+
+def test_a_refusal_reaches_a_client_that_is_still_sending(wire):
+    """A client that sends on behind what is refused can still read the refusal."""
+    wire.socket.sendall(POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n")
+    for _ in range(20):
+        wire.socket.sendall(b"x" * 100_000)
+
+    assert wire.response()[0] == 400
+
+
+def test_a_refused_request_is_answered_in_its_turn(wire):
+    """Requests that came before a refused one are answered, and no answer is taken for that of another request."""
+    wire.socket.sendall(
+        b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n" + POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n"
+    )
+
+    assert wire.response()[0] == 200
     assert wire.closed()
 
 
@@ -332,6 +494,18 @@ def test_a_connection_can_be_used_again_behind_a_stream(wire):
         assert [wire.chunk() for _ in range(4)][-1] == b""
 
     assert wire.send("GET /three HTTP/1.1").head()[0] == 200
+
+
+def test_a_stream_in_http_1_0_ends_with_the_connection(wire):
+    """A client of HTTP/1.0 gets a stream without chunks, which it could not read, to the end of the connection."""
+    wire.socket.sendall(b"GET /three HTTP/1.0\r\n\r\n")
+    _, headers = wire.head()
+
+    assert "transfer-encoding" not in headers
+    assert "content-length" not in headers
+    assert headers["connection"] == "close"
+    assert wire.until(b'{"n":2}\n') == b'{"n":0}\n{"n":1}\n{"n":2}\n'
+    assert wire.closed()
 
 
 def test_a_packed_stream_arrives_batch_by_batch(wire):

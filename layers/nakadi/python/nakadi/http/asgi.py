@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 from nakadi.http import compression
 from nakadi.http.application import flow_of_this_request
-from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, headers_of
+from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, grouped, headers_of
 from nakadi.http.problem import TooLarge, TooSlow
 from nakadi.model.outcomes import Outcome
 
@@ -304,7 +304,4 @@ def request_of(scope: Message) -> Request:
 
 
 def query_of(query: str) -> Mapping[str, tuple[str, ...]]:
-    collected: dict[str, tuple[str, ...]] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        collected[name] = (*collected.get(name, ()), value)
-    return collected
+    return {name: tuple(values) for name, values in grouped(parse_qsl(query, keep_blank_values=True)).items()}

@@ -63,10 +63,14 @@ class Request:
 
 def headers_of(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     """Headers as requests have them: names in lower case, values of one name joined by commas."""
-    collected: dict[str, str] = {}
+    return {name: ", ".join(values) for name, values in grouped((name.lower(), value) for name, value in pairs).items()}
+
+
+def grouped(pairs: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+    """The values of each name, in their order."""
+    collected: dict[str, list[str]] = {}
     for name, value in pairs:
-        key = name.lower()
-        collected[key] = f"{collected[key]}, {value}" if key in collected else value
+        collected.setdefault(name, []).append(value)
     return collected
 
 

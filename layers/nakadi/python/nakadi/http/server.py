@@ -7,31 +7,42 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
+from typing import Any
 
 import httptools
 import orjson
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from nakadi.http.asgi import Answering, Edge, Limits, asgi_application
 from nakadi.http.message import PROBLEM_JSON
 from nakadi.http.problem import problem_body
 
-# Room for the cursors of thousands of partitions in a header.
+# Room for the cursors of thousands of partitions in a header; with the request line and the empty line at the end.
 MAX_HEAD = 256 * 1024
+# Each header costs memory beyond its bytes.
+MAX_HEADERS = 1000
 # For the head of a request, once its first byte or the connection is there.
 HEAD_SECONDS = 20.0
 # Longer than load balancers keep a connection that nobody uses, so that it is never us who close it under a request.
 KEEP_ALIVE_SECONDS = 75
 # Behind a stream, a client that has nothing more to ask may be waiting for the connection to close.
 AFTER_STREAM_SECONDS = 1.5
+# A client that is still sending would lose the refusal if the connection were closed under it.
+LINGER_SECONDS = 2.0
 BACKLOG = 2048
+
+HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
+REQUEST_LINE = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\n]+ HTTP/1\.[01]\r?\n")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -148,13 +159,38 @@ class Server:
         await asyncio.gather(*late, return_exceptions=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a request is not acceptable, whatever it asks for."""
+
+    status: HTTPStatus
+    detail: str
+
+
+HEAD_TOO_LARGE = Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers exceed {MAX_HEAD} bytes")
+TOO_MANY_HEADERS = Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"There are more than {MAX_HEADERS} headers")
+TOO_MUCH_BETWEEN_CHUNKS = Refused(HTTPStatus.BAD_REQUEST, f"More than {MAX_HEAD} bytes stand between two chunks")
+UNREADABLE = Refused(HTTPStatus.BAD_REQUEST, "The request is not HTTP/1.1 as it should be")
+UNKNOWN_VERSION = Refused(HTTPStatus.BAD_REQUEST, "The request is neither HTTP/1.1 nor HTTP/1.0")
+BAD_HOST = Refused(HTTPStatus.BAD_REQUEST, "The request does not have exactly one valid Host header")
+UNEXPECTED_CHUNKS = Refused(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
+UNKNOWN_METHOD = Refused(HTTPStatus.NOT_IMPLEMENTED, "The request method is not known")
+NO_PROXY = Refused(HTTPStatus.NOT_IMPLEMENTED, "The broker is not a proxy")
+
+
+class _Stopped(Exception):
+    """Raised within the parser to stop it."""
+
+
 class Connection(HttpToolsProtocol):
     """The connection of a client.
 
     * An `Upgrade` is passed over, and the body behind it is read as any other.
     * A head has a size and a time that it must not exceed, as bodies have in the edge.
+    * Two readers cannot understand a request differently: exactly one `Host`, no trailers, no other versions of HTTP.
     * What cannot be read is answered by a Problem.
     * A client that has closed its half after a whole request gets its answer.
+    * A stream to a client of HTTP/1.0, which knows no chunks, ends with the connection.
     * The edge may close it, through `connection` in the state of its requests.
     """
 
@@ -164,16 +200,23 @@ class Connection(HttpToolsProtocol):
         self.half_closed = False
         self._ended = ended
         self._in_head = False
-        self._head_size = 0
+        # As far as the parser has come: requests that have begun, and bytes of bodies.
+        self._begun = 0
+        self._body_size = 0
+        # Bytes that the parser keeps to itself: those of a head, or between the chunks of a body.
+        self._unfinished = 0
         self._head_deadline: asyncio.TimerHandle | None = None
         self._resuming = False
+        self._refused = False
+        self._refusal: Refused | None = None
+        self._at_work: RequestResponseCycle | None = None
 
     # What asyncio tells.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         _give_up_on_the_dead(transport)
-        self._mind_the_head(0)
+        self._keep_the_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -191,18 +234,38 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        size = len(data)
-        while data:
-            try:
-                self.parser.feed_data(data)
-                data = b""
-            except httptools.HttpParserUpgrade as upgrade:
-                self._read_on_without_upgrade()
-                data = data[upgrade.args[0] :]
-            except httptools.HttpParserError:
-                self._refuse_the_unreadable()
-                return
-        self._mind_the_head(size)
+        rest = memoryview(data)
+        while rest and not self._refused:
+            # No more than the head may still have, so that its limit is exact.
+            rest = rest[self._fed(rest[: MAX_HEAD - self._unfinished]) :]
+        if not self._refused:
+            self._keep_the_deadline()
+
+    def _fed(self, data: memoryview) -> int:
+        """Give these bytes to the parser, and return how many of them it took."""
+        before, between_requests = self._progress(), not (self._in_head or self._in_body())
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._read_on_without_upgrade()
+            self._unfinished = 0
+            return int(upgrade.args[0])
+        except httptools.HttpParserError as error:
+            self._refuse(self._refusal or _why_unreadable(error, data))
+            return len(data)
+        if self._progress() == before:
+            self._unfinished += len(data)
+        else:
+            # A head that begins in the middle of these bytes, behind another request, is counted from the next ones on.
+            begun_here = between_requests and self._begun == before[0] + 1 and self._in_head
+            self._unfinished = len(data) if begun_here else 0
+        if self._unfinished >= MAX_HEAD:
+            self._refuse(TOO_MUCH_BETWEEN_CHUNKS if self._in_body() else HEAD_TOO_LARGE)
+        return len(data)
+
+    def _progress(self) -> tuple[int, bool, int]:
+        """What changes whenever the parser comes to the end of something."""
+        return self._begun, self._in_head, self._body_size
 
     # What the parser tells.
 
@@ -210,20 +273,35 @@ class Connection(HttpToolsProtocol):
         if not self._resuming:
             super().on_message_begin()
             self.scope["state"]["connection"] = self
-            self._in_head, self._head_size = True, 0
+            self._in_head = True
+            self._begun += 1
 
     def on_url(self, url: bytes) -> None:
         if not self._resuming:
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._resuming:
-            super().on_header(name, value)
+        # Behind a body it is a trailer. A proxy may have looked at headers only, so it must not count as one.
+        if self._resuming or not self._in_head:
+            return
+        if len(self.headers) >= MAX_HEADERS:
+            self._stop_the_parser(TOO_MANY_HEADERS)
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if not self._resuming:
-            self._in_head = False
-            super().on_headers_complete()
+        if self._resuming:
+            return
+        refusal = _what_is_wrong_with(self.parser.get_method(), self.parser.get_http_version(), self.headers)
+        if refusal is not None:
+            self._stop_the_parser(refusal)
+        self._in_head = False
+        super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            self.cycle.send = _WithoutChunks(self.cycle).send  # type: ignore[assignment]  # what the edge gets
+
+    def on_body(self, body: bytes) -> None:
+        self._body_size += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         # After an upgrade the parser takes the head for the whole message.
@@ -242,8 +320,14 @@ class Connection(HttpToolsProtocol):
         """Close now."""
         self.transport.abort()
 
-    def send_400_response(self, msg: str) -> None:
-        self._send_problem(HTTPStatus.BAD_REQUEST, msg)
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._at_work = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _stop_the_parser(self, refusal: Refused) -> None:
+        """Refuse the request whose head is being read. The parser passes on that there was an exception, not which."""
+        self._refusal = refusal
+        raise _Stopped
 
     def _read_on_without_upgrade(self) -> None:
         """Give the rest of the message to a fresh parser, which is told of the body and not of the upgrade."""
@@ -254,35 +338,45 @@ class Connection(HttpToolsProtocol):
         self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(headers))
         self._resuming = False
 
-    def _refuse_the_unreadable(self) -> None:
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete or (cycle.more_body and not cycle.response_started):
-            self.send_400_response("The request is not HTTP/1.1 as it should be")
-        elif cycle.more_body:
+    def _refuse(self, refusal: Refused) -> None:
+        """Answer what has been read so far, the last of it by a Problem, and read no further."""
+        self._refused = True
+        self._forget_the_deadline()
+        last: RequestResponseCycle | None = self.cycle
+        if self.pipeline and self._in_body():
+            # The request that is refused waits behind others, and must not be answered before them.
+            self.pipeline.popleft()
+            last = self.pipeline[0][0] if self.pipeline else self._at_work
+        if last is None or last.response_complete or (last.more_body and not last.response_started):
+            self._send_problem(refusal)
+        elif last.more_body:
             self.transport.close()
         else:
-            # Rubbish behind a good request: that one is answered, and then it is enough.
-            cycle.keep_alive = False
-            self.flow.pause_reading()
+            last.keep_alive = False
 
-    def _send_problem(self, status: HTTPStatus, detail: str) -> None:
-        body = orjson.dumps(problem_body(status, detail))
+    def _send_problem(self, refusal: Refused) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_body():
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        body = orjson.dumps(problem_body(refusal.status, refusal.detail))
         head = (
-            f"HTTP/1.1 {status.value} {status.phrase}\r\nconnection: close\r\n"
+            f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}\r\nconnection: close\r\n"
             f"content-type: {PROBLEM_JSON}\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
-        self.transport.close()
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
-    def _mind_the_head(self, size: int) -> None:
-        """Keep a deadline while a head is awaited, and bound its size."""
+    def _in_body(self) -> bool:
+        return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
+
+    def _keep_the_deadline(self) -> None:
+        """Bound the time for a head, once its first byte or the connection is there."""
         unused = self.cycle is None or (self.cycle.response_complete and self.timeout_keep_alive_task is None)
         if not self._in_head and not unused:
             self._forget_the_deadline()
-            return
-        self._head_size += size
-        if self._head_size > MAX_HEAD:
-            self._send_problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers exceed {MAX_HEAD} bytes")
         elif self._head_deadline is None:
             self._head_deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
@@ -290,6 +384,42 @@ class Connection(HttpToolsProtocol):
         if self._head_deadline is not None:
             self._head_deadline.cancel()
             self._head_deadline = None
+
+
+class _WithoutChunks:
+    """How an answer of unknown length is sent to a client of HTTP/1.0: as it is, until the connection ends."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._send = cycle.send
+        self._unbounded = False
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self._unbounded = all(name != b"content-length" for name, _ in message["headers"])
+            if self._unbounded:
+                self._cycle.chunked_encoding = False
+        elif self._unbounded:
+            # The cycle counts what is still to come: always exactly this.
+            self._cycle.expected_content_length = len(message.get("body", b""))
+        await self._send(message)  # type: ignore[arg-type]  # uvicorn lists the members of each message
+
+
+def _what_is_wrong_with(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> Refused | None:
+    """What of a head could make two readers see two different requests, or is none of ours."""
+    hosts = [value for name, value in headers if name == b"host"]
+    if version not in ("1.0", "1.1"):
+        return UNKNOWN_VERSION
+    if len(hosts) > 1 or (version == "1.1" and not hosts) or not all(HOST.fullmatch(each) for each in hosts):
+        return BAD_HOST
+    if version == "1.0" and any(name == b"transfer-encoding" for name, _ in headers):
+        return UNEXPECTED_CHUNKS
+    return NO_PROXY if method == b"CONNECT" else None
+
+
+def _why_unreadable(error: httptools.HttpParserError, data: memoryview) -> Refused:
+    unknown = isinstance(error, httptools.HttpParserInvalidMethodError)
+    return UNKNOWN_METHOD if unknown and REQUEST_LINE.match(data) else UNREADABLE
 
 
 def _give_up_on_the_dead(transport: asyncio.Transport) -> None:
