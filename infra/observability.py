@@ -9,6 +9,7 @@ from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
@@ -59,6 +60,14 @@ class Observability(Construct):
             periods=5,
         )
         yield self._alarm(
+            "EventsAreNotIndexed",
+            self._told("IndexLag", "housekeeping", A_ROUND, statistic="Maximum"),
+            600,
+            "The oldest event that is not counted and archived is older than ten minutes, or nothing measures it",
+            periods=2,
+            silence_is_bad=True,
+        )
+        yield self._alarm(
             "IndexerFails",
             indexer.metric_errors(period=MINUTE),
             1,
@@ -77,20 +86,8 @@ class Observability(Construct):
             1,
             "The log has records that cannot be read",
         )
-        yield self._alarm(
-            "WritesAreThrottled",
-            self._sum("Throttled writes", self._of_logs("WriteProvisionedThroughputExceeded")),
-            10,
-            "Publishing needs more shards",
-            periods=5,
-        )
-        yield self._alarm(
-            "ReadsAreThrottled",
-            self._sum("Throttled reads", self._of_logs("ReadProvisionedThroughputExceeded")),
-            60,
-            "Shards are read too often",
-            periods=10,
-        )
+        for name, stream in self._data.streams.items():
+            yield from self._of_a_stream(name.removeprefix(self._data.prefix), stream)
         yield self._alarm(
             "TablesAreThrottled",
             self._sum("Throttled requests", self._throttle_events()),
@@ -104,6 +101,39 @@ class Observability(Construct):
             1,
             "Retention and compaction do not happen",
             periods=3,
+        )
+
+    def _of_a_stream(self, suffix: str, stream: kinesis.Stream) -> Iterator[cloudwatch.Alarm]:
+        """Each stream has its own, for an alarm takes ten metrics at most, and says so which stream it is about."""
+        yield self._alarm(
+            f"IndexerIsAway{suffix}",
+            # A mapping that is disabled or throttled away has no iterator age that could be too high.
+            cloudwatch.MathExpression(
+                expression="IF(FILL(records, 0) > 0 AND FILL(invocations, 0) == 0, 1, 0)",
+                using_metrics={
+                    "records": stream.metric("IncomingRecords", statistic="Sum", period=A_ROUND),
+                    "invocations": self._functions["log_indexer"].metric_invocations(period=A_ROUND),
+                },
+                period=A_ROUND,
+                label="Records without an invocation of the indexer",
+            ),
+            1,
+            "Events are stored, and the log indexer is not invoked",
+            periods=2,
+        )
+        yield self._alarm(
+            f"WritesAreThrottled{suffix}",
+            stream.metric("WriteProvisionedThroughputExceeded", statistic="Sum", period=MINUTE),
+            10,
+            "Publishing needs more shards",
+            periods=5,
+        )
+        yield self._alarm(
+            f"ReadsAreThrottled{suffix}",
+            stream.metric("ReadProvisionedThroughputExceeded", statistic="Sum", period=MINUTE),
+            60,
+            "Shards are read too often",
+            periods=10,
         )
 
     def _of_the_api(self) -> Iterator[cloudwatch.Alarm]:
@@ -144,6 +174,7 @@ class Observability(Construct):
             "No task serves streams",
             periods=3,
             below=True,
+            silence_is_bad=True,
         )
         yield self._alarm(
             "StreamingFails",
@@ -176,6 +207,7 @@ class Observability(Construct):
         *,
         periods: int = 1,
         below: bool = False,
+        silence_is_bad: bool = False,
     ) -> cloudwatch.Alarm:
         comparison = cloudwatch.ComparisonOperator
         missing = cloudwatch.TreatMissingData
@@ -190,20 +222,20 @@ class Observability(Construct):
             comparison_operator=comparison.LESS_THAN_THRESHOLD
             if below
             else comparison.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
-            treat_missing_data=missing.BREACHING if below else missing.NOT_BREACHING,
+            treat_missing_data=missing.BREACHING if silence_is_bad else missing.NOT_BREACHING,
         )
         action = actions.SnsAction(self.topic)
         alarm.add_alarm_action(action)
         alarm.add_ok_action(action)
         return alarm
 
-    def _told(self, metric: str, function: str, period: Duration = MINUTE) -> cloudwatch.Metric:
+    def _told(self, metric: str, function: str, period: Duration = MINUTE, statistic: str = "Sum") -> cloudwatch.Metric:
         """What a function tells of itself."""
         return cloudwatch.Metric(
             namespace=self._data.prefix,
             metric_name=metric,
             dimensions_map={"service": function},
-            statistic="Sum",
+            statistic=statistic,
             period=period,
         )
 
@@ -245,7 +277,11 @@ class Observability(Construct):
         dashboard.add_widgets(
             _graph("Bytes in", *self._of_logs("IncomingBytes")),
             _graph("Records in", *self._of_logs("IncomingRecords")),
-            _graph("How late the indexer is", self._functions["log_indexer"].metric("IteratorAge")),
+            _graph(
+                "How late the indexer is",
+                self._functions["log_indexer"].metric("IteratorAge"),
+                self._told("IndexLag", "housekeeping", A_ROUND, statistic="Maximum"),
+            ),
         )
         each = self._functions.values()
         dashboard.add_widgets(

@@ -19,6 +19,9 @@ def opened(counts: Counts) -> Handle:
         broker.housekeeping.run()
         counts.one("Rounds")
         counts.number("StalledSubscriptions", len(broker.subscription_care.stall_watch.stalled))
+        lag = broker.index_lag()
+        if lag is not None:
+            counts.number("IndexLag", round(lag.total_seconds()))
 
     return run
 

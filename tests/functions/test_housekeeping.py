@@ -1,8 +1,15 @@
 """Housekeeping on a schedule."""
 
 import json
+from datetime import timedelta
 
+import boto3
 import pytest
+from moto.kinesis.models import kinesis_backends
+
+from tests.support.aws import REGION
+
+ACCOUNT = "123456789012"
 
 
 @pytest.fixture
@@ -26,3 +33,37 @@ def test_clears_up_and_can_be_repeated(functions, capsys):
         assert [line for line in told if line.get("level") in ("WARNING", "ERROR")] == []
 
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
+
+
+def test_tells_how_late_the_indexer_is(functions, environment, capsys):
+    """With a log that is indexed from outside, every round tells how long its oldest event waits to be indexed."""
+    stream = boto3.client("kinesis", REGION)
+    stream.create_stream(StreamName="live", ShardCount=1)
+    environment.setenv("NAKADI_EVENT_LOG", f"kinesis://live?region={REGION}")
+    environment.setenv("NAKADI_LOG_INDEX", "dynamodb://live")
+    functions.invoke("housekeeping", "schedule/housekeeping")
+
+    assert lags(capsys) == [0]
+
+    stream.put_record(StreamName="live", PartitionKey="t/0", Data=b"not indexed")
+    [shard] = kinesis_backends[ACCOUNT][REGION].streams["live"].shards.values()
+    [record] = shard.records.values()
+    record.created_at_datetime -= timedelta(hours=1)
+    functions.invoke("housekeeping", "schedule/housekeeping")
+
+    [lag] = lags(capsys)
+    assert 3600 <= lag < 7200
+
+
+def test_does_not_tell_what_it_could_not_measure(functions, environment, capsys):
+    """A stream that does not answer has no figure, which raises the alarm too."""
+    environment.setenv("NAKADI_EVENT_LOG", f"kinesis://missing?region={REGION}")
+    environment.setenv("NAKADI_LOG_INDEX", "dynamodb://live")
+    functions.invoke("housekeeping", "schedule/housekeeping")
+
+    assert lags(capsys) == []
+
+
+def lags(capsys):
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [line["IndexLag"][0] for line in told if "IndexLag" in line]

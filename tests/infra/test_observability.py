@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from functions.needs import NEEDS
-from tests.support.templates import listed, text
+from tests.infra.conftest import CONTEXT
+from tests.support.templates import Deployment, listed, text
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 ROW = re.compile(r"^\| `([A-Z][a-z]\w+)` \| (.+) \| (.+) \|$", re.MULTILINE)
@@ -17,9 +18,11 @@ ALARMS = {
     "AuthorizerFails",
     "AuthorizerIsThrottled",
     "BatchesAreLost",
+    "EventsAreNotIndexed",
     "FunctionsAreThrottled",
     "HousekeepingFails",
     "IndexerFails",
+    "IndexerIsAway",
     "IndexerIsLate",
     "NoStreamingTask",
     "ReadsAreThrottled",
@@ -32,6 +35,10 @@ ALARMS = {
 }
 
 
+# Alarms that each stream has for itself: those of the stream `orders` have its name behind theirs.
+OF_A_STREAM = {"IndexerIsAway", "ReadsAreThrottled", "WritesAreThrottled"}
+
+
 @pytest.fixture(scope="session")
 def alarms(serving):
     return {
@@ -41,7 +48,7 @@ def alarms(serving):
 
 def test_what_has_to_wake_somebody_does(alarms):
     """These and no others."""
-    assert set(alarms) == ALARMS
+    assert set(alarms) == ALARMS | {f"{name}-orders" for name in OF_A_STREAM}
 
 
 @pytest.mark.parametrize("name", sorted(ALARMS))
@@ -77,8 +84,36 @@ def test_alarms_may_be_told_to_their_topic(serving):
 
 
 def test_silence_is_bad_only_where_there_should_be_a_sound(alarms):
-    """No figures mean that nothing happened, but for tasks: no figures, no tasks."""
-    assert {name for name, each in alarms.items() if each["TreatMissingData"] == "breaching"} == {"NoStreamingTask"}
+    """No figures mean that nothing happened, but where a figure is always due: of tasks, and of what waits."""
+    breaching = {name for name, each in alarms.items() if each["TreatMissingData"] == "breaching"}
+
+    assert breaching == {"NoStreamingTask", "EventsAreNotIndexed"}
+
+
+def test_an_indexer_that_is_not_invoked_raises_an_alarm(alarms):
+    """A disabled mapping has no iterator age: records that come in without an invocation are what tells of it."""
+    streams = set()
+    for suffix in ("", "-orders"):
+        metrics = {each["Id"]: each for each in alarms[f"IndexerIsAway{suffix}"]["Metrics"]}
+        [math] = [each["Expression"] for each in metrics.values() if "Expression" in each]
+
+        assert math == "IF(FILL(records, 0) > 0 AND FILL(invocations, 0) == 0, 1, 0)"
+        assert metrics["records"]["MetricStat"]["Metric"]["MetricName"] == "IncomingRecords"
+        assert metrics["invocations"]["MetricStat"]["Metric"]["MetricName"] == "Invocations"
+        streams |= {text(each["Value"]) for each in metrics["records"]["MetricStat"]["Metric"]["Dimensions"]}
+    assert len(streams) == 2
+
+
+def test_an_alarm_takes_no_more_metrics_than_it_may(tmp_path):
+    """Ten streams of their own can be deployed: every stream has its alarms, and no alarm more than ten metrics."""
+    from infra.app import application  # noqa: PLC0415  # it starts node: not before it is needed
+
+    streams = ",".join(f"s{number}=1" for number in range(10))
+    application(outdir=str(tmp_path), context={**CONTEXT, "dedicated_streams": streams}).synth()
+    template = Deployment(tmp_path, "nakadi-test").serving
+    metrics = [len(each.get("Metrics", [None])) for each in template.all("AWS::CloudWatch::Alarm").values()]
+
+    assert max(metrics) <= 10
 
 
 def test_own_metrics_are_those_that_are_told(serving, alarms):
@@ -94,6 +129,7 @@ def test_own_metrics_are_those_that_are_told(serving, alarms):
     assert own == {
         "RecordsAreSetAside": ("SetAside", {"service": "log_indexer"}),
         "AuthorizerFails": ("Faults", {"service": "authorizer"}),
+        "EventsAreNotIndexed": ("IndexLag", {"service": "housekeeping"}),
         "SubscriptionsAreStalled": ("StalledSubscriptions", {"service": "housekeeping"}),
     }
 
@@ -104,6 +140,6 @@ def test_everything_is_on_one_page(serving):
     body = json.loads(text(dashboard["DashboardBody"]))
 
     assert dashboard["DashboardName"] == "nakadi-test"
-    assert len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS)
+    assert len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + len(OF_A_STREAM)
     functions = {name for name in serving.all("AWS::Lambda::Function") if f"<{name}>" in json.dumps(body)}
     assert len(functions) == len(NEEDS)

@@ -5,7 +5,9 @@ Parts are imported when they are first asked for, so that a process loads only w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,8 +22,9 @@ from nakadi.eventlogs.storages import StorageLogs, url_of
 from nakadi.http.application import Answered, Application, Authenticate
 from nakadi.http.metrics import Metrics
 from nakadi.model.authorization import Attribute
+from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import Storage, StorageType
-from nakadi.ports import Clock, Coordination, EventLog, Registry
+from nakadi.ports import Clock, Coordination, EventLog, Indexed, Registry
 from nakadi.registries import open_registry
 from nakadi.registries.log_indexes import open_log_index
 from nakadi.settings import Settings
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
     from nakadi.schemas.validator import Validators
     from nakadi.streaming.streams import Streams
 
+
+log = logging.getLogger(__name__)
 
 LEAST_GRACE = 600
 """Seconds. An object is referred to within moments, but some processes are slow."""
@@ -296,6 +301,19 @@ class Broker:
                 "looking for stalled subscriptions": self.subscription_care.stall_watch.look,
             },
         )
+
+    def index_lag(self) -> timedelta | None:
+        """How late the latest of all log indexers is; None where there is none, or where one cannot be measured."""
+        lags: list[timedelta] = []
+        for storage in self.storages.all():
+            try:
+                event_log = self.logs.of(storage.id)
+                if isinstance(event_log, Indexed):
+                    lags.append(event_log.index_lag())
+            except Unavailable:
+                log.warning("How late the indexer of storage %s is could not be measured", storage.id, exc_info=True)
+                return None
+        return max(lags, default=None)
 
     # Events in, events out
 

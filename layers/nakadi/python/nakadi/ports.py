@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
 from nakadi.model.cursor import Position
@@ -191,6 +191,14 @@ class EventLog(Protocol):
 
     def close(self) -> None:
         """Finish what was begun, and give everything back. Reads that wait end with `Unavailable`."""
+
+
+@runtime_checkable
+class Indexed(Protocol):
+    """An event log whose events another process counts and archives, some time after they were stored."""
+
+    def index_lag(self) -> timedelta:
+        """How long ago the oldest event arrived that is not counted yet; nothing when none waits."""
 
 
 class EventLogs(Protocol):

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from nakadi.archive import members
@@ -89,6 +90,28 @@ class Indexer:
     def progress(self, shard: str) -> int | None:
         """The last record of the shard up to which all are indexed."""
         return self._index.progress(self._stream.name).get(shard)
+
+    def lag(self, now: datetime) -> timedelta:
+        """How long ago the oldest record arrived that is not indexed yet; nothing when none waits."""
+        progress = self._index.progress(self._stream.name)
+        waiting = [self._first_waiting(shard, progress.get(shard)) for shard in self._ancestry.refreshed()]
+        arrived = [record.at for record in waiting if record is not None]
+        if not arrived:
+            return timedelta(0)
+        return max(now - datetime.fromtimestamp(min(arrived) / 1000, UTC), timedelta(0))
+
+    def _first_waiting(self, shard: str, counted: int | None) -> Arrived | None:
+        cursor = Cursor(self._stream, shard, counted)
+        patience = Patience(GIVE_UP_AFTER)
+        while not cursor.ended:
+            page = cursor.read(patience, 1)
+            if page.records:
+                return page.records[0]
+            if page.at_tip:
+                return None
+            if patience.over:
+                raise Unavailable(f"{shard} does not show in time what is not indexed")
+        return None
 
     def catch_up(self, shard: str) -> Outcome:
         """Index everything that is there now."""

@@ -29,6 +29,9 @@ class Lineage:
     def __contains__(self, shard: str) -> bool:
         return shard in self._shards
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shards)
+
     def chain(self, hash_key: int) -> list[str]:
         """The shards that cover a hash key, one after the other in time."""
         covering = [each for each in self._shards.values() if each.first_hash <= hash_key <= each.last_hash]

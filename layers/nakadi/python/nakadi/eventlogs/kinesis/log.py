@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from nakadi.archive.library import Library
 from nakadi.eventlogs.announcements import Announcements
@@ -220,6 +220,10 @@ class KinesisLog:
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         self._refuse_if_closed()
         self._compactor().compact(topic, partition, microseconds(upto), microseconds(tombstones_before))
+
+    def index_lag(self) -> timedelta:
+        self._refuse_if_closed()
+        return self._indexer.lag(self._clock.now())
 
     def close(self) -> None:
         self._closed = True
