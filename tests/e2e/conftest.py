@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
 from tests.support.http import described
 from tests.support.laptop import HURRIED, OnALaptop, chosen, variables
+from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
 
 ENGINES = ("memory", "sqlite", "aws-local")
@@ -40,6 +42,17 @@ def api(running) -> Iterator[httpx.Client]:
     """A client of the running broker."""
     with described(httpx.Client(base_url=running.url, timeout=30)) as client:
         yield client
+
+
+@pytest.fixture
+def a_storage(api) -> Callable[..., dict]:
+    """Makes descriptions of storages that the running broker can reach."""
+    kind = STORAGES[api.get("/storages/default").json()["storage_type"]]
+
+    def described(**changes: object) -> dict:
+        return {"id": uuid.uuid4().hex, **kind, **changes}
+
+    return described
 
 
 def on_a_laptop(laptop, **options) -> Iterator[OnALaptop]:

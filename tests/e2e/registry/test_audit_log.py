@@ -51,14 +51,14 @@ def test_the_log_begins_with_itself(api, switched_on):
     assert api.get("/event-types/nakadi.audit.log").json()["category"] == "data"
 
 
-def test_settings_and_storages_are_told_too(api, switched_on):
+def test_settings_and_storages_are_told_too(api, switched_on, a_storage):
     """Features, admins, blacklist, storages and timelines are told by their kind. (R251)"""
     switched_on("audit_log_collection")
     name = created(api)["name"]
     api.post("/settings/admins", json=lists("zoe"))
     api.put("/settings/blacklist/CONSUMER_APP/audited")
     api.delete("/settings/blacklist/CONSUMER_APP/audited")
-    api.post("/storages", json={"id": "audited", "storage_type": "embedded", "embedded_configuration": {}})
+    api.post("/storages", json=a_storage(id="audited"))
     api.delete("/storages/audited")
     api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
 

@@ -6,15 +6,16 @@ import uuid
 import pytest
 
 from tests.support.api import a_business_definition, created, problem
-from tests.support.builders import a_name
+from tests.support.storages import STORAGES
+
+NO_ID = (
+    "A storage id has 1 to 36 letters, digits, underscores, hyphens and dots, and does not begin with a hyphen or a dot"
+)
 
 
-def a_storage(**changes):
-    return {
-        "id": uuid.uuid4().hex,
-        "storage_type": "kafka",
-        "kafka_configuration": {"bootstrap_servers": "kafka.example:9092"},
-    } | changes
+def is_of_any_engine(**changes):
+    """A storage that is well described; whether it can be reached is another question."""
+    return {"id": uuid.uuid4().hex, **STORAGES["kafka"]} | changes
 
 
 @pytest.fixture
@@ -32,33 +33,36 @@ def test_there_is_a_storage_from_the_start(api):
     assert {"id": "default", "storage_type": "embedded", "embedded_configuration": {}, "default": True} in listed
 
 
-@pytest.mark.parametrize(
-    "storage",
-    [
-        a_storage(),
-        a_storage(
-            kafka_configuration={
-                "zookeeper_connection": {
-                    "type": "zookeeper",
-                    "addresses": [{"address": "zk", "port": 2181}],
-                    "path": "/",
-                }
-            }
-        ),
-        {"id": a_name("s"), "storage_type": "kinesis", "kinesis_configuration": {"stream": "events"}},
-        {"id": a_name("s"), "storage_type": "EMBEDDED", "embedded_configuration": {}},
-    ],
-)
-def test_a_storage_is_kept_as_it_was_given(api, storage):
+def test_a_storage_is_kept_as_it_was_given(api, a_storage):
     """A new storage is 201 without body; it has its type's own configuration, kept as it is. (R233, R235, R237)"""
-    answer = api.post("/storages", json=storage)
+    storage = a_storage()
+
+    answer = api.post("/storages", json=storage | {"storage_type": storage["storage_type"].upper()})
 
     assert (answer.status_code, answer.content) == (201, b"")
     kept = api.get(f"/storages/{storage['id']}").json()
-    assert kept == storage | {"storage_type": storage["storage_type"].lower(), "default": False}
+    assert kept == storage | {"default": False}
 
 
-def test_a_storage_may_come_as_any_content(api):
+@pytest.mark.parametrize("default", [False, True])
+def test_a_storage_that_nothing_can_reach_is_not_added(api, default):
+    """A storage without an engine, or whose stream is not there, is 422, and the default stays. (R235, R239)"""
+    before = api.get("/storages").json()
+    for configuration in (
+        STORAGES["kafka"],
+        {"storage_type": "kinesis", "kinesis_configuration": {"stream": "no-such-stream"}},
+    ):
+        storage = {"id": uuid.uuid4().hex, **configuration, "default": default}
+
+        detail = problem(api.post("/storages", json=storage), 422)
+
+        assert storage["id"] in detail
+        assert "cannot" in detail
+
+    assert api.get("/storages").json() == before
+
+
+def test_a_storage_may_come_as_any_content(api, a_storage):
     """The body is read whatever content type it claims. (R11)"""
     storage = a_storage()
 
@@ -68,7 +72,7 @@ def test_a_storage_may_come_as_any_content(api):
 
 
 @pytest.mark.parametrize("storage_id", ["default", None])
-def test_an_id_is_taken_once(api, storage_id):
+def test_an_id_is_taken_once(api, storage_id, a_storage):
     """A storage that exists is 409. (R235)"""
     storage = a_storage()
     api.post("/storages", json=storage)
@@ -85,13 +89,13 @@ def test_an_id_is_taken_once(api, storage_id):
         ({}, 'JSONObject["id"] not found.'),
         ({"id": "x"}, 'JSONObject["storage_type"] not found.'),
         ({"id": "x", "storage_type": "kafka"}, 'JSONObject["kafka_configuration"] not found.'),
-        (a_storage(kafka_configuration="x"), 'JSONObject["kafka_configuration"] is not a JSONObject.'),
+        (is_of_any_engine(kafka_configuration="x"), 'JSONObject["kafka_configuration"] is not a JSONObject.'),
         (
             {"id": "x", "storage_type": "kinesis", "kinesis_configuration": {"stream": "a/b?c"}},
             'kinesis_configuration needs the name of a stream, as in {"stream": "orders"}',
         ),
-        (a_storage(storage_type="disk"), "Type 'disk' is not a valid storage type"),
-        (a_storage(id="x" * 37), "A storage id has at most 36 characters and no slash"),
+        (is_of_any_engine(storage_type="disk"), "Type 'disk' is not a valid storage type"),
+        *((is_of_any_engine(id=each), NO_ID) for each in ("x" * 37, "", " ", "..", "a/b")),
     ],
 )
 def test_a_storage_has_to_be_complete(api, storage, detail):
@@ -111,7 +115,7 @@ def test_an_unknown_storage_is_told(api):
     assert problem(api.put("/storages/default/no-such"), 404) == "Storage with id no-such is not found"
 
 
-def test_an_unused_storage_can_go(api):
+def test_an_unused_storage_can_go(api, a_storage):
     """A storage without timelines is removed with 204. (R238)"""
     storage = a_storage()
     api.post("/storages", json=storage)
@@ -120,13 +124,13 @@ def test_an_unused_storage_can_go(api):
     problem(api.get(f"/storages/{storage['id']}"), 404)
 
 
-def test_an_id_stays_what_it_was(api):
+def test_an_id_stays_what_it_was(api, a_storage):
     """The id of a storage that went can be used for the same storage again, and for no other. (R235)"""
     storage = a_storage()
     api.post("/storages", json=storage)
     api.delete(f"/storages/{storage['id']}")
 
-    elsewhere = storage | {"kafka_configuration": {"bootstrap_servers": "elsewhere.example:9092"}}
+    elsewhere = {"id": storage["id"], "storage_type": "kinesis", "kinesis_configuration": {"stream": "elsewhere"}}
     assert problem(api.post("/storages", json=elsewhere), 409) == f"A storage with id '{storage['id']}' already exists."
     assert api.post("/storages", json=storage).status_code == 201
 
@@ -139,7 +143,7 @@ def test_the_built_in_storage_stays(api):
 
 
 @pytest.mark.usefixtures("default_again")
-def test_there_is_one_default(api):
+def test_there_is_one_default(api, a_storage):
     """Choosing a default answers with that storage, and no other is the default then. (R239)"""
     storage = a_storage()
     api.post("/storages", json=storage)
@@ -152,7 +156,7 @@ def test_there_is_one_default(api):
 
 
 @pytest.mark.usefixtures("default_again")
-def test_a_storage_may_be_born_the_default(api):
+def test_a_storage_may_be_born_the_default(api, a_storage):
     """A storage that says so is the default from the start. (R235)"""
     storage = a_storage(default=True)
     api.post("/storages", json=storage)
@@ -161,22 +165,22 @@ def test_a_storage_may_be_born_the_default(api):
 
 
 @pytest.mark.usefixtures("default_again")
-def test_an_event_type_needs_a_storage_that_answers(api):
-    """When its storage cannot be reached, an event type is not created at all. (R104)"""
+def test_an_event_type_lives_in_the_storage_that_was_chosen(api, a_storage):
+    """What is published to an event type in another storage can be read again, and holds the storage. (R238, R239)"""
     storage = a_storage(default=True)
     api.post("/storages", json=storage)
-    definition = {
-        "name": a_name(),
-        "owning_application": "shop",
-        "category": "undefined",
-        "schema": {"type": "json_schema", "schema": "{}"},
-    }
+    name = created(api)["name"]
+    api.put("/storages/default/default")
 
-    problem(api.post("/event-types", json=definition), 503)
-    problem(api.get(f"/event-types/{definition['name']}"), 404)
+    assert [each["storage_id"] for each in timelines(api, name)] == [storage["id"]]
+    assert api.post(f"/event-types/{name}/events", json=[{"a": 1}]).status_code == 200
+    assert [each["newest_available_offset"][-1] for each in partitions(api, name)] == ["0"]
+    problem(api.delete(f"/storages/{storage['id']}"), 403)
+    assert api.delete(f"/event-types/{name}").status_code == 200
+    assert api.delete(f"/storages/{storage['id']}").status_code == 204
 
 
-def test_read_only_keeps_storages_as_they_are(api, switched_on):
+def test_read_only_keeps_storages_as_they_are(api, switched_on, a_storage):
     """While writing is disabled storages cannot be made, removed or chosen, nor timelines begun. (R231)"""
     name = created(api)["name"]
     switched_on("disable_db_write_operations")

@@ -6,13 +6,16 @@ import pytest
 from nakadi.bootstrap import open_broker
 from nakadi.catalog.timelines import ABANDONED_AFTER, abandoned, next_timeline, switched
 from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.event_type import Category, EventTypeDraft
 from nakadi.model.events import Record
-from nakadi.model.outcomes import Conflict, Unavailable
+from nakadi.model.outcomes import Conflict, NotFound, TryLater, Unavailable
+from nakadi.model.schema import SchemaDraft, SchemaType
 from nakadi.model.storage import Storage, StorageType
-from nakadi.ports import SealedTopic
+from nakadi.ports import Put, SealedTopic
 from nakadi.settings import Settings
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
+from tests.support.registry import meanwhile
 
 
 @pytest.fixture
@@ -105,7 +108,8 @@ def test_a_switch_is_left_alone_while_it_may_be_going_on(event_type):
 
 def test_a_storage_out_of_reach_leaves_everything_as_it_was(broker, event_type):
     """When the new storage does not answer, events go on to the old timeline. (R242)"""
-    broker.storages.add(Storage(id="far", type=StorageType.KAFKA))
+    added = {"type": "kinesis", "configuration": {"stream": "s"}, "closed": False}
+    broker.registry.write(Put("storages", "far", added))
     with pytest.raises(Unavailable):
         broker.timelines.switch(event_type.name, "far", UNAUTHENTICATED)
 
@@ -113,3 +117,123 @@ def test_a_storage_out_of_reach_leaves_everything_as_it_was(broker, event_type):
     assert topic == event_type.timeline.topic
     broker.logs.of("default").append(topic, {0: [Record(b"3")]})
     assert broker.event_types.get(event_type.name).switching_to is None
+
+
+def relabelled(broker, name):
+    """The event type's owner changes a label of it."""
+    old = broker.event_types.get(name)
+    broker.event_types.replace(old, replace(old, labels={"a": str(old.revision)}))
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_change_of_the_event_type_does_not_break_a_switch(broker, event_type, before):
+    """An owner may change the event type at any moment of a switch: both come about. (R242, R243)"""
+    name = event_type.name
+    meanwhile(broker.registry, *[lambda: None] * before, lambda: relabelled(broker, name))
+
+    broker.timelines.switch(name, "default", UNAUTHENTICATED)
+
+    found = broker.event_types.get(name)
+    assert [each.order for each in found.timelines] == [1, 2]
+    assert found.timelines[0].latest_positions == {0: 1, 1: -1}
+    assert found.labels
+
+
+def test_two_may_finish_a_switch(broker, event_type):
+    """A switch that another process finishes first is finished once. (R242)"""
+    name = event_type.name
+
+    def finished_by_another():
+        broker.timelines._complete(broker.event_types.get(name))
+
+    meanwhile(broker.registry, lambda: None, finished_by_another)
+
+    broker.timelines.switch(name, "default", UNAUTHENTICATED)
+
+    assert [each.order for each in broker.event_types.get(name).timelines] == [1, 2]
+
+
+def test_a_switch_of_what_is_deleted_meanwhile(broker, event_type):
+    """When the event type goes while its timeline is switched, it is not found. (R242)"""
+    name = event_type.name
+    meanwhile(broker.registry, lambda: None, lambda: broker.deletion.delete(name, UNAUTHENTICATED))
+
+    with pytest.raises(NotFound):
+        broker.timelines.switch(name, "default", UNAUTHENTICATED)
+
+
+def test_partitions_for_what_is_deleted_meanwhile(broker, event_type):
+    """When the event type goes while it is to get partitions, it is not found. (R208)"""
+    name = event_type.name
+    growing = broker.subscribing.dependents.growing
+
+    class Growing:
+        def __getattr__(self, other):
+            return getattr(broker.subscribing.dependents, other)
+
+        def growing(self, found):
+            growing(found)
+            broker.deletion.delete(name, UNAUTHENTICATED)
+
+    with pytest.raises(NotFound):
+        replace(broker.repartitioning, dependents=Growing()).set_count(name, 4, UNAUTHENTICATED)
+
+
+def a_draft(name):
+    return EventTypeDraft(
+        name=name,
+        owning_application="shop",
+        category=Category.UNDEFINED,
+        schema=SchemaDraft(type=SchemaType.JSON, text="{}"),
+        enrichment_strategies=(),
+    )
+
+
+@pytest.fixture
+def spare(broker):
+    """A storage that new event types get, for the time being."""
+    broker.storages.add(Storage(id="spare", type=StorageType.EMBEDDED, default=True))
+
+
+@pytest.mark.usefixtures("spare")
+def test_a_storage_may_change_while_an_event_type_is_created(broker):
+    """An event type whose storage is touched while it is created is created all the same. (R104)"""
+    document = broker.registry.get("storages", "spare")
+    meanwhile(broker.registry, lambda: broker.registry.write(Put("storages", "spare", document.body)))
+
+    broker.creation.create(a_draft("a.b"))
+
+    assert broker.event_types.get("a.b").timeline.storage_id == "spare"
+
+
+@pytest.mark.usefixtures("spare")
+def test_a_storage_may_go_while_an_event_type_is_created(broker):
+    """An event type whose storage is removed while it is created lives in the one that follows. (R104)"""
+
+    def removed():
+        broker.storages.choose("default")
+        broker.storages.remove("spare", lambda _: False)
+
+    meanwhile(broker.registry, removed)
+
+    broker.creation.create(a_draft("a.b"))
+
+    assert broker.event_types.get("a.b").timeline.storage_id == "default"
+
+
+@pytest.mark.usefixtures("spare")
+def test_a_storage_that_is_just_being_removed_takes_no_event_type(broker):
+    """A creation that meets a removal at work is to be repeated, and leaves no topic behind. (R104)"""
+    document = broker.registry.get("storages", "spare")
+    broker.registry.write(Put("storages", "spare", {**document.body, "closed": True}))
+    made, gone = [], []
+    log = broker.logs.of("spare")
+    create_topic, delete_topic = log.create_topic, log.delete_topic
+    log.create_topic = lambda topic, partitions: (made.append(topic), create_topic(topic, partitions))
+    log.delete_topic = lambda topic: (gone.append(topic), delete_topic(topic))
+
+    with pytest.raises(TryLater, match="please repeat request"):
+        broker.creation.create(a_draft("a.b"))
+
+    assert made == gone
+    assert broker.event_types.find("a.b") is None

@@ -1,12 +1,17 @@
 """The event logs of storages."""
 
+from urllib.parse import urlsplit
+
 import pytest
 
+from infra.laptop.kinesis_local import free_port
 from nakadi.clock import SystemClock
+from nakadi.eventlogs.kinesis import opening
 from nakadi.eventlogs.memory import MemoryLog
-from nakadi.eventlogs.storages import StorageLogs, url_of
+from nakadi.eventlogs.storages import StorageLogs, at_stream, check_reachable, url_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import Storage, StorageType
+from tests.support.kinesis import on_local, on_moto
 
 BUILT_IN = "kinesis://nakadi-live?region=eu-central-1&window=3"
 
@@ -28,6 +33,7 @@ def test_a_dedicated_stream_is_where_the_shared_one_is():
         (a_storage(stream="orders"), "sqlite:////data/nakadi.db"),
         (a_storage(stream="user@orders/../x?endpoint=http://elsewhere"), BUILT_IN),
         (a_storage(), BUILT_IN),
+        (Storage(id="orders", type=StorageType.EMBEDDED), BUILT_IN),
         (Storage(id="orders", type=StorageType.KAFKA, configuration={"stream": "orders"}), BUILT_IN),
     ],
 )
@@ -35,6 +41,50 @@ def test_other_storages_are_out_of_reach(storage, built_in):
     """What this broker cannot open, it says so of, and opens nothing else instead."""
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):
         url_of(storage, built_in)
+
+
+@pytest.mark.parametrize("built_in", ["memory:", "sqlite:////data/nakadi.db"])
+def test_an_embedded_storage_lies_in_the_built_in_one(built_in):
+    """On one machine another embedded storage is the same file or memory, and can always be reached. (R239)"""
+    storage = Storage(id="orders", type=StorageType.EMBEDDED)
+
+    assert url_of(storage, built_in) == built_in
+    check_reachable(storage, built_in)
+
+
+@pytest.mark.parametrize("kinesis", [on_moto, on_local], ids=["moto", "local"])
+def test_a_stream_is_looked_for(kinesis, tmp_path):
+    """A storage whose stream is there can be reached, one whose stream is not cannot. (R239)"""
+    with kinesis(*([tmp_path] if kinesis is on_local else [])) as (built_in, _):
+        there = urlsplit(built_in).netloc
+        check_reachable(a_storage("same", stream=there), built_in)
+        check_reachable(a_storage(stream=there), at_stream(built_in, "another"))
+        with pytest.raises(Unavailable, match=r"^The stream no-such of the storage orders cannot be reached$"):
+            check_reachable(a_storage(stream="no-such"), built_in)
+
+
+def test_a_service_that_is_not_there_is_found_out_soon(monkeypatch):
+    """Looking for a stream ends, also when nothing listens where it should be. (R239)"""
+    monkeypatch.setattr(opening, "CHECK_SECONDS", 0.1)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    nobody = f"kinesis://nakadi?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}"
+
+    with pytest.raises(Unavailable, match=r"^The stream no-such of the storage orders cannot be reached$"):
+        check_reachable(a_storage(stream="no-such"), nobody)
+
+
+def test_a_log_that_two_storages_share_is_closed_once():
+    """Storages in the same file have one log."""
+    closed = []
+    log = MemoryLog(SystemClock())
+    log.close = lambda: closed.append(log)
+    logs = StorageLogs(log, lambda storage_id: a_storage(storage_id, stream="orders"), lambda _: log)
+
+    assert logs.of("orders") is logs.of("default")
+    logs.close()
+
+    assert closed == [log]
 
 
 def test_a_log_is_opened_once_and_closed_with_the_others():

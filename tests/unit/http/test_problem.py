@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from nakadi import ports
 from nakadi.http import problem
 from nakadi.model import outcomes
 from nakadi.model.outcomes import Violation
@@ -117,6 +118,23 @@ def test_a_fault_keeps_its_secrets():
     assert re.fullmatch(
         r"An internal error happened\. Please report it\. \(ETI[a-zA-Z0-9]{24}\)", body_of(response)["detail"]
     )
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ports.ChangedMeanwhile(ports.Put("event-types", "secret", {}, expected=3)),
+        ports.AssignmentChanged("secret"),
+        ports.UnknownTopic("secret"),
+        ports.SealedTopic("secret"),
+    ],
+)
+def test_a_race_that_was_lost_can_be_repeated(lost):
+    """Whatever was changed between a look and a write, the client is asked to repeat, and told nothing of the store."""
+    response = problem.problem_of(lost)
+
+    assert (response.status, response.headers["retry-after"]) == (503, "1")
+    assert body_of(response)["detail"] == "This was changed by others meanwhile, please repeat request"
 
 
 def test_who_should_try_again_is_told_when():

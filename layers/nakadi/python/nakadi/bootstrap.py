@@ -18,12 +18,12 @@ from nakadi.authentication import authentication
 from nakadi.caching import Cache
 from nakadi.clock import SystemClock
 from nakadi.eventlogs import Beside, open_event_log
-from nakadi.eventlogs.storages import StorageLogs, url_of
+from nakadi.eventlogs.storages import StorageLogs, check_reachable, url_of
 from nakadi.http.application import Answered, Application, Authenticate
 from nakadi.http.metrics import Metrics
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.storage import Storage, StorageType
+from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType
 from nakadi.ports import Clock, Coordination, EventLog, Indexed, Registry
 from nakadi.registries import open_registry
 from nakadi.registries.log_indexes import open_log_index
@@ -146,6 +146,8 @@ class Broker:
 
     def _opened(self, storage: Storage) -> EventLog:
         url = url_of(storage, self.settings.event_log)
+        if url == self.settings.event_log:
+            return self.logs.of(DEFAULT_STORAGE_ID)
         return self._around_log(
             open_event_log(url, self.clock, _beside_the_log(self.settings, self.registry, self.clock))
         )
@@ -175,8 +177,13 @@ class Broker:
     def storages(self) -> Storages:
         from nakadi.administration.storages import Storages
 
-        built_in = _storage_type(self.settings.event_log)
-        return Storages(self.registry, self._settings_document("storage"), self.features, built_in)
+        return Storages(
+            registry=self.registry,
+            choice=self._settings_document("storage"),
+            features=self.features,
+            built_in=_storage_type(self.settings.event_log),
+            reach=partial(check_reachable, built_in=self.settings.event_log),
+        )
 
     @cached_property
     def permissions(self) -> Permissions:

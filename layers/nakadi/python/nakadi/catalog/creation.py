@@ -19,13 +19,23 @@ from nakadi.catalog.timelines import first_timeline
 from nakadi.catalog.violations import violations
 from nakadi.model.administration import Feature
 from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy
-from nakadi.model.outcomes import Conflict, Fault, Invalid, SwitchedOff, Violations
+from nakadi.model.outcomes import (
+    Conflict,
+    Fault,
+    Invalid,
+    NotFound,
+    Outcome,
+    SwitchedOff,
+    TryLater,
+    Violations,
+)
 from nakadi.model.schema import Schema, Version
-from nakadi.ports import ChangedMeanwhile, Clock, EventLogs
+from nakadi.ports import Change, ChangedMeanwhile, Clock, EventLogs
 
 log = logging.getLogger(__name__)
 
 AUTHORIZATION_MANDATORY = "Authorization section is mandatory"
+BUSY = "The storage of new event types is being changed, please repeat request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +53,19 @@ class Creation:
             raise SwitchedOff("Event Type creation is disabled")
         check_fields(draft)
         self.features.require_writable()
-        event_type = self._judged(draft)
-        if self.event_types.find(event_type.name) is not None:
-            raise taken(event_type.name)
-        return self._stored(event_type)
+        return self.event_types.again_if_changed(lambda: self._created(draft))
 
     def create_own(self, draft: EventTypeDraft) -> None:
         """Register an event type of the broker's own, unless it is there; no switch is asked."""
         if self.event_types.find(str(draft.name)) is None:
             with contextlib.suppress(Conflict):
-                self._stored(self._judged(draft))
+                self.event_types.again_if_changed(lambda: self._stored(self._judged(draft)))
+
+    def _created(self, draft: EventTypeDraft) -> EventType:
+        event_type = self._judged(draft)
+        if self.event_types.find(event_type.name) is not None:
+            raise taken(event_type.name)
+        return self._stored(event_type)
 
     def _judged(self, draft: EventTypeDraft) -> EventType:
         """The event type that the draft asks for, if no rule stands against it. The order is the clients' to see."""
@@ -94,16 +107,26 @@ class Creation:
         )
 
     def _stored(self, event_type: EventType) -> EventType:
-        """First the place for its events, then the event type: nobody finds one without the other."""
+        """First the place for its events, then the event type: nobody finds one without the other.
+
+        Raises `ChangedMeanwhile` when the storage is not what it was when it was chosen.
+        """
         timeline = event_type.timeline
         event_log = self.logs.of(timeline.storage_id)
         event_log.create_topic(timeline.topic, timeline.partitions)
         try:
-            self.event_types.add(event_type, *self.storages.still_there(timeline.storage_id))
-        except (Conflict, Fault, ChangedMeanwhile):
+            self.event_types.add(event_type, *self._storage_checks(timeline.storage_id))
+        except (Outcome, Fault, ChangedMeanwhile):
             event_log.delete_topic(timeline.topic)
             raise
         return event_type
+
+    def _storage_checks(self, storage_id: str) -> tuple[Change, ...]:
+        try:
+            return self.storages.still_there(storage_id)
+        except NotFound as gone:
+            # It was there when it was chosen, and is being removed since.
+            raise TryLater(BUSY) from gone
 
 
 def check_fields(draft: EventTypeDraft) -> None:

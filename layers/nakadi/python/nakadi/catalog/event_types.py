@@ -14,7 +14,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
 from nakadi.model.schema import Schema
 from nakadi.model.timeline import Timeline
-from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Put, Registry, Remove
+from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Put, Registry, Remove, UnknownTopic
 
 KIND = "event-types"
 SCHEMAS = "schemas"
@@ -108,11 +108,14 @@ class EventTypes:
         self._write(event_type.name, remove, leftover(event_type.id, timelines), *conditions)
 
     def again_if_changed(self, attempt: Callable[[], Result]) -> Result:
-        """Carry out read-decide-write until nobody wrote in between."""
+        """Carry out read-decide-write until nobody wrote in between.
+
+        A topic that is not there belongs to an event type that was deleted or moved since it was read.
+        """
         for _ in range(ATTEMPTS):
             try:
                 return attempt()
-            except ChangedMeanwhile:
+            except (ChangedMeanwhile, UnknownTopic):
                 continue
         raise TryLater(BUSY)
 

@@ -86,7 +86,15 @@ class Timelines:
             pass
         raise Invalid(f"No storage with id: {'null' if storage_id is None else storage_id}")
 
-    def _complete(self, event_type: EventType) -> None:
+    def _complete(self, announced: EventType) -> None:
+        """Finish a switch, whatever else is changed about the event type meanwhile, and whoever else finishes it."""
+        self.event_types.again_if_changed(lambda: self._try_to_complete(announced))
+
+    def _try_to_complete(self, announced: EventType) -> None:
+        assert announced.switching_to is not None
+        event_type = self.event_types.get(announced.name)
+        if event_type.switching_to is None or event_type.switching_to.id != announced.switching_to.id:
+            return  # another process was quicker
         positions = self._seal(event_type.timeline)
         self.event_types.replace(event_type, switched(event_type, positions, self.clock.now()))
 

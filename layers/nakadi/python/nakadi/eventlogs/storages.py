@@ -26,7 +26,7 @@ class StorageLogs:
         return self._logs.get(storage_id) or self._open(storage_id)
 
     def close(self) -> None:
-        for log in self._logs.values():
+        for log in {id(log): log for log in self._logs.values()}.values():
             log.close()
 
     def _open(self, storage_id: str) -> EventLog:
@@ -40,12 +40,31 @@ class StorageLogs:
 
 
 def url_of(storage: Storage, built_in: str) -> str:
-    """Where a storage's log is: beside the built-in storage's, in the same region and account."""
+    """Where a storage's log is: in the built-in storage's file or memory, or a stream beside its stream.
+
+    Raises `Unavailable` when this broker has no engine for the storage.
+    """
+    on_kinesis = built_in.startswith("kinesis:")
+    if storage.type is StorageType.EMBEDDED and not on_kinesis:
+        return built_in
     stream = storage.configuration.get("stream")
-    reachable = storage.type is StorageType.KINESIS and built_in.startswith("kinesis:")
-    if not reachable or not is_stream_name(stream):
-        raise Unavailable(f"This broker cannot reach the storage {storage.id}")
+    if storage.type is not StorageType.KINESIS or not on_kinesis or not is_stream_name(stream):
+        raise Unavailable(f"This broker cannot reach the storage {storage.id}, it has no engine for it")
     return at_stream(built_in, str(stream))
+
+
+def check_reachable(storage: Storage, built_in: str) -> None:
+    """Raise `Unavailable`, within seconds, unless this broker can read and write events in a storage."""
+    url = url_of(storage, built_in)
+    if url == built_in:
+        return
+    from nakadi.eventlogs.kinesis.opening import check_stream  # noqa: PLC0415  # only brokers on Kinesis come here
+
+    try:
+        check_stream(url)
+    except Unavailable as error:
+        stream = storage.configuration["stream"]
+        raise Unavailable(f"The stream {stream} of the storage {storage.id} cannot be reached") from error
 
 
 def at_stream(url: str, stream: str) -> str:

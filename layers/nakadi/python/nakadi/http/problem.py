@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from nakadi import ports
 from nakadi.http.message import JSON, PROBLEM_JSON, Response
 from nakadi.model import outcomes
 
@@ -56,6 +57,10 @@ STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (outcomes.Unavailable, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 
+# Something was changed between a look and a step. Whoever looks again finds it as it is now.
+RACES = (ports.AssignmentChanged, ports.ChangedMeanwhile, ports.SealedTopic, ports.UnknownTopic)
+RACE_LOST = "This was changed by others meanwhile, please repeat request"
+
 # How long a client may sensibly wait before it tries again, in seconds.
 RETRY_AFTER = "1"
 
@@ -66,6 +71,8 @@ def problem_of(error: Exception) -> Response:
     """The Problem that answers an outcome or a fault; an unknown error is a 500 that can be found in the logs."""
     if isinstance(error, outcomes.Incomplete):
         return _constraint_violations(error)
+    if isinstance(error, RACES):
+        return problem_of(outcomes.TryLater(RACE_LOST))
     status = next((status for kind, status in STATUS_OF if isinstance(error, kind)), None)
     if status is None:
         return _problem(

@@ -12,12 +12,14 @@ from botocore.config import Config
 from nakadi.botocore_sessions import new_session
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.log import DEFAULTS, KinesisLog, Options
-from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.eventlogs.kinesis.stream import Patience, Stream
 from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.ports import ArchiveStore, Clock, LogIndex
 
 CONNECT_TIMEOUT = 2
 READ_TIMEOUT = 10
+CHECK_SECONDS = 5
+"""How long a call that only failed for the moment is tried again when a stream is checked."""
 
 
 def open_at(url: str, clock: Clock, index: LogIndex, archive: ArchiveStore | None) -> KinesisLog:
@@ -36,6 +38,15 @@ def open_stream(url: str) -> Stream:
     name, asked = parsed(url)
     reads = float(asked.get("reads_per_second", 5))
     return Stream(client(asked), name, reads_per_second=reads)
+
+
+def check_stream(url: str) -> None:
+    """Raise `Unavailable` unless the stream that a log's URL names is there and answers."""
+    stream = open_stream(url)
+    try:
+        Patience(CHECK_SECONDS).calling(stream.check)
+    finally:
+        stream.close()
 
 
 def client(asked: Mapping[str, str]) -> Any:

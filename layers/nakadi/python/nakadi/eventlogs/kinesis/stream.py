@@ -107,6 +107,11 @@ class Stream:
                 return found
             asked = {"NextToken": answer["NextToken"]}
 
+    def check(self) -> None:
+        """Raise `Trouble` unless the stream is there and answers."""
+        with _as_trouble():
+            self._client.list_shards(StreamName=self.name, MaxResults=1)
+
     def from_beginning(self, shard: str) -> str:
         return self._iterator(shard, ShardIteratorType="TRIM_HORIZON")
 

@@ -18,7 +18,6 @@ from nakadi.model.outcomes import Invalid
 from nakadi.model.storage import Storage, StorageType
 
 REFUSAL = "Admin privileges required to perform this operation"
-LONGEST_ID = 36
 
 
 def routes(storages: Storages, event_types: EventTypes, admins: Admins) -> list[Route]:
@@ -65,8 +64,6 @@ class _Storages:
 
 def _storage(body: Members) -> Storage:
     storage_id = _required(body, "id", body.text("id"))
-    if len(storage_id) > LONGEST_ID or "/" in storage_id:
-        raise Invalid(f"A storage id has at most {LONGEST_ID} characters and no slash")
     type_name = _required(body, "storage_type", body.text("storage_type"))
     if type_name.lower() not in set(StorageType):
         raise Invalid(f"Type '{type_name}' is not a valid storage type")
