@@ -227,6 +227,7 @@ class Streaming(Construct):
             targets=[self.service],
             deregistration_delay=DRAIN,
             load_balancing_algorithm_type=elb.TargetGroupLoadBalancingAlgorithmType.LEAST_OUTSTANDING_REQUESTS,
+            # Not whether the registry answers: another task would not reach it either, and all streams would be cut.
             health_check=elb.HealthCheck(path="/health", interval=Duration.seconds(10), healthy_threshold_count=2),
         )
         listener.add_target_groups("Streaming", target_groups=[target_group])

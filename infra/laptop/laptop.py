@@ -184,7 +184,7 @@ class Streaming:
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"http://{self.address}/health", timeout=5, trust_env=False).is_success
+            return httpx.get(f"http://{self.address}/ready", timeout=5, trust_env=False).is_success
         except httpx.TransportError:
             return False
 

@@ -11,6 +11,7 @@ from typing import TextIO
 
 from nakadi.http.application import Application
 from nakadi.http.message import Answer, Outlet, Request, Streaming
+from nakadi.http.routing import Lane
 from nakadi.model.outcomes import Outcome
 
 NAMESPACE = "Nakadi"
@@ -28,6 +29,9 @@ class Doorway:
     def answer(self, request: Request) -> Answer:
         answer = self._application.answer(self._as_sent(request))
         return self._counted(answer) if isinstance(answer, Streaming) else answer
+
+    def lane(self, request: Request) -> Lane:
+        return self._application.lane(self._as_sent(request))
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         return self._application.refusal(self._as_sent(request), outcome)

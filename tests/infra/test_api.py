@@ -95,7 +95,7 @@ def test_everything_but_the_public_needs_a_token(api):
         for each in item.values():
             assert each["security"] == ([] if PUBLIC.fullmatch(path) else [{"token": []}]), path
     public = {path for path, item in api["Body"]["paths"].items() if not item[ANY]["security"]}
-    assert public == {"/health", "/health/{proxy+}", "/docs", "/openapi.json"}
+    assert public == {"/health", "/health/{proxy+}", "/ready", "/docs", "/openapi.json"}
     scheme = api["Body"]["components"]["securitySchemes"]["token"]
     assert scheme["x-amazon-apigateway-authorizer"]["authorizerResultTtlInSeconds"] == 60
 

@@ -39,6 +39,13 @@ def test_health_is_ok(api, accept):
     assert answer.headers["content-type"] == "text/plain"
 
 
+def test_it_is_ready(api):
+    """A broker whose registry answers says so in plain text, whatever the client accepts."""
+    answer = api.get("/ready", headers={"accept": "application/json"})
+
+    assert (answer.status_code, answer.text) == (200, "OK")
+
+
 def test_metrics_count_what_was_done(api):
     """Metrics have the members that monitoring looks for, are never kept by caches, and count operations. (R245)"""
     api.get("/registry/partition-strategies")

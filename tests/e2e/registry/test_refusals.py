@@ -19,7 +19,7 @@ READ = "nakadi.event_stream.read"
 WRITE = "nakadi.event_stream.write"
 UID = "uid"
 
-PUBLIC = {("GET", "/health"), ("GET", "/openapi.json"), ("GET", "/docs")}
+PUBLIC = {("GET", "/health"), ("GET", "/ready"), ("GET", "/openapi.json"), ("GET", "/docs")}
 
 # Every route with the scope that it asks for.
 SCOPES = {

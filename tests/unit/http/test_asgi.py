@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import threading
 import time
 import zlib
 
@@ -11,7 +12,7 @@ import pytest
 from nakadi.http.application import Application
 from nakadi.http.asgi import Limits, asgi_application, request_of
 from nakadi.http.message import ClientGone, Response, Streaming, empty_response, json_response
-from nakadi.http.routing import Route
+from nakadi.http.routing import Lane, Route
 from nakadi.model.authorization import UNAUTHENTICATED
 
 NO_HEAD_START = Limits(head_start_seconds=0)
@@ -236,6 +237,131 @@ def test_lifespan_is_answered():
     assert asyncio.run(run()) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
+# Lanes.
+
+
+def a_route(lane, handler, method="GET"):
+    return Route(method=method, template=f"/{lane}", handler=handler, operation=lane, any_body=True, lane=lane)
+
+
+class Stuck:
+    """A handler that has its threads wait, as a registry that does not answer would."""
+
+    def __init__(self):
+        self.entered = threading.Semaphore(0)
+        self.freed = threading.Event()
+
+    def __call__(self, _request):
+        self.entered.release()
+        assert self.freed.wait(30)
+        return empty_response()
+
+
+async def asked(edge, target, method="GET", **more):
+    client = more.pop("client", None) or Client()
+    async with asyncio.timeout(30):
+        await edge(a_scope(method, target, **more), client.receive, client.send)
+    return client
+
+
+def with_a_stuck_registry(steps, limits=NO_HEAD_START, requests=3):
+    """Carry out some steps on an edge while requests of the registry's lane have taken its only thread."""
+    stuck = Stuck()
+    quick = [a_route(lane, lambda _: empty_response()) for lane in Lane if lane is not Lane.REGISTRY]
+    application = Application([a_route(Lane.REGISTRY, stuck), *quick], lambda _: UNAUTHENTICATED)
+
+    async def run():
+        edge = asgi_application(application, threads=1, limits=limits)
+        waiting = [asyncio.create_task(asked(edge, "/registry")) for _ in range(requests)]
+        try:
+            await asyncio.to_thread(stuck.entered.acquire)
+            return await steps(edge)
+        finally:
+            stuck.freed.set()
+            assert [(await each).status for each in waiting] == [200] * requests
+            edge.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("lane", [lane for lane in Lane if lane is not Lane.REGISTRY])
+def test_requests_that_are_stuck_hold_up_no_other_lane(lane):
+    """While every thread of one lane waits for something, requests of the other lanes are answered."""
+    assert with_a_stuck_registry(lambda edge: asked(edge, f"/{lane}")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "detail"),
+    [
+        ("GET", "/immediate", 200, ""),
+        ("GET", "/immediate/", 200, ""),
+        ("HEAD", "/immediate", 200, ""),
+        ("POST", "/immediate", 405, "Request method 'POST' not supported"),
+    ],
+)
+def test_every_answer_of_a_path_that_waits_for_nothing_is_immediate(method, target, status, detail):
+    """HEAD, and the Problem of another method, need no thread either, and bear the flow id. (R27, R38)"""
+    headers = [("x-flow-id", "f-1")]
+    client = with_a_stuck_registry(lambda edge: asked(edge, target, method, headers=headers))
+
+    assert (client.status, client.headers["x-flow-id"]) == (status, "f-1")
+    assert detail == (json.loads(client.body)["detail"] if client.body else "")
+
+
+def test_a_lane_has_a_limited_number_of_requests_that_wait():
+    """What comes beyond it is 503 and may come again in a moment."""
+    client = with_a_stuck_registry(
+        lambda edge: asked(edge, "/registry"), Limits(waiting=1, head_start_seconds=0), requests=2
+    )
+
+    assert (client.status, client.headers["retry-after"]) == (503, "1")
+
+
+def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
+    """A client that leaves while its request waits for a thread has nothing done for it."""
+
+    class Connection:
+        half_closed, lost = False, False
+
+    connection, done = Connection(), []
+    stuck = Stuck()
+    routes = [a_route(Lane.REGISTRY, stuck), a_route(Lane.REGISTRY, done.append, "POST")]
+    application = Application(routes, lambda _: UNAUTHENTICATED)
+
+    async def run():
+        edge = asgi_application(application, threads=1, limits=NO_HEAD_START)
+        first = asyncio.create_task(asked(edge, "/registry"))
+        await asyncio.to_thread(stuck.entered.acquire)
+        late = Client()
+        state = {"connection": connection}
+        second = asyncio.create_task(asked(edge, "/registry", "POST", state=state, client=late))
+        await asyncio.sleep(0)
+        connection.lost = True
+        stuck.freed.set()
+        await asyncio.gather(first, second)
+        edge.close()
+        return late
+
+    assert asyncio.run(run()).sent == []
+    assert done == []
+
+
+def test_a_request_knows_whether_its_client_may_have_gone():
+    """A lost connection says so, and one whose client has closed its half."""
+
+    class Connection:
+        half_closed, lost = False, False
+
+    connection = Connection()
+    request = request_of(a_scope(state={"connection": connection}))
+    assert not request.gone()
+    connection.half_closed = True
+    assert request.gone()
+    connection.half_closed, connection.lost = False, True
+    assert request.gone()
+    assert not request_of(a_scope()).gone()
+
+
 # Streams.
 
 
@@ -329,7 +455,7 @@ def test_a_client_that_takes_nothing_is_given_up():
             await super().send(message)
 
     class Connection:
-        half_closed = False
+        half_closed = lost = False
         did = None
 
         def close(self):
@@ -391,7 +517,7 @@ def test_a_stream_for_a_client_that_has_gone_is_given_up():
     """What a stream holds already is given back when its client has left before it began."""
 
     class Connection:
-        half_closed = True
+        half_closed, lost = True, False
 
         def close(self):
             """Never called: there is nothing more to send."""

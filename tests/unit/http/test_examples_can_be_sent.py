@@ -48,6 +48,7 @@ IN_ORDER = (
     "set_feature",
     "list_features",
     "get_health",
+    "get_readiness",
     "get_metrics",
     "get_version",
     "get_openapi",

@@ -101,7 +101,7 @@ def _storages(broker: Broker) -> list[Route]:
 def _monitoring(broker: Broker) -> list[Route]:
     from nakadi.http.routes import monitoring
 
-    return monitoring.routes(broker.metrics, broker.clock, _version())
+    return monitoring.routes(broker.metrics, broker.clock, broker.readiness, _version())
 
 
 def _documentation(_: Broker) -> list[Route]:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from nakadi.administration.documents import Body, SettingsDocument
+from nakadi.administration.documents import KIND, Body, SettingsDocument
 from nakadi.archive.stores import archive_at
 from nakadi.areas import AREAS, routes_of
 from nakadi.authentication import authentication
@@ -25,6 +25,7 @@ from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType
 from nakadi.ports import Clock, Coordination, EventLog, Indexed, Registry
+from nakadi.readiness import Readiness
 from nakadi.registries import open_registry
 from nakadi.registries.log_indexes import open_log_index
 from nakadi.settings import Settings
@@ -415,6 +416,10 @@ class Broker:
     @cached_property
     def metrics(self) -> Metrics:
         return Metrics(self.clock.monotonic())
+
+    @cached_property
+    def readiness(self) -> Readiness:
+        return Readiness(lambda: self.registry.get(KIND, "features"), self.clock)
 
     @cached_property
     def application(self) -> Application:

@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 from nakadi.http import compression, negotiation
 from nakadi.http.message import Answer, Request, Response, Streaming
 from nakadi.http.problem import problem_of, token_problem
-from nakadi.http.routing import Route, Router
+from nakadi.http.routing import Lane, Route, Router
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Malformed, NotAuthenticated, NotPermitted, Outcome
 
@@ -50,6 +50,10 @@ class Application:
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
         return self._told(request, self._attempt)
+
+    def lane(self, request: Request) -> Lane:
+        """Which threads should answer a request."""
+        return self.router.lane(request.method, _raw_path(request))
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         """Answer a request that an edge could not read to its end."""

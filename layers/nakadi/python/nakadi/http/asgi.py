@@ -7,17 +7,21 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from nakadi.http import compression
 from nakadi.http.application import flow_of_this_request
-from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, grouped, headers_of
+from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, grouped, headers_of, still_there
 from nakadi.http.problem import TooLarge, TooSlow
-from nakadi.model.outcomes import Outcome
+from nakadi.http.routing import Lane
+from nakadi.model.outcomes import Outcome, TryLater
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,10 +46,15 @@ class Limits:
     # Clients that read the socket themselves lose what arrives together with the headers, so the first batch waits.
     # Those who asked for gzip read through a decoder, and need no such kindness.
     head_start_seconds: float = 0.1
+    # Requests of a lane that wait for a thread. More would wait longer than their clients do.
+    waiting: int = 1000
 
 
 class Answering(Protocol):
     """An application, or what stands in front of one."""
+
+    def lane(self, request: Request) -> Lane:
+        """Which threads should answer a request."""
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
@@ -58,6 +67,7 @@ class Connection(Protocol):
     """What a server may offer as `connection` in the state of a scope, for there are no words for it in ASGI."""
 
     half_closed: bool
+    lost: bool
 
     def close_soon(self) -> None:
         """Close unless the client asks for something else on it in a moment."""
@@ -71,14 +81,22 @@ class Disconnected(Exception):
 
 
 def asgi_application(application: Answering, *, threads: int, limits: Limits | None = None) -> Edge:
-    """The application for an ASGI server. `threads` is how many requests are worked on at once: many, for they wait."""
+    """The application for an ASGI server. `threads` is how many batches are worked on at once: many, for they wait.
+
+    Each other lane has half as many, but for monitoring, which has two.
+    """
     return Edge(application, threads, limits or Limits())
 
 
 class Edge:
     def __init__(self, application: Answering, threads: int, limits: Limits) -> None:
         self._application = application
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-http")
+        self._threads = {
+            Lane.EVENTS: _Threads(Lane.EVENTS, threads),
+            Lane.STREAMS: _Threads(Lane.STREAMS, (threads + 1) // 2),
+            Lane.REGISTRY: _Threads(Lane.REGISTRY, (threads + 1) // 2),
+            Lane.MONITORING: _Threads(Lane.MONITORING, 2),
+        }
         self._limits = limits
         self._draining = asyncio.Event()
 
@@ -88,11 +106,14 @@ class Edge:
 
     def close(self) -> None:
         """Let the threads end once they have nothing more to do."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._http(scope, receive, send)
+            # Only the last step of a server that ends cancels, when it has closed the connection.
+            with suppress(asyncio.CancelledError):
+                await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
 
@@ -115,18 +136,39 @@ class Edge:
         except (TooLarge, TooSlow) as refusal:
             await self._refuse(self._application.refusal(request, refusal), receive, send)
             return
-        loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(self._threads, self._application.answer, replace(request, body=body))
+        lane = self._application.lane(request)
+        try:
+            answer = await self._answered(lane, replace(request, body=body), _connection(scope))
+        except Disconnected:
+            return
         if isinstance(answer, Streaming):
             await self._stream(request, answer, scope, receive, send)
         else:
             # Packing a long list takes as long as many a request: not on the loop either.
             packing = len(answer.body) > PACKED_IN_A_THREAD and request.method != "HEAD"
             pack = compression.packed
-            packed = (
-                await loop.run_in_executor(self._threads, pack, request, answer) if packing else pack(request, answer)
-            )
+            packed = await self._in_a_thread(lane, pack, request, answer) if packing else pack(request, answer)
             await _respond(packed, send)
+
+    async def _answered(self, lane: Lane, request: Request, connection: Connection | None) -> Answer:
+        # Unpacking a body takes time, whoever gets it.
+        if lane is Lane.IMMEDIATE and not request.body:
+            return self._application.answer(request)
+        if self._threads_of(lane).waiting >= self._limits.waiting:
+            return self._application.refusal(request, TryLater("Too many requests are waiting, please repeat request"))
+        return await self._in_a_thread(lane, self._answer, request, connection)
+
+    def _answer(self, request: Request, connection: Connection | None) -> Answer:
+        """Answer in a thread, unless the client has gone while its request waited for one."""
+        if connection is not None and connection.lost:
+            raise Disconnected
+        return self._application.answer(request)
+
+    def _threads_of(self, lane: Lane) -> _Threads:
+        return self._threads[Lane.REGISTRY if lane is Lane.IMMEDIATE else lane]
+
+    async def _in_a_thread(self, lane: Lane, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads_of(lane), work, *arguments)
 
     async def _body(self, request: Request, receive: Receive) -> bytes:
         announced = request.headers.get("content-length", "")
@@ -164,11 +206,11 @@ class Edge:
         await send({"type": "http.response.body"})
 
     async def _stream(self, request: Request, answer: Streaming, scope: Message, receive: Receive, send: Send) -> None:
-        connection: Connection | None = scope.get("state", {}).get("connection")
+        connection = _connection(scope)
         if connection is not None and connection.half_closed:
             # It may be gone altogether, and nothing would tell: closing looks the same as closing one half.
             connection.abort()
-            await asyncio.get_running_loop().run_in_executor(self._threads, answer.given_up)
+            await self._in_a_thread(Lane.STREAMS, answer.given_up)
             return
         packer = (
             compression.StreamPacker() if compression.wants_gzip(request.headers.get("accept-encoding", "")) else None
@@ -206,6 +248,31 @@ class Edge:
             log.exception("A stream failed: %s %s", request.method, request.target.partition("?")[0])
             return False
         return True
+
+
+class _Threads(ThreadPoolExecutor):
+    """The threads of a lane."""
+
+    def __init__(self, lane: Lane, number: int) -> None:
+        super().__init__(number, thread_name_prefix=f"nakadi-{lane}")
+
+    @property
+    def waiting(self) -> int:
+        """How many requests no thread has taken yet."""
+        return self._work_queue.qsize()
+
+
+def _connection(scope: Message) -> Connection | None:
+    found: Connection | None = scope.get("state", {}).get("connection")
+    return found
+
+
+def _gone(scope: Message) -> Callable[[], bool]:
+    connection = _connection(scope)
+    if connection is None:
+        return still_there
+    # A client that closes its half may still read. To be gone altogether looks the same from here.
+    return lambda: connection.lost or connection.half_closed
 
 
 class _AsgiOutlet:
@@ -300,6 +367,7 @@ def request_of(scope: Message) -> Request:
         target=f"{raw_path}?{query}" if query else raw_path,
         query=query_of(query),
         headers=headers_of((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]),
+        gone=_gone(scope),
     )
 
 

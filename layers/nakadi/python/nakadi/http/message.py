@@ -16,12 +16,18 @@ JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
 
 
+def still_there() -> bool:
+    """What is known of a client over a connection that tells nothing: it has not gone."""
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A request as the routes see it: body unpacked, subject known.
 
     `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
-    several times is joined by commas. `query` keeps every value of a name, in order.
+    several times is joined by commas. `query` keeps every value of a name, in order. `gone` tells, from any thread,
+    whether the client may have gone away, so that long work for it can be given up.
     """
 
     method: str
@@ -33,6 +39,7 @@ class Request:
     subject: Subject = UNAUTHENTICATED
     flow_id: str = ""
     path_parameters: Mapping[str, str] = field(default_factory=dict)
+    gone: Callable[[], bool] = field(default=still_there, compare=False)
 
     def parameter(self, name: str) -> str | None:
         """The last value of a query parameter, None when it is missing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from urllib.parse import unquote
 
 from nakadi.http.message import JSON, Answer, Request
@@ -11,6 +12,24 @@ from nakadi.http.problem import MethodNotAllowed
 from nakadi.model.outcomes import NotFound
 
 Handler = Callable[[Request], Answer]
+
+
+class Lane(StrEnum):
+    """Which threads of a process work on a request.
+
+    Each lane has threads of its own. So requests that wait for something, such as a registry that does not answer, can
+    fill their own lane and no other.
+    """
+
+    IMMEDIATE = "immediate"
+    """No thread at all: the handler waits for nothing, and runs on the event loop."""
+    MONITORING = "monitoring"
+    EVENTS = "events"
+    """Publishing, and the commits without which open streams come to a halt."""
+    STREAMS = "streams"
+    """Opening streams; those that are open have threads of their own."""
+    REGISTRY = "registry"
+    """Everything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +45,7 @@ class Route:
     operation: str
     produces: str | None = JSON
     any_body: bool = False
+    lane: Lane = Lane.REGISTRY
 
 
 @dataclass(slots=True)
@@ -62,15 +82,27 @@ class Router:
         pairs = zip(_segments(route.template), _segments(raw_path), strict=True)
         return route, {name[1:-1]: unquote(value) for name, value in pairs if _is_parameter(name)}
 
+    def lane(self, method: str, raw_path: str) -> Lane:
+        """The lane of a request, also of one that no route is for."""
+        node = self._found(raw_path)
+        if node is None:
+            return Lane.REGISTRY
+        route = node.routes.get("GET" if method == "HEAD" else method)
+        # That a path lacks a method is said where the methods that it has are answered.
+        return (route or next(iter(node.routes.values()))).lane
+
     def allowed(self, raw_path: str) -> str:
         """The methods of a path, as the `Allow` header lists them."""
         return _allowed(self._node(raw_path))
 
     def _node(self, raw_path: str) -> _Node:
-        node = _reached(self._root, [unquote(segment) for segment in _segments(raw_path)])
+        node = self._found(raw_path)
         if node is None:
             raise NotFound(f"There is nothing at {unquote(raw_path)}")
         return node
+
+    def _found(self, raw_path: str) -> _Node | None:
+        return _reached(self._root, [unquote(segment) for segment in _segments(raw_path)])
 
 
 def _reached(node: _Node, segments: Sequence[str]) -> _Node | None:

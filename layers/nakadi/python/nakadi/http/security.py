@@ -14,8 +14,8 @@ from nakadi.model.outcomes import NotAuthenticated, NotPermitted
 if TYPE_CHECKING:
     from nakadi.access.tokens import Tokens
 
-# What anyone may look at: whether the broker is alive, and how to speak to it.
-PUBLIC = re.compile(r"/(health(/.*)?|openapi\.json|docs)/?")
+# What anyone may look at: whether the broker is alive and at work, and how to speak to it.
+PUBLIC = re.compile(r"/(health(/.*)?|ready|openapi\.json|docs)/?")
 
 READING = r"/event-types/[^/]+/(partitions|events|cursor-distances|shifted-cursors|cursors-lag)(/.*)?"
 

@@ -198,6 +198,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, {})
         self.access_log = False
         self.half_closed = False
+        self.lost = False
         self._ended = ended
         self._in_head = False
         # As far as the parser has come: requests that have begun, and bytes of bodies.
@@ -220,6 +221,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.lost = True
         self._unset_keepalive_if_required()
         self._forget_the_deadline()
         self._ended()

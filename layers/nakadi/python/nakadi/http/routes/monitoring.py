@@ -1,35 +1,49 @@
-"""Health, metrics, version."""
+"""Health, readiness, metrics, version."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
 from nakadi.http.message import JSON, Request, Response, json_response
 from nakadi.http.metrics import Metrics
-from nakadi.http.routing import Route
+from nakadi.http.routing import Lane, Route
 from nakadi.ports import Clock
+from nakadi.readiness import Readiness
 
 NOT_KEPT = {"cache-control": "must-revalidate,no-cache,no-store"}
 
 
-def routes(metrics: Metrics, clock: Clock, version: str) -> list[Route]:
-    doors = _Monitoring(metrics, clock, version)
-    return [
-        Route(method="GET", template="/health", handler=doors.health, operation="get_health", produces=None),
-        Route(method="GET", template="/metrics", handler=doors.metrics_now, operation="get_metrics"),
-        Route(method="GET", template="/version", handler=doors.version_now, operation="get_version"),
-    ]
+def routes(metrics: Metrics, clock: Clock, readiness: Readiness, version: str) -> list[Route]:
+    doors = _Monitoring(metrics, clock, readiness, version)
+    health = Route(
+        method="GET",
+        template="/health",
+        handler=doors.health,
+        operation="get_health",
+        produces=None,
+        lane=Lane.IMMEDIATE,
+    )
+    ready = Route(method="GET", template="/ready", handler=doors.ready, operation="get_readiness", produces=None)
+    figures = Route(method="GET", template="/metrics", handler=doors.metrics_now, operation="get_metrics")
+    running = Route(method="GET", template="/version", handler=doors.version_now, operation="get_version")
+    return [health, *(replace(each, lane=Lane.MONITORING) for each in (ready, figures, running))]
 
 
 @dataclass(frozen=True, slots=True)
 class _Monitoring:
     metrics: Metrics
     clock: Clock
+    readiness: Readiness
     version: str
 
     def health(self, _: Request) -> Response:
+        """That the process is alive. Whatever it depends on, it is no better for being started again."""
+        return Response(200, {"content-type": "text/plain"}, b"OK")
+
+    def ready(self, _: Request) -> Response:
+        self.readiness.check()
         return Response(200, {"content-type": "text/plain"}, b"OK")
 
     def metrics_now(self, request: Request) -> Response:

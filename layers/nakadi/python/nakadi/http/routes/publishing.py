@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nakadi.access.permissions import Permissions
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.problem import UnsupportedMediaType
-from nakadi.http.routing import Route
+from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Malformed
 from nakadi.publishing.consumer_tag import directed_to
 from nakadi.publishing.outcome import BatchOutcome, Verdict
@@ -24,6 +24,7 @@ def routes(publisher: Publisher, permissions: Permissions) -> list[Route]:
             template="/event-types/{name}/events",
             handler=doors.publish,
             operation="publish_events",
+            lane=Lane.EVENTS,
             produces=None,
             any_body=True,
         ),
@@ -32,6 +33,7 @@ def routes(publisher: Publisher, permissions: Permissions) -> list[Route]:
             template="/event-types/{name}/deleted-events",
             handler=doors.delete,
             operation="delete_events",
+            lane=Lane.EVENTS,
             produces=None,
             any_body=True,
         ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from nakadi.http.message import ClientGone, Outlet, Request, Streaming
 from nakadi.http.problem import problem_of
-from nakadi.http.routing import Route
+from nakadi.http.routing import Lane, Route
 from nakadi.streaming.lines import JsonLines, Lines, ServerSentEvents
 from nakadi.streaming.parameters import Asked
 from nakadi.streaming.streams import Opening, Streams
@@ -28,6 +28,7 @@ def routes(streams: Streams) -> list[Route]:
             template="/event-types/{name}/events",
             handler=_Doors(streams).stream_events,
             operation="stream_events",
+            lane=Lane.STREAMS,
             produces=None,
         ),
     ]

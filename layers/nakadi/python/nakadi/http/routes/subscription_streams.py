@@ -12,7 +12,7 @@ from nakadi.consuming.streams import Opening, SubscriptionStreams
 from nakadi.http.bodies import Members, object_body
 from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response
 from nakadi.http.routes.streams import wants_server_sent_events
-from nakadi.http.routing import Route
+from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import EventTypePartition
 
@@ -29,6 +29,7 @@ def routes(streams: SubscriptionStreams) -> list[Route]:
             template=template,
             handler=doors.stream,
             operation="stream_subscription_events",
+            lane=Lane.STREAMS,
             produces=None,
         ),
         Route(
@@ -36,6 +37,7 @@ def routes(streams: SubscriptionStreams) -> list[Route]:
             template=template,
             handler=doors.stream_with_body,
             operation="stream_subscription_events_with_parameters",
+            lane=Lane.STREAMS,
             produces=None,
         ),
     ]

@@ -11,7 +11,7 @@ from nakadi.administration.features import Features
 from nakadi.http.attributes import attribute_parameter
 from nakadi.http.bodies import object_body
 from nakadi.http.message import Request, Response, empty_response, json_response
-from nakadi.http.routing import Route
+from nakadi.http.routing import Lane, Route
 from nakadi.http.subscriptions import (
     committed_view,
     listed_cursors,
@@ -57,7 +57,13 @@ class SubscriptionDoors:
             Route(method="PUT", template=one, handler=self.put, operation="update_subscription"),
             Route(method="DELETE", template=one, handler=self.delete, operation="delete_subscription"),
             Route(method="GET", template=cursors, handler=self.get_cursors, operation="get_subscription_cursors"),
-            Route(method="POST", template=cursors, handler=self.commit, operation="commit_subscription_cursors"),
+            Route(
+                method="POST",
+                template=cursors,
+                handler=self.commit,
+                operation="commit_subscription_cursors",
+                lane=Lane.EVENTS,
+            ),
             Route(method="PATCH", template=cursors, handler=self.reset, operation="reset_subscription_cursors"),
             Route(method="GET", template=f"{one}/stats", handler=self.get_stats, operation="get_subscription_stats"),
         ]

@@ -1,0 +1,84 @@
+"""Whether the broker can do its work."""
+
+import threading
+
+import pytest
+
+from nakadi.clock import SystemClock
+from nakadi.http.application import Application
+from nakadi.http.message import Request
+from nakadi.http.metrics import Metrics
+from nakadi.http.routes import monitoring
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.outcomes import TryLater, Unavailable
+from nakadi.readiness import Readiness
+from tests.support.clock import HandMovedClock
+
+
+class Registry:
+    """Asked by probes: counts them, and answers when it is free to."""
+
+    def __init__(self, error=None):
+        self.asked = 0
+        self.error = error
+        self.free = threading.Event()
+        self.free.set()
+
+    def probe(self):
+        self.asked += 1
+        assert self.free.wait(30)
+        if self.error:
+            raise self.error
+
+
+def test_an_answer_is_good_for_a_moment():
+    """The registry is asked again only when its last answer is no longer fresh."""
+    registry, clock = Registry(), HandMovedClock()
+    readiness = Readiness(registry.probe, clock, fresh=1, patience=30)
+    for _ in range(3):
+        readiness.check()
+    assert registry.asked == 1
+
+    clock.move(1)
+    readiness.check()
+    assert registry.asked == 2
+
+
+def test_a_registry_that_fails_is_told_and_asked_again():
+    """A failure is logged and told, without its details, and is over when the registry works again."""
+    registry, clock = Registry(Unavailable("/secret/path: disk I/O error")), HandMovedClock()
+    readiness = Readiness(registry.probe, clock, fresh=1, patience=30)
+    with pytest.raises(TryLater, match=r"^The registry cannot be reached$"):
+        readiness.check()
+
+    registry.error = None
+    clock.move(1)
+    readiness.check()
+
+
+def test_a_registry_that_does_not_answer_holds_one_thread():
+    """However often it is asked for, there is one probe at a time, and nobody waits longer than its patience."""
+    registry, clock = Registry(), HandMovedClock()
+    registry.free.clear()
+    readiness = Readiness(registry.probe, clock, fresh=1, patience=0)
+    for _ in range(100):
+        clock.move(1)
+        with pytest.raises(TryLater, match=r"^The registry does not answer$"):
+            readiness.check()
+    probes = [each for each in threading.enumerate() if each.name == "nakadi-readiness"]
+    assert (registry.asked, len(probes)) == (1, 1)
+
+    registry.free.set()
+    probes[0].join(30)
+    readiness.check()
+
+
+def test_it_is_a_problem_not_to_be_ready():
+    """`GET /ready` is 200 or 503, and a 503 says when to ask again; health is another question."""
+    registry = Registry(Unavailable("no"))
+    readiness = Readiness(registry.probe, SystemClock(), patience=30)
+    application = Application(monitoring.routes(Metrics(0), SystemClock(), readiness, "1"), lambda _: UNAUTHENTICATED)
+
+    answer = application.answer(Request(method="GET", path="/ready", target="/ready"))
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert application.answer(Request(method="GET", path="/health", target="/health")).status == 200
