@@ -132,6 +132,8 @@ class Api:
         """What the gateway answers by itself, as the API wants to have it told."""
         usual = USUAL[kind]
         known = self._responses.get(kind) or self._responses.get(f"DEFAULT_{usual // 100}XX", {})
+        if kind == BEFORE_THE_API:
+            known = {}
         template = known.get("responseTemplates", {}).get(
             "application/json", '{"message":$context.error.messageString}'
         )
@@ -200,6 +202,9 @@ class Api:
         return Authorizer(function=function[1], header=scheme["name"].lower(), seconds=seconds)
 
 
+# The front of the gateway refuses these before it knows which API they are for.
+BEFORE_THE_API = "HEADERS_TOO_LARGE"
+
 # The gateway's own answers, and their status codes if nothing else is said.
 USUAL = {
     "UNAUTHORIZED": 401,
@@ -207,6 +212,7 @@ USUAL = {
     "MISSING_AUTHENTICATION_TOKEN": 403,
     "REQUEST_TOO_LARGE": 413,
     "UNSUPPORTED_MEDIA_TYPE": 415,
+    BEFORE_THE_API: 431,
     "AUTHORIZER_FAILURE": 500,
     "AUTHORIZER_CONFIGURATION_ERROR": 500,
     "INTEGRATION_FAILURE": 504,

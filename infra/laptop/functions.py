@@ -152,6 +152,7 @@ class _Worker:
         self._patience = STARTING
 
     def invoke(self, event: bytes) -> dict[str, Any]:
+        """What came of an invocation, as Lambda tells it. Raises `Failed` where the process itself failed."""
         asked = b'{"id":"%b","arn":"%b","deadline":%f,"event":%b}\n'
         deadline = time.time() + self._described.timeout
         # The first one waits for the start too, which has a time of its own.
@@ -166,6 +167,9 @@ class _Worker:
             answer = b""
         if not answer:
             raise Failed("Runtime.ExitError", "The process of the function has ended")
+        if len(answer) > MOST_BYTES:
+            message = f"Response payload size exceeded maximum allowed payload size ({MOST_BYTES} bytes)."
+            return {"errorType": "Function.ResponseSizeTooLarge", "errorMessage": message}
         result: dict[str, Any] = json.loads(answer)
         return result
 

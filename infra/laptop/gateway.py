@@ -27,6 +27,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 MOST_BYTES = 10 * 1024 * 1024
+# Names and values together.
+MOST_HEADER_BYTES = 10_240
 ENCODINGS = {"gzip": 31, "deflate": 15}
 
 # What belongs to a connection, and not to what travels on it.
@@ -80,6 +82,8 @@ class Gateway:
 
     async def _answer(self, asked: Asked, receive: Receive, send: Send) -> None:
         asked = replace(asked, body=await _body(receive))
+        if sum(len(name) + len(value) for name, value in asked.headers) > MOST_HEADER_BYTES:
+            raise Refused("HEADERS_TOO_LARGE", "Request header fields too large")
         found = self._api.found(asked.method, asked.raw_path)
         if found is None:
             raise Refused("MISSING_AUTHENTICATION_TOKEN", "Missing Authentication Token")

@@ -21,6 +21,8 @@ HANDLER = """
                 os._exit(3)
             case "sleep":
                 time.sleep(60)
+            case "large":
+                return "x" * 6 * 1024 * 1024
             case "path":
                 return sys.path
             case "environment":
@@ -97,3 +99,10 @@ def test_an_event_has_a_largest_size(function):
     """It is 6 MB, as in Lambda."""
     with pytest.raises(TooLarge):
         function.invoke("x" * 6 * 1024 * 1024)
+
+
+def test_an_answer_has_a_largest_size(function):
+    """It is 6 MB too, and the next invocation finds the function as it was."""
+    with pytest.raises(Failed, match="ResponseSizeTooLarge"):
+        function.invoke("large")
+    assert isinstance(function.invoke("a"), int)

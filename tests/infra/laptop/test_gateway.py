@@ -149,6 +149,13 @@ def test_too_large_a_body(client):
     assert client.post("/types", content=b"x" * (10 * 1024 * 1024 + 1)).status_code == 400
 
 
+def test_too_large_a_head(client):
+    """Headers beyond 10 KB are refused, as the gateway on AWS does before it looks at anything else."""
+    answer = client.get("/types", headers={"x-nakadi-cursors": "c" * 10_240})
+
+    assert answer.status_code == 431
+
+
 def test_streams_are_passed_through(client, service):
     """Request and answer are as they were sent; bytes come at once, and a client that leaves is missed."""
 

@@ -48,6 +48,8 @@ APPLICATION = Application(
             operation="get",
         ),
         Route(method="GET", template="/health", handler=lambda _: Response(200, {}, b"OK"), operation="health"),
+        Route(method="GET", template="/long", handler=lambda _: json_response(["a"] * 10_000), operation="long"),
+        Route(method="GET", template="/huge", handler=lambda _: json_response(["a"] * 2_000_000), operation="huge"),
         Route(method="DELETE", template="/event-types", handler=lambda _: Response(204, {}, b"x"), operation="none"),
         Route(
             method="POST", template="/event-types", handler=lambda _: Response(200, {}, b"\xff\x00"), operation="bin"
@@ -149,12 +151,41 @@ def test_an_invocation_from_the_console_is_answered():
 def test_a_long_answer_is_packed_for_who_wants_it():
     """The gateway takes every body for binary and packs none, so packed answers travel as base64. (R37)"""
     asked = recorded("publish_batch")
-    long = asked | {"body": json.dumps([{"n": 1}] * 1000)}
+    headers = asked["multiValueHeaders"] | {"Accept": ["*/*"]}
+    long = asked | {"body": json.dumps([{"n": 1}] * 1000), "multiValueHeaders": headers}
     answer = answered(long)
 
     assert answer["multiValueHeaders"]["content-encoding"] == ["gzip"]
     assert answer["isBase64Encoded"] is True
     assert json.loads(gzip.decompress(base64.b64decode(answer["body"])))["events"] == [{"n": 1}] * 1000
+
+
+def test_an_answer_is_not_packed_for_a_request_without_accept():
+    """The gateway would hand it on as the text of its base64: Go's client, for one, sends no such header."""
+    answer = handle(APPLICATION, asking_for("/long", accept=None, packed=True), None)
+
+    assert not answer["isBase64Encoded"]
+    assert "content-encoding" not in answer["multiValueHeaders"]
+    assert json.loads(answer["body"])
+
+
+def test_an_answer_that_lambda_would_refuse_is_a_problem_that_says_what_to_do():
+    """Beyond six megabytes nothing is handed on; packed, the same answer is small enough."""
+    refused = handle(APPLICATION, asking_for("/huge", accept="*/*", packed=False), None)
+    problem = json.loads(refused["body"])
+    packed = handle(APPLICATION, asking_for("/huge", accept="*/*", packed=True), None)
+
+    assert (refused["statusCode"], problem["status"]) == (406, 406)
+    assert "Accept-Encoding: gzip" in problem["detail"]
+    assert packed["statusCode"] == 200
+    assert len(gzip.decompress(base64.b64decode(packed["body"]))) > 7_000_000
+
+
+def asking_for(path, *, accept, packed):
+    headers = {"Accept": [accept]} if accept else {}
+    if packed:
+        headers["Accept-Encoding"] = ["gzip"]
+    return {**recorded("console_test_invocation"), "path": path, "httpMethod": "GET", "multiValueHeaders": headers}
 
 
 def test_a_short_answer_is_text():

@@ -1,7 +1,8 @@
 """The edge to API Gateway: a REST API's proxy event becomes our Request, our Response its proxy response.
 
 The API takes every body for binary: bodies come as they were sent, in base64, and so do those that are packed in ways
-that the gateway does not know. It packs no answers then, so they are packed here for those who want it.
+that the gateway does not know. It packs no answers then, so they are packed here for those who want it. The gateway
+turns base64 into bytes only for a request with an `Accept` header, so an answer to one without is never packed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,17 @@ from urllib.parse import quote, unquote, urlencode
 from nakadi.http import compression
 from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, Streaming, headers_of
+from nakadi.http.problem import NotAcceptable
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.outcomes import SwitchedOff
+
+# What Lambda hands on of an answer, written as JSON; one below the other figure cannot grow so large.
+MOST_ANSWERED = 6_291_556
+WORTH_MEASURING = 1_000_000
+TOO_MUCH = (
+    "The answer would have {size} bytes, and {most} can be sent. Ask for it packed, with the headers Accept and "
+    "Accept-Encoding: gzip, or for less at once, with limit where it is known"
+)
 
 
 def handle(application: Application, event: Mapping[str, Any], _context: object) -> dict[str, Any]:
@@ -26,7 +36,12 @@ def handle(application: Application, event: Mapping[str, Any], _context: object)
     if isinstance(answer, Streaming):
         answer = application.refusal(request, SwitchedOff("Streams of events are not served by this function"))
     assert isinstance(answer, Response)
-    return _proxy_response(compression.packed(request, answer))
+    proxied = _proxy_response(_packed(request, answer))
+    if len(answer.body) > WORTH_MEASURING and (size := len(json.dumps(proxied))) > MOST_ANSWERED:
+        refusal = application.refusal(request, NotAcceptable(TOO_MUCH.format(size=size, most=MOST_ANSWERED)))
+        assert isinstance(refusal, Response)
+        return _proxy_response(refusal)
+    return proxied
 
 
 def request_of(event: Mapping[str, Any]) -> Request:
@@ -73,6 +88,10 @@ def _header_pairs(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, values in (event.get("multiValueHeaders") or {}).items():
         for value in values:
             yield name, value
+
+
+def _packed(request: Request, answer: Response) -> Response:
+    return compression.packed(request, answer) if request.headers.get("accept") else answer
 
 
 def _proxy_response(response: Response) -> dict[str, Any]:
