@@ -284,8 +284,8 @@ def test_a_timeline_needs_a_storage(api, body, shown):
 
 
 def test_the_timelines_of_nothing(api):
-    """Timelines of an unknown event type are 404, without the full stop when they are listed. (R241, R242)"""
+    """Timelines of an unknown event type are 404, in words without a full stop. (R241, R242)"""
     assert problem(api.get("/event-types/no.such/timelines"), 404) == 'EventType "no.such" does not exist'
     assert problem(api.post("/event-types/no.such/timelines", json={"storage_id": "default"}), 404) == (
-        'EventType "no.such" does not exist.'
+        'EventType "no.such" does not exist'
     )

@@ -85,7 +85,7 @@ def test_what_cannot_be_read_is_malformed(api, body):
     answer = api.post("/subscriptions", content=body, headers={"content-type": "application/json"})
     detail = problem(answer, 400)
     if "middle" in body:
-        assert detail == "Illegal enum value: 'middle'. Possible values: [begin, end, cursors]"
+        assert detail == "Illegal enum value: 'middle'. Possible values: [begin, end, cursors] (at read_from)"
 
 
 @pytest.mark.parametrize(

@@ -39,25 +39,29 @@ def test_good_keys(key):
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        ("a/b/c", [DOMAIN]),
-        ("/test", [DOMAIN]),
+        ("a/b/c", [DOMAIN, LONG_PREFIX, LONG_NAME, ENDS]),
+        ("/test", [DOMAIN, LONG_NAME, ENDS]),
         ("test/", [ENDS]),
         ("test/_test", [ENDS]),
         ("test/test.", [ENDS]),
         ("test/te*st", [ENDS]),
-        ("A-test/test", [DOMAIN]),
+        ("A-test/test", [DOMAIN, LONG_PREFIX, LONG_NAME]),
         (".test/test", [DOMAIN]),
         ("test..com/test", [DOMAIN]),
         ("test.-org/test", [DOMAIN]),
         ("", [EMPTY, ENDS]),
         ("a" * 254 + "/b", [LONG_PREFIX]),
+        ("ü/b", [DOMAIN, LONG_PREFIX, LONG_NAME]),
         ("b" * 64, [LONG_NAME]),
         ("A" * 254 + "/" + "_" * 64, [DOMAIN, LONG_PREFIX, LONG_NAME, ENDS]),
         ("test\n", [ENDS]),
     ],
 )
 def test_bad_keys(key, expected):
-    """Every rule that a key breaks is told in a line of its own. (R252, R253, R254)"""
+    """Every rule that a key breaks is told in a line of its own; a bad prefix breaks the rules of length, too.
+
+    (R252, R253, R254)
+    """
     assert messages(key) == expected
 
 

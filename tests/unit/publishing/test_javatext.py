@@ -74,3 +74,22 @@ def test_structured_values_have_their_keys_in_order(value):
     reordered = dict(reversed(value.items())) if isinstance(value, dict) else value
     assert text_of(value) == text_of(reordered)
     assert text_of({"b": 1, "a": [2]}) == '{"a":[2],"b":1}'
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([1.0, 1.50, 100.0, -0.0, 0.25], "[1,1.5,100,-0,0.25]"),
+        ([1e10, 1e-5, 10, 12345678.0], "[1.0E10,1.0E-5,10,1.2345678E7]"),
+        ([True, None, "", []], '[true,null,"",[]]'),
+        ({"n": 1.0, "m": {"x": [2.0]}}, '{"m":{"x":[2]},"n":1}'),
+        (['a"b\\c', "\b\t\n\f\r\x01"], r'["a\"b\\c","\b\t\n\f\r\u0001"]'),
+        (
+            ["a/b", "</b>", "\x7f", "\x80\x9f\xa0", "\u1fff\u2000\u20ff\u2100", "é😀"],
+            '["a/b","<\\/b>","\x7f","\\u0080\\u009f\xa0","\u1fff\\u2000\\u20ff\u2100","é😀"]',
+        ),
+    ],
+)
+def test_values_within_objects_and_arrays_are_spelled_as_org_json_does(value, text):
+    """Within objects and arrays a number has no needless zero, and some characters are escaped. (P92)"""
+    assert text_of(value) == text

@@ -109,6 +109,13 @@ def test_structured_key_fields():
     assert first == second
 
 
+def test_a_key_field_without_a_name():
+    """A null among the key fields is a field that no event has. (R111, P89)"""
+    rejection = refusal([{"null": 1, "": 2, "a": 3}], **by_hash("a", None, partitions=8))
+    assert (rejection.index, rejection.detail) == (0, "field null doesn't exist.")
+    assert partitions_of([], **by_hash(None, partitions=8)) == []
+
+
 def test_hash_without_key_fields():
     """An event type without key fields gives up the whole batch, and blames no event. (P93)"""
     assert refusal([{}], **by_hash(partitions=8)).index is None

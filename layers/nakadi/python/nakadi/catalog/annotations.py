@@ -13,8 +13,25 @@ MAX_ANNOTATION = 1000
 MAX_LABEL = 63
 
 _LABEL_OF_HOST = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_WITH_PREFIX = re.compile(rf"({_LABEL_OF_HOST}(\.{_LABEL_OF_HOST})*/)?[^/]*")
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_ENDS = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_NAME = re.compile(_ENDS)
+
+# Each of these is about the whole key, so that one odd character before the slash breaks three of them.
+_KEY_RULES = tuple(
+    (re.compile(pattern), message)
+    for pattern, message in (
+        (
+            rf"({_LABEL_OF_HOST}(\.{_LABEL_OF_HOST})*/)?[^/]*",
+            "Key name should be an optional lowercase domain name with path",
+        ),
+        (
+            rf"([-.a-z0-9]{{0,{MAX_PREFIX}}}/)?[^/]*",
+            f"Key prefix cannot be more than {MAX_PREFIX} characters.",
+        ),
+        (rf"([-.a-z0-9]+/)?[^/]{{0,{MAX_NAME}}}", f"Key name cannot be more than {MAX_NAME} characters."),
+        (f"([^/]+/)?{_ENDS}", "Key name should start and end with a letter or a digit"),
+    )
+)
 
 
 def annotation_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
@@ -32,17 +49,11 @@ def label_violations(labels: Mapping[str, str | None]) -> Iterator[Violation]:
 
 
 def _key_violations(path: str, key: str) -> Iterator[Violation]:
-    prefix, _, name = key.rpartition("/")
     if not key:
         yield Violation(path, "Key cannot be empty")
-    if not _WITH_PREFIX.fullmatch(key):
-        yield Violation(path, "Key name should be an optional lowercase domain name with path")
-    if len(prefix) > MAX_PREFIX:
-        yield Violation(path, f"Key prefix cannot be more than {MAX_PREFIX} characters.")
-    if len(name) > MAX_NAME:
-        yield Violation(path, f"Key name cannot be more than {MAX_NAME} characters.")
-    if not _NAME.fullmatch(name):
-        yield Violation(path, "Key name should start and end with a letter or a digit")
+    for rule, message in _KEY_RULES:
+        if not rule.fullmatch(key):
+            yield Violation(path, message)
 
 
 def _size_violations(path: str, value: str | None, most: int) -> Iterator[Violation]:

@@ -66,14 +66,15 @@ def _parallelism(statistic: Statistics) -> tuple[int, int]:
 
 
 def check_constraints(old: EventType, new: EventType, *, is_event_type_admin: bool, is_nakadi_admin: bool) -> None:
-    """Category, compatibility mode, partition strategy and enrichment, which are judged together."""
+    """Compatibility mode, partition strategy and enrichment, which are told together, and the category, told alone."""
     mode = None if _may_change_mode(old, new, admin=is_event_type_admin or is_nakadi_admin) else MODE
     strategy = None if is_nakadi_admin or _may_change_strategy(old, new) else STRATEGY
     enrichment = None if old.enrichment_strategies == new.enrichment_strategies else ENRICHMENT
-    category = None if old.category is new.category else CATEGORY
-    if category and _becomes_business(old, new) and not (mode or strategy):
-        return
-    told = [each for each in (category, mode, strategy, enrichment) if each]
+    if old.category is not new.category:
+        if _becomes_business(old, new) and not (mode or strategy):
+            return
+        raise Invalid(CATEGORY)
+    told = [each for each in (mode, strategy, enrichment) if each]
     if told:
         raise Invalid("; ".join(told))
 

@@ -20,14 +20,17 @@ _FEWEST_AND_MOST = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
 
 def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandatory: bool = False) -> None:
     materialize, period = annotations.get(MATERIALIZE), annotations.get(PERIOD)
-    if mandatory and materialize is None:
-        raise Invalid(f"Annotation {MATERIALIZE} is required")
     if materialize not in (None, "on", "off"):
-        raise Invalid(f'Annotation {MATERIALIZE} must be "on" or "off", not "{materialize}"')
+        raise Invalid(
+            f'Annotation {MATERIALIZE} is not valid. Provided value: "{materialize}". '
+            'Possible values are: "on" or "off".'
+        )
     if materialize == "on" and period is None:
-        raise Invalid(f'Annotation {PERIOD} is required when {MATERIALIZE} is "on"')
+        raise Invalid(f'Annotation {PERIOD} is required, when {MATERIALIZE} is "on".')
     if period is not None:
         _check_period(period, annotations.get(REASON))
+    if mandatory and materialize is None:
+        raise Invalid(f"Annotation {MATERIALIZE} is required")
 
 
 def kept_for(event_type: EventType) -> timedelta | None:
@@ -45,11 +48,11 @@ def kept_for(event_type: EventType) -> timedelta | None:
 
 def _check_period(period: str, reason: str | None) -> None:
     if not reason:
-        raise Invalid(f"Annotation {REASON} is required when {PERIOD} is set")
+        raise Invalid(f"Annotation {REASON} is required, when {PERIOD} is specified.")
     if period != "unlimited" and not _is_period(period):
         raise Invalid(
-            f'Annotation {PERIOD} must be "unlimited" or a period of 7 to 3650 days, 1 to 521 weeks, 1 to 120 months '
-            f'or 1 to 10 years, such as "30 days" or "2y", not "{period}"'
+            f"Annotation {PERIOD} does not comply with regex. See documentation (docs/analytics.md, Retention periods) "
+            "for more details."
         )
 
 

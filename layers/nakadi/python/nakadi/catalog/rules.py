@@ -47,7 +47,7 @@ def check_enrichment(strategies: Sequence[EnrichmentStrategy | None], category: 
         raise Invalid("must define metadata enrichment strategy")
 
 
-def partition_strategy(name: str | None, key_fields: Sequence[str], category: Category) -> PartitionStrategy:
+def partition_strategy(name: str | None, key_fields: Sequence[str | None], category: Category) -> PartitionStrategy:
     """The strategy of that name, if it can be used with these fields and this category."""
     if name is None:
         raise Invalid("partition strategy must not be null")

@@ -40,15 +40,13 @@ class Timelines:
     def of(self, name: str, subject: Subject) -> tuple[Timeline, ...]:
         """Every timeline, by order. Whether the event type exists is only for administrators to learn."""
         self._require_administrator(name, AdminPermission.READ, subject)
-        event_type = self.event_types.find(name)
-        if event_type is None:
-            raise NotFound(f'EventType "{name}" does not exist')
+        event_type = self._existing(name)
         return (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
 
     def switch(self, name: str, storage_id: str | None, subject: Subject) -> None:
         """Begin a new timeline in a storage."""
         self.features.require_writable()
-        self.event_types.get(name)
+        self._existing(name)
         self._require_administrator(name, AdminPermission.WRITE, subject)
         self._complete(self.event_types.again_if_changed(lambda: self._announce(name, storage_id)))
 
@@ -56,6 +54,13 @@ class Timelines:
         """Finish a switch that whoever began it did not."""
         if abandoned(event_type, self.clock.now()):
             self._complete(event_type)
+
+    def _existing(self, name: str) -> EventType:
+        """The event type; here clients know the message of a missing one without its full stop."""
+        event_type = self.event_types.find(name)
+        if event_type is None:
+            raise NotFound(f'EventType "{name}" does not exist')
+        return event_type
 
     def _require_administrator(self, name: str, permission: AdminPermission, subject: Subject) -> None:
         if not self.permissions.is_administrator(subject, permission):

@@ -65,8 +65,8 @@ class Update:
         drafts.check_authorization(draft.authorization)
         if draft.name != old.name:
             raise Invalid("path does not match resource name")
-        changes.check_cleanup_policy(old.cleanup_policy, draft.cleanup_policy)
         rules.check_cleanup_policy(draft.cleanup_policy, draft.category)
+        changes.check_cleanup_policy(old.cleanup_policy, draft.cleanup_policy)
         text = check_schema(draft.schema, draft)
         changes.check_audience(old.audience, draft.audience)
         strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)

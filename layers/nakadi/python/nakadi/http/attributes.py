@@ -15,6 +15,6 @@ def attribute_parameter(request: Request, name: str) -> Attribute | None:
     if not text:
         raise Malformed("Authorization query is empty")
     parts = text.split(":")
-    if len(parts) != 2 or not all(parts):
+    if len(parts) != 2 or not parts[1]:
         raise Malformed("Authorization format is incorrect. Should be data_type:value")
     return Attribute(*parts)

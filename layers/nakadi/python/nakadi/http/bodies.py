@@ -1,12 +1,14 @@
 """Reading JSON bodies the forgiving way: unknown members are passed over, scalars become what is asked for.
 
-What cannot be read is `Malformed`. Whether what was read makes sense is for the rooms inside to say.
+What cannot be read is `Malformed`, with the place where it stands: `authorization.readers[0].value`. Whether what was
+read makes sense is for the rooms inside to say.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from codecs import BOM_UTF8
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -16,6 +18,7 @@ from nakadi.http.message import Request
 from nakadi.model.outcomes import Malformed
 
 Word = TypeVar("Word", bound=StrEnum)
+Item = TypeVar("Item")
 
 
 def json_body(request: Request) -> Any:
@@ -26,7 +29,8 @@ def json_body(request: Request) -> Any:
 
 
 def json_document(text: bytes) -> Any:
-    """The JSON document that a text begins with."""
+    """The JSON document that a text begins with, whether or not a byte order mark stands before it."""
+    text = text.removeprefix(BOM_UTF8)
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -59,8 +63,16 @@ def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def cannot_read(value: Any, wanted: str) -> Malformed:
-    return Malformed(f"JSON parse error: Cannot read {wanted} from {_kind(value)}")
+def cannot_read(value: Any, wanted: str, at: str = "") -> Malformed:
+    return Malformed(f"JSON parse error: Cannot read {wanted} from {_kind(value)}{_told(at)}")
+
+
+def illegal_word(value: str, words: type[Word], at: str = "") -> Malformed:
+    return Malformed(f"Illegal enum value: '{value}'. Possible values: [{', '.join(words)}]{_told(at)}")
+
+
+def _told(at: str) -> str:
+    return f" (at {at})" if at else ""
 
 
 def _kind(value: Any) -> str:
@@ -68,16 +80,20 @@ def _kind(value: Any) -> str:
 
 
 class Members:
-    """The members of a JSON object, each read as what it should be. A missing one reads as None, like null."""
+    """The members of a JSON object, each read as what it should be. A missing one reads as None, like null.
 
-    def __init__(self, raw: Mapping[str, Any]) -> None:
+    `at` is where in the body the object stands.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], at: str = "") -> None:
         self._raw = raw
+        self._at = at
 
     @classmethod
-    def of(cls, value: Any) -> Members:
+    def of(cls, value: Any, at: str = "") -> Members:
         if not isinstance(value, dict):
-            raise cannot_read(value, "an object")
-        return cls(value)
+            raise cannot_read(value, "an object", at)
+        return cls(value, at)
 
     def __contains__(self, name: str) -> bool:
         return name in self._raw
@@ -85,11 +101,15 @@ class Members:
     def raw(self, name: str) -> Any:
         return self._raw.get(name)
 
+    def at(self, name: str) -> str:
+        """Where in the body a member of this object stands."""
+        return f"{self._at}.{name}" if self._at else name
+
     def text(self, name: str) -> str | None:
-        return as_text(self._raw.get(name))
+        return _as_text(self._raw.get(name), self.at(name))
 
     def integer(self, name: str) -> int | None:
-        return as_integer(self._raw.get(name))
+        return _as_integer(self._raw.get(name), self.at(name))
 
     def flag(self, name: str) -> bool | None:
         value = self._raw.get(name)
@@ -97,34 +117,31 @@ class Members:
             return value.lower() == "true"
         if value is None or isinstance(value, bool):
             return value
-        raise cannot_read(value, "true or false")
+        raise cannot_read(value, "true or false", self.at(name))
 
     def word(self, name: str, words: type[Word]) -> Word | None:
         """A value of an enumeration, in any letter case."""
-        return as_word(self._raw.get(name), words)
+        return _as_word(self._raw.get(name), words, self.at(name))
 
     def exact_word(self, name: str, words: type[Word]) -> Word | None:
         """A value of an enumeration, to the letter."""
         value = self.text(name)
         if value is None or value in set(words):
             return None if value is None else words(value)
-        raise illegal_word(value, words)
+        raise illegal_word(value, words, self.at(name))
 
     def words(self, name: str, words: type[Word]) -> tuple[Word | None, ...] | None:
-        listed = self._listed(name)
-        return None if listed is None else tuple(as_word(each, words) for each in listed)
+        return self._each(name, lambda value, at: _as_word(value, words, at))
 
-    def texts(self, name: str) -> tuple[str, ...] | None:
-        listed = self._listed(name)
-        return None if listed is None else tuple(as_text(each) or "" for each in listed)
+    def texts(self, name: str) -> tuple[str | None, ...] | None:
+        return self._each(name, _as_text)
 
     def object(self, name: str) -> Members | None:
         value = self._raw.get(name)
-        return None if value is None else Members.of(value)
+        return None if value is None else Members.of(value, self.at(name))
 
     def objects(self, name: str) -> tuple[Members, ...] | None:
-        listed = self._listed(name)
-        return None if listed is None else tuple(Members.of(each) for each in listed)
+        return self._each(name, Members.of)
 
     def mapping(self, name: str) -> dict[str, str | None] | None:
         """An object all of whose values are texts or null."""
@@ -132,50 +149,49 @@ class Members:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise cannot_read(value, "an object")
-        return {key: as_text(each) for key, each in value.items()}
+            raise cannot_read(value, "an object", self.at(name))
+        return {key: _as_text(each, f"{self.at(name)}.{key}") for key, each in value.items()}
 
-    def _listed(self, name: str) -> list[Any] | None:
+    def _each(self, name: str, read: Callable[[Any, str], Item]) -> tuple[Item, ...] | None:
+        """The items of a list, read one by one."""
         value = self._raw.get(name)
-        if value is None or isinstance(value, list):
-            return value
-        raise cannot_read(value, "a list")
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise cannot_read(value, "a list", self.at(name))
+        return tuple(read(each, f"{self.at(name)}[{index}]") for index, each in enumerate(value))
 
 
-def as_text(value: Any) -> str | None:
+def _as_text(value: Any, at: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    raise cannot_read(value, "a text")
+    raise cannot_read(value, "a text", at)
 
 
-def as_integer(value: Any) -> int | None:
+def _as_integer(value: Any, at: str) -> int | None:
     """A number without its fraction; a text of digits is one too. 64 bits is as far as it goes."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise cannot_read(value, "a number")
+        raise cannot_read(value, "a number", at)
     try:
         number = int(value)
     except (ValueError, OverflowError) as error:
-        raise cannot_read(value, "a number") from error
+        raise cannot_read(value, "a number", at) from error
     if not -(2**63) <= number < 2**63:
-        raise Malformed(f"JSON parse error: {number} does not fit 64 bits")
+        raise Malformed(f"JSON parse error: {number} does not fit 64 bits{_told(at)}")
     return number
 
 
-def as_word(value: Any, words: type[Word]) -> Word | None:
-    text = as_text(value)
+def _as_word(value: Any, words: type[Word], at: str) -> Word | None:
+    text = _as_text(value, at)
     if text is None:
         return None
     try:
         return words(text.lower())
     except ValueError:
-        raise illegal_word(text, words) from None
-
-
-def illegal_word(value: str, words: type[Word]) -> Malformed:
-    return Malformed(f"Illegal enum value: '{value}'. Possible values: [{', '.join(words)}]")
+        raise illegal_word(text, words, at) from None

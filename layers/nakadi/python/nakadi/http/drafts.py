@@ -33,8 +33,8 @@ def event_type_draft(body: Members) -> EventTypeDraft:
         category=body.word("category", Category),
         schema=None if schema is None else schema_draft(schema),
         partition_key_fields=body.texts("partition_key_fields") or (),
-        ordering_key_fields=body.texts("ordering_key_fields") or (),
-        ordering_instance_ids=body.texts("ordering_instance_ids") or (),
+        ordering_key_fields=_paths(body, "ordering_key_fields"),
+        ordering_instance_ids=_paths(body, "ordering_instance_ids"),
         default_statistic=None if statistic is None else _statistics_draft(statistic),
         retention_time=None if options is None else options.integer("retention_time"),
         authorization=None if authorization is None else authorization_draft(authorization),
@@ -44,6 +44,11 @@ def event_type_draft(body: Members) -> EventTypeDraft:
         labels=body.mapping("labels"),
         **_with_defaults(body),
     )
+
+
+def _paths(body: Members, name: str) -> tuple[str, ...]:
+    """Paths that have to be in the schema, where null is as little as the empty one."""
+    return tuple(each or "" for each in body.texts(name) or ())
 
 
 def _with_defaults(body: Members) -> dict[str, Any]:
@@ -58,16 +63,17 @@ def _with_defaults(body: Members) -> dict[str, Any]:
 
 
 def schema_draft(body: Members) -> SchemaDraft:
-    return SchemaDraft(type=_schema_type(body.text("type")), text=body.text("schema"))
+    return SchemaDraft(type=_schema_type(body), text=body.text("schema"))
 
 
-def _schema_type(text: str | None) -> SchemaType | None:
+def _schema_type(body: Members) -> SchemaType | None:
     """In any letter case; the oldest documents wrote it with a hyphen."""
+    text = body.text("type")
     if text is None:
         return None
     word = text.lower().replace("-", "_")
     if word not in set(SchemaType):
-        raise illegal_word(text, SchemaType)
+        raise illegal_word(text, SchemaType, body.at("type"))
     return SchemaType(word)
 
 

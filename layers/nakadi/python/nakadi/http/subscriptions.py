@@ -52,8 +52,11 @@ def _event_types(body: Members) -> tuple[str, ...] | None:
         return None
     names = body.texts("event_types")
     if names is None:
-        raise cannot_read(None, "a list")
-    return tuple(sorted(set(names)))
+        raise cannot_read(None, "a list", body.at("event_types"))
+    known = {name for name in names if name is not None}
+    if None in names:
+        raise cannot_read(None, "a text", body.at("event_types"))
+    return tuple(sorted(known))
 
 
 def cursor_draft(body: Members) -> SubscriptionCursorDraft:

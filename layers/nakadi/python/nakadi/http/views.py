@@ -20,7 +20,12 @@ View = dict[str, Any]
 
 def timestamp(moment: datetime) -> str:
     """RFC 3339 in UTC, always with three digits of a second."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _with_offset(moment).replace("+00:00", "Z")
+
+
+def _with_offset(moment: datetime) -> str:
+    """The same, ending in `+00:00`: this is how moments of timelines are written."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
 def event_type_view(event_type: EventType) -> View:
@@ -41,15 +46,13 @@ def event_type_view(event_type: EventType) -> View:
         "annotations": event_type.annotations,
         "labels": event_type.labels,
         "compatibility_mode": event_type.compatibility_mode,
-        "updated_at": timestamp(event_type.updated_at),
-        "created_at": timestamp(event_type.created_at),
     }
     # These two are left out when they are not set; a null would look like a change to some clients.
     if event_type.audience is not None:
         view["audience"] = event_type.audience
     if event_type.event_owner_selector is not None:
         view["event_owner_selector"] = asdict(event_type.event_owner_selector)
-    return view
+    return view | {"updated_at": timestamp(event_type.updated_at), "created_at": timestamp(event_type.created_at)}
 
 
 def measured_view(measured: Measured) -> View:
@@ -125,15 +128,15 @@ def timeline_view(timeline: Timeline, event_type: str) -> View:
         "order": timeline.order,
         "storage_id": timeline.storage_id,
         "topic": timeline.topic,
-        "created_at": timestamp(timeline.created_at),
-        "switched_at": _maybe_timestamp(timeline.switched_at),
-        "cleaned_up_at": _maybe_timestamp(timeline.cleaned_up_at),
+        "created_at": _with_offset(timeline.created_at),
+        "switched_at": _maybe_with_offset(timeline.switched_at),
+        "cleaned_up_at": _maybe_with_offset(timeline.cleaned_up_at),
         "latest_position": _positions_view(timeline),
     }
 
 
-def _maybe_timestamp(moment: datetime | None) -> str | None:
-    return None if moment is None else timestamp(moment)
+def _maybe_with_offset(moment: datetime | None) -> str | None:
+    return None if moment is None else _with_offset(moment)
 
 
 def _positions_view(timeline: Timeline) -> View | None:

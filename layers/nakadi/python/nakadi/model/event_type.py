@@ -96,7 +96,7 @@ class EventType:
     schema: Schema
     enrichment_strategies: tuple[EnrichmentStrategy, ...] = ()
     partition_strategy: PartitionStrategy = PartitionStrategy.RANDOM
-    partition_key_fields: tuple[str, ...] = ()
+    partition_key_fields: tuple[str | None, ...] = ()
     ordering_key_fields: tuple[str, ...] = ()
     ordering_instance_ids: tuple[str, ...] = ()
     cleanup_policy: CleanupPolicy = CleanupPolicy.DELETE
@@ -157,7 +157,7 @@ class EventTypeDraft:
     schema: SchemaDraft | None = None
     enrichment_strategies: tuple[EnrichmentStrategy | None, ...] | None = ()
     partition_strategy: str | None = PartitionStrategy.RANDOM
-    partition_key_fields: tuple[str, ...] = ()
+    partition_key_fields: tuple[str | None, ...] = ()
     ordering_key_fields: tuple[str, ...] = ()
     ordering_instance_ids: tuple[str, ...] = ()
     cleanup_policy: CleanupPolicy | None = CleanupPolicy.DELETE

@@ -6,21 +6,24 @@ Java makes of the same value.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-import orjson
-
 _WORDS = {True: "true", False: "false", None: "null"}
+
+# The solidus of `</` is escaped, and so are two ranges that are no control characters in JSON.
+_QUOTED = re.compile(r'["\\\x00-\x1f\x80-\x9f\u2000-\u20ff]|(?<=<)/')
+_ESCAPES = {'"': r"\"", "\\": r"\\", "\b": r"\b", "\t": r"\t", "\n": r"\n", "\f": r"\f", "\r": r"\r"}
 
 _MASK = 0xFFFFFFFF
 _BLOCK = 64
 
 
 def text_of(value: Any) -> str:
-    """A parsed JSON value as text; objects and arrays as compact JSON with sorted keys."""
+    """A parsed JSON value as text; objects and arrays as compact JSON with sorted keys, spelled as org.json does."""
     match value:
         case str():
             return value
@@ -31,7 +34,34 @@ def text_of(value: Any) -> str:
         case float():
             return double_text(value)
         case _:
-            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+            return _json_text(value)
+
+
+def _json_text(value: Any) -> str:
+    match value:
+        case str():
+            return f'"{_QUOTED.sub(_escaped, value)}"'
+        case float():
+            return _without_zeros(double_text(value))
+        case list():
+            return f"[{','.join(map(_json_text, value))}]"
+        case dict():
+            members = (f"{_json_text(name)}:{_json_text(value[name])}" for name in sorted(value))
+            return f"{{{','.join(members)}}}"
+        case _:
+            return text_of(value)
+
+
+def _without_zeros(number: str) -> str:
+    """Within JSON, 1.50 is written as 1.5 and 1.0 as 1, but 1.0E10 as it is."""
+    return number if "E" in number else number.rstrip("0").removesuffix(".")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    symbol = found.group()
+    if symbol == "/":
+        return r"\/"
+    return _ESCAPES.get(symbol) or f"\\u{ord(symbol):04x}"
 
 
 def double_text(number: float) -> str:

@@ -75,8 +75,11 @@ def _as_told(partitions: tuple[str, ...]) -> Placing:
 def _by_key(event_type: EventType) -> Placing:
     if not event_type.partition_key_fields:
         raise Rejected(Step.PARTITIONING, reached=Step.VALIDATING)
+    fields = [field for field in event_type.partition_key_fields if field is not None]
+    if len(fields) < len(event_type.partition_key_fields):
+        return _by_no_name
     root = ("data",) if event_type.category is Category.DATA else ()
-    paths = [(*root, *segments(field)) for field in event_type.partition_key_fields]
+    paths = [(*root, *segments(field)) for field in fields]
     numbers = _in_order_of_texts(event_type.timeline.partitions)
 
     def place(event: Event) -> Place:
@@ -89,6 +92,11 @@ def _by_key(event_type: EventType) -> Placing:
         return numbers[abs(total) % len(numbers)], ",".join(keys)
 
     return place
+
+
+def _by_no_name(_: Event) -> Place:
+    """The place by a list of fields with a null in it."""
+    raise Unplaceable(str(NoSuchField("null")))
 
 
 @lru_cache(maxsize=100)

@@ -76,7 +76,7 @@ class _Cursors:
         return json_response([self._distance(event_type, view, *pair) for pair in pairs])
 
     def lags(self, request: Request) -> Response:
-        asked = _complete([_cursor(Members.of(each), f"list[{at}]") for at, each in enumerate(list_body(request))])
+        asked = _complete([_cursor(each, f"list[{at}]") for at, each in enumerate(_objects(list_body(request)))])
         event_type = self._event_type(request, Operation.VIEW, Operation.READ)
         view = self.cursors.at(event_type)
         positions = [_converted(view, cursor) for cursor in asked]
@@ -89,7 +89,7 @@ class _Cursors:
         )
 
     def shifts(self, request: Request) -> Response:
-        items = [Members.of(each) for each in list_body(request)]
+        items = _objects(list_body(request))
         numbers = [each.integer("shift") or 0 for each in items]
         asked = _complete([_cursor(each, f"list[{at}]") for at, each in enumerate(items)])
         event_type = self._event_type(request, Operation.VIEW, Operation.READ)
@@ -141,9 +141,9 @@ class _Cursors:
 def _partition(partition: str, ends: Ends, lag: int | None) -> Mapping[str, Any]:
     oldest, newest = ends[partition]
     view = {
-        "partition": partition,
         "oldest_available_offset": str(oldest),
         "newest_available_offset": str(newest),
+        "partition": partition,
     }
     return view if lag is None else {**view, "unconsumed_events": lag}
 
@@ -198,8 +198,12 @@ def _whole(partition: str | None, offset: str | None) -> Cursor:
 Read = Cursor | tuple[Violation, ...]
 
 
+def _objects(listed: list[Any]) -> Sequence[Members]:
+    return [Members.of(each, f"list[{at}]") for at, each in enumerate(listed)]
+
+
 def _pairs(listed: list[Any]) -> Sequence[tuple[Cursor, Cursor]]:
-    items = [Members.of(each) for each in listed]
+    items = _objects(listed)
     firsts = [_member(each, "initial_cursor", at) for at, each in enumerate(items)]
     lasts = [_member(each, "final_cursor", at) for at, each in enumerate(items)]
     whole = _complete([*firsts, *lasts])

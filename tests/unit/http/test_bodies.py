@@ -1,0 +1,90 @@
+"""Reading the bodies of requests."""
+
+import pytest
+
+from nakadi.http.bodies import Members, json_document, object_body
+from nakadi.http.drafts import event_type_draft
+from nakadi.http.message import Request
+from nakadi.http.subscriptions import subscription_draft
+from nakadi.model.outcomes import Malformed
+
+
+def refusal(draft, body) -> str:
+    with pytest.raises(Malformed) as refused:
+        draft(Members.of(body))
+    return refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        ({"name": {}}, "name"),
+        ({"partition_key_fields": "x"}, "partition_key_fields"),
+        ({"partition_key_fields": ["x", []]}, "partition_key_fields[1]"),
+        ({"schema": "x"}, "schema"),
+        ({"schema": {"type": []}}, "schema.type"),
+        ({"options": {"retention_time": True}}, "options.retention_time"),
+        ({"options": {"retention_time": 2**63}}, "options.retention_time"),
+        ({"default_statistic": {"message_size": "x"}}, "default_statistic.message_size"),
+        ({"authorization": {"admins": [None]}}, "authorization.admins[0]"),
+        ({"authorization": {"readers": [{}, {"value": {}}]}}, "authorization.readers[1].value"),
+        ({"annotations": []}, "annotations"),
+        ({"annotations": {"a.b/c": []}}, "annotations.a.b/c"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named_by_its_place(body, at):
+    """A value that cannot be read is told with the place where it stands in the body. (R4, R6)"""
+    told = refusal(event_type_draft, body)
+
+    assert told.startswith("JSON parse error: ")
+    assert told.endswith(f" (at {at})")
+
+
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        ({"category": "odd"}, "category"),
+        ({"audience": "odd"}, "audience"),
+        ({"schema": {"type": "odd"}}, "schema.type"),
+        ({"enrichment_strategies": ["metadata_enrichment", "odd"]}, "enrichment_strategies[1]"),
+    ],
+)
+def test_an_unknown_word_is_named_by_its_place(body, at):
+    """A word that an enumeration lacks is told with the words that it has, and with its place. (R4)"""
+    told = refusal(event_type_draft, body)
+
+    assert told.startswith("Illegal enum value: 'odd'. Possible values: [")
+    assert told.endswith(f"] (at {at})")
+
+
+@pytest.mark.parametrize("listed", [None, "x", [None], ["a", None], [[]]])
+def test_the_event_types_of_a_subscription_are_a_list_of_texts(listed):
+    """A null among the event types of a subscription, or in their place, is a bad request. (S15)"""
+    assert "(at event_types" in refusal(subscription_draft, {"event_types": listed})
+
+
+def test_a_null_key_field_stays_null():
+    """A null among the key fields is neither dropped nor turned into a text. (R111)"""
+    draft = event_type_draft(Members.of({"partition_key_fields": [None, "a", 5]}))
+
+    assert draft.partition_key_fields == (None, "a", "5")
+
+
+@pytest.mark.parametrize("body", [b'\xef\xbb\xbf{"a": 1}', b'\xef\xbb\xbf {"a": 1} and more'])
+def test_a_byte_order_mark_may_stand_before_a_body(body):
+    """A byte order mark before a body is passed over. (R1)"""
+    assert object_body(Request(method="POST", path="/", body=body)).integer("a") == 1
+
+
+@pytest.mark.parametrize("body", [b"", b" \r\n\t"])
+def test_a_body_of_nothing_is_missing(body):
+    """A body without a document is told as missing. (R7)"""
+    with pytest.raises(Malformed, match="Required request body is missing"):
+        object_body(Request(method="POST", path="/", body=body))
+
+
+def test_only_one_byte_order_mark_is_passed_over():
+    """What stands behind the mark has to be JSON. (R6)"""
+    for text in (b"\xef\xbb\xbf\xef\xbb\xbf{}", b"\xef\xbb\xbf", b"\xef\xbb\xbf \n"):
+        with pytest.raises(Malformed):
+            json_document(text)
