@@ -102,6 +102,27 @@ MUTANTS = (
         "if not each.putting_away]",
     ),
     Mutant(
+        "hand-over",
+        "commits put off the end of a session that closes",
+        "consuming/session.py",
+        "or now >= self._closed_by:",
+        "or now >= self._commit_by():",
+    ),
+    Mutant(
+        "hand-over",
+        "a session does not watch how long somebody waits",
+        "consuming/session.py",
+        "if any(each.release_by is not None and now >= each.release_by for each in self._readings.values()):",
+        "if False:",
+    ),
+    Mutant(
+        "progress",
+        "commits hide a change that was not told",
+        "consuming/news.py",
+        "and recent else None",
+        "else None",
+    ),
+    Mutant(
         "I6",
         "one session too many is let in",
         "subscriptions/assignments.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ from nakadi.consuming.clerk import Clerk, Fact
 from nakadi.consuming.facts import Shared, Surroundings
 from nakadi.consuming.host import Host, Lease, tend
 from nakadi.consuming.members import Members
-from nakadi.consuming.news import look
+from nakadi.consuming.news import LOOK_AGAIN_SECONDS, LastLook
 from nakadi.consuming.parameters import Limits
 from nakadi.consuming.parking import Attendant
 from nakadi.consuming.policy import Policy
@@ -28,7 +29,7 @@ from nakadi.model.subscription import Subscription
 from nakadi.streaming.chunks import Chunk, Run
 from nakadi.subscriptions.lot import Lot
 from tests.simulation.clocks import START, SkewedClock
-from tests.simulation.history import History, Place
+from tests.simulation.history import History, Place, promise
 from tests.simulation.operators import SUBSCRIPTION, Topic, initialisation
 from tests.simulation.wire import Wire
 
@@ -57,6 +58,9 @@ class Stream:
         self.calls: deque[Call] = deque()
         self.reads: dict[Place, int] = {}
         self.received: dict[Place, list[int]] = {}
+        # Partitions that others wait for: since when the session knows, and since when it was late at a turn.
+        self.wanted: dict[Place, float] = {}
+        self.late: dict[Place, float] = {}
         self.left = False
 
     @property
@@ -73,6 +77,16 @@ class Stream:
             if run is not None:
                 self._carry_out(self.session.arrived(place, run, now))
         self._carry_out(self.session.tick(now))
+        self._check_hand_overs(now)
+
+    def _check_hand_overs(self, now: float) -> None:
+        """Whatever the client commits, others get a partition after two commit timeouts, or the session is over."""
+        patience = self.limits.commit_seconds
+        for place, since in self.wanted.items():
+            if now >= since + patience:
+                late = self.late.setdefault(place, now)
+                over = self.session.end is not None or now < late + patience
+                promise("hand-over", over, f"{self.session.id} keeps {place.partition}, wanted for {now - since:.1f} s")
 
     def call(self) -> None:
         """One call of the clerk; without an answer, it is tried again the next time."""
@@ -107,6 +121,9 @@ class Stream:
         # What is older than what the session has done since is not believed, and so not heard.
         if self.session._seen == shared.assignment.revision:
             self.process.history.was_told(self.session.id, shared.offsets)
+            wanted = [each.place for each in shared.assignment.entries if each.owner == self.session.id and each.next]
+            self.wanted = {place: self.wanted.get(place, now) for place in wanted}
+            self.late = {place: since for place, since in self.late.items() if place in self.wanted}
         return actions
 
     def _opened(self, opening: Open, beginning: Beginning, now: float) -> Sequence[Action]:
@@ -157,7 +174,6 @@ class Process:
     streams: list[Stream] = field(default_factory=list)
     alive: bool = True
     paused_until: float = 0.0
-    shared: Shared | None = None
 
     def __post_init__(self) -> None:
         names = iter(range(10_000))
@@ -165,6 +181,8 @@ class Process:
         self.members = Members(self.wire, SUBSCRIPTION, self.clock, pause=lambda _: None)  # type: ignore[arg-type]
         self.host = Host(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
         self.news: set[Changed] = set()
+        self.last_look = LastLook(self.members)
+        self.looked_at = -inf
         self.unwatch = self.wire.watch(SUBSCRIPTION, self.news.add)
 
     @property
@@ -179,6 +197,11 @@ class Process:
     @property
     def has_duties(self) -> bool:
         return bool(self.streams) or self.host.has_leftovers
+
+    @property
+    def is_to_look(self) -> bool:
+        """Whether there are news, or have been none for so long that some may have been lost."""
+        return bool(self.news) or self.clock.monotonic() >= self.looked_at + LOOK_AGAIN_SECONDS
 
     def open(
         self, subscription: Subscription, session_id: str, limits: Limits, requested: Sequence[Place]
@@ -214,18 +237,18 @@ class Process:
         streams = tuple(self.streams)
         news = set(self.news)
         self.news.clear()
-        known = self.shared if news == {Changed.OFFSETS} else None
+        self.looked_at = self.clock.monotonic()
         try:
-            shared = look(self.members, known)
+            shared = self.last_look.again(news)
         except Unavailable:
-            self.news |= news
+            self.news |= news or {Changed.ASSIGNMENT}
             return
-        self.shared = shared
         for stream in streams:
             stream.facts.append(lambda now, stream=stream: stream.looked(shared, now))
 
     def tend(self) -> None:
-        circles = [(self.members, self.shared.assignment)] if self.shared else []
+        shared = self.last_look.shared
+        circles = [(self.members, shared.assignment)] if shared else []
         try:
             tend(self.host, circles, lambda _: self.members)
         except Unavailable:

@@ -69,6 +69,7 @@ def test_every_promise_was_broken_once():
     promises = {f"I{number}" for number in range(1, 9)} | {
         "at least once",
         "order",
+        "hand-over",
         "once committed",
         "parking",
         "progress",

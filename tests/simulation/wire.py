@@ -1,4 +1,5 @@
-"""The way of a process to the store: calls get lost, answers get lost, calls arrive twice, and others are faster."""
+"""The way of a process to the store: calls get lost, answers get lost, calls arrive twice, others are faster, and what
+changes is not always told."""
 
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ class Faults:
     call_lost: float = 0.03
     answer_lost: float = 0.03
     sent_twice: float = 0.03
+    news_lost: float = 0.03
     others_move: float = 0.15
 
     def end(self) -> None:
-        self.call_lost = self.answer_lost = self.sent_twice = 0.0
+        self.call_lost = self.answer_lost = self.sent_twice = self.news_lost = 0.0
 
 
 class Died(BaseException):
@@ -46,6 +48,8 @@ class Wire:
         self._history = history
         self._faults = faults
         self._random = random
+        # A chance of its own: an engine's thread may tell, too.
+        self._hearing = Random(random.random())
         self.meanwhile = meanwhile
         self.actor = ""
         self.letting_go = False
@@ -118,7 +122,11 @@ class Wire:
         return self._called(self._store.leases)
 
     def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
-        return self._store.watch(subscription, changed)
+        def heard(what: Changed) -> None:
+            if self._hearing.random() >= self._faults.news_lost:
+                changed(what)
+
+        return self._store.watch(subscription, heard)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -37,6 +37,11 @@ MOST_PARTITIONS = 5
 # and markers run out first, and events that nobody can digest are found one by one.
 PATIENCE_SECONDS = 240.0
 
+# So long somebody may wait for a partition while nothing goes wrong: two commit timeouts of those that are drawn, until
+# the owner has looked, and a lease that may have to run out first; and so many half seconds this is watched.
+HAND_OVER_SECONDS = 13.0
+NEGLECTED_ROUNDS = 80
+
 
 class World:
     """`store` is a `Coordination`, in memory if none is given."""
@@ -48,7 +53,7 @@ class World:
         self.trail: list[str] = []
         self.store = store or MemoryCoordination()
         self.history = History(able=self._able, now=self._now)
-        self.faults = Faults() if random.random() < 0.8 else Faults(0.0, 0.0, 0.0)
+        self.faults = Faults() if random.random() < 0.8 else Faults(0.0, 0.0, 0.0, 0.0)
         self.faults.others_move = random.choice([0.05, 0.15, 0.15, 0.4])
         self._stalls = random.choice([0.02, 0.05, 0.05, 0.3])
         self.poison: set[tuple[Place, int]] = set()
@@ -117,6 +122,9 @@ class World:
         end, left = self.time.seconds + PATIENCE_SECONDS, self._left()
         for process in self.processes:
             process.paused_until = 0.0
+        if self.random.random() < 0.2:
+            self._neglect()
+            end, left = self.time.seconds + PATIENCE_SECONDS, self._left()
         if self.random.random() < 0.05:
             self._delete()
         while not self._is_quiet():
@@ -126,11 +134,44 @@ class World:
             if (less := self._left()) < left:
                 end, left = self.time.seconds + PATIENCE_SECONDS, less
 
+    def _neglect(self) -> None:
+        """Clients commit one event at a time, always before their time is over, and nothing of a partition that another
+        session waits for. It changes hands all the same."""
+        self._note("nobody commits what others wait for")
+        asked: dict[tuple[Place, str], float] = {}
+        for number in range(NEGLECTED_ROUNDS):
+            self._publish()
+            if number % 20 == 0:
+                self._open_in(self.random.choice(self.processes), requested=[])
+            self._everybody_moves(0.5, self._commit_one)
+            wanted = self._wanted()
+            asked = {each: asked.get(each, self.time.seconds) for each in wanted}
+            for (place, owner), since in asked.items():
+                waited = self.time.seconds - since
+                promise("hand-over", waited < HAND_OVER_SECONDS, f"{owner} keeps {place.partition} for {waited:.1f} s")
+
+    def _wanted(self) -> set[tuple[Place, str]]:
+        """The partitions that others wait for, and who has them."""
+        entries = self.store.assignment(SUBSCRIPTION).entries
+        return {(each.place, each.owner) for each in entries if each.owner and each.next and self._able(each.owner)}
+
+    def _commit_one(self, stream: Stream) -> None:
+        """Commit the next event of a partition that nobody else waits for."""
+        offsets, wanted = self.history.offsets, {place for place, _ in self._wanted()}
+        latest = max((each.since for each in offsets.values() if each.owner == stream.session.id), default=self._now())
+        if self._now() - latest < timedelta(seconds=0.6 * stream.limits.commit_seconds):
+            return
+        for place, received in stream.received.items():
+            following = [each for each in received if each > offsets[place].position.offset]
+            if place not in wanted and following and (place, following[0]) not in self.poison:
+                self._commit_upto(stream, place, following[0])
+                return
+
     def _left(self) -> int:
         return sum(self.history.left().values())
 
-    def _everybody_moves(self) -> None:
-        self.time.move(1.5)
+    def _everybody_moves(self, seconds: float = 1.5, commit: Callable[[Stream], None] | None = None) -> None:
+        self.time.move(seconds)
         if self.reset is not None:
             self._reset()
         if self.repartitioning is not None:
@@ -139,10 +180,11 @@ class World:
         for process in [each for each in self.processes if each.awake]:
             if process.has_duties:
                 process.tend()
-            if process.news:
+            if process.is_to_look:
                 process.look()
             for stream in tuple(process.streams):
                 self._stream_moves(stream)
+                (commit or self._commit_everything)(stream)
 
     def _see_that_somebody_streams(self) -> None:
         if not any(process.awake for process in self.processes):
@@ -155,6 +197,8 @@ class World:
         self._one_turn(stream)
         while stream.calls and not stream.left:
             stream.call()
+
+    def _commit_everything(self, stream: Stream) -> None:
         for place in tuple(stream.received):
             self._commit_all(stream, place)
 
@@ -207,7 +251,7 @@ class World:
         random = self.random
         limits = Limits(
             batch_limit=random.choice([1, 2, 5]),
-            window=random.choice([1, 3, 10]),
+            window=random.choice([1, 3, 10, 30]),
             stream_limit=random.choice([0, 0, 0, 7]),
             flush_seconds=random.choice([1, 5, 30]),
             stream_seconds=random.choice([10, 60, 4000]),
@@ -224,7 +268,7 @@ class World:
 
     def _look(self) -> None:
         process = self._some_process()
-        if process is not None and process.news:
+        if process is not None and process.is_to_look:
             self._doing(f"{process.name} looks", process.look)
 
     def _turn(self) -> None:

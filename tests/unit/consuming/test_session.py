@@ -451,6 +451,36 @@ def test_a_partition_that_is_not_committed_in_time():
     assert table.told() == [f"0:0-0 {STARTED}", "1:0-0", "1:1-1"]
 
 
+def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
+    """Whatever is committed of other partitions, one that somebody waits for is free after two commit timeouts. (S219,
+    S243, S210)"""
+    table = Table(0, 1, commit_seconds=3, window=100, flush_seconds=1000)
+    table.arrive(1)
+    table.arrive(90, partition=1)
+    table.change(entry(0, f"{ME}>other"))
+    for offset in range(6):
+        table.wait(1)
+        table.commit(offset, partition=1)
+    assert table.session.end is End.RELEASE_TIMEOUT
+
+
+@pytest.mark.parametrize("begin", ["gone", "reset", "timeout"])
+def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
+    """A stream that closes for whatever reason ends a commit timeout later, however much is committed. (S210, S220,
+    S215, S138)"""
+    table = Table(0, commit_seconds=3, window=100, flush_seconds=1000, stream_seconds=5 if begin == "timeout" else 4200)
+    table.wait(4)
+    table.arrive(90)
+    if begin == "gone":
+        table.tell(table.session.gone(table.now))
+    elif begin == "reset":
+        table.look(resetting=True)
+    for offset in range(4):
+        table.wait(1)
+        table.commit(offset)
+    assert table.session.end is table.session.closing
+
+
 def test_a_partition_that_stays_after_all():
     """When nobody waits any more, the partition goes on as before. (S240)"""
     table = Table(0, window=3, commit_seconds=20)

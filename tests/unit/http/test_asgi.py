@@ -1,6 +1,7 @@
 """The edge to ASGI, without a server."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import threading
@@ -471,6 +472,37 @@ def test_a_client_that_takes_nothing_is_given_up():
     client, connection = Stuck(), Connection()
     limits = Limits(stalled_seconds=0.05, head_start_seconds=0)
     answered(streaming(serve), a_scope(state={"connection": connection}), client, limits)
+
+    assert connection.did == "abort"
+
+
+def test_a_write_that_is_given_up_cuts_the_connection():
+    """A stream that ends before its client took what it was sent is cut off: its end would have to wait for room."""
+
+    class Stuck(Client):
+        async def send(self, message):
+            if message.get("body"):
+                await asyncio.Event().wait()
+            await super().send(message)
+
+    class Connection:
+        half_closed = False
+        did = None
+
+        def close_soon(self):
+            self.did = "close"
+
+        def abort(self):
+            self.did = "abort"
+            client.leave()
+
+    async def serve(outlet):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await outlet.write(b"x")
+
+    client, connection = Stuck(), Connection()
+    answered(streaming(serve), a_scope(state={"connection": connection}), client, Limits(head_start_seconds=0))
 
     assert connection.did == "abort"
 

@@ -1,7 +1,8 @@
 """The driver: one task per stream that carries facts to its session, lines to the client, and calls to the clerk.
 
 It is the only one who writes, and writes one thing after the other. Calls are carried out in threads, one after the
-other as well, while lines go on being sent.
+other as well, while lines go on being sent. While it has to wait, for a client that takes nothing or for a log, the
+session still hears what happens, and time passes for it: others may be waiting for its partitions.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 # A call is tried again after these pauses while a store does not answer.
 SHORTEST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
+
+# So long after the end of its session, a client that has taken nothing for as long may still take what it was sent.
+LAST_CHANCE_SECONDS = 1.0
 
 NewPlace = Callable[[EventTypePartition, Beginning], Source]
 
@@ -67,6 +71,9 @@ class Driver:
         self._alarm = Alarm(clock, self.wake)
         self._pen = Pen(outlet)
         self._somebody_listens = True
+        # While the driver waits for somebody: what cuts the waiting short.
+        self._waiting: asyncio.Timeout | None = None
+        self._going_on = False
 
     # From outside, on the loop
 
@@ -86,6 +93,9 @@ class Driver:
 
     def wake(self) -> None:
         self._bell.set()
+        if self._waiting is not None and not self._going_on:
+            self._going_on = True
+            asyncio.get_running_loop().call_soon(self._go_on_while_waiting)
 
     # Carrying
 
@@ -128,9 +138,8 @@ class Driver:
 
     async def _round(self) -> bool:
         """Hand in what has happened and what is at hand; whether there may be more of it."""
-        facts, self._facts = self._facts, []
-        for fact in facts:
-            await self._carry_out(fact(self._clock.monotonic()))
+        self._hand_in_facts()
+        await self._flush_if_full()
         moved = False
         try:
             self._take_notice()
@@ -138,9 +147,14 @@ class Driver:
                 moved = await self._take(each, place) or moved
         except Outcome as outcome:
             log.info("The stream %s cannot go on: %s", self.session.id, outcome)
-            await self._carry_out(self.session.refused(outcome))
-        await self._carry_out(self.session.tick(self._clock.monotonic()))
+            self._carry_out(self.session.refused(outcome))
+        self._carry_out(self.session.tick(self._clock.monotonic()))
         return moved
+
+    def _hand_in_facts(self) -> None:
+        facts, self._facts = self._facts, []
+        for fact in facts:
+            self._carry_out(fact(self._clock.monotonic()))
 
     def _take_notice(self) -> None:
         updates, self._updates = self._updates, []
@@ -153,22 +167,24 @@ class Driver:
         if not self.session.wants(each) or self._places.get(each) is not place:
             return False
         if place.at_border:
-            await place.move(self.wake)
+            await self._waited_for(place.move(self.wake))
+            if self._places.get(each) is not place or self.session.end:
+                place.leave()  # it was given up while it moved
+                return False
         run = place.take()
         if run is None:
             if place.lost:
                 self._find_out()
             return False
-        await self._carry_out(self.session.arrived(each, run, self._clock.monotonic()))
+        self._carry_out(self.session.arrived(each, run, self._clock.monotonic()))
+        await self._flush_if_full()
         return True
 
-    async def _carry_out(self, actions: Iterable[Action]) -> None:
+    def _carry_out(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
                 case SendBatch() | SendKeepAlive():
                     self._pen.put(self._lines.line(action))
-                    if self._pen.full:
-                        await self._flush()
                 case Close(place):
                     self._stop_reading(place)
                 case _:
@@ -218,10 +234,50 @@ class Driver:
         self._places[opening.place] = self._new_place(opening.place, beginning)
         return self.session.opened(opening, beginning.start, beginning.lost, now, beginning.parked)
 
+    # Writing
+
+    async def _flush_if_full(self) -> None:
+        if self._pen.full:
+            await self._flush()
+
     async def _flush(self) -> None:
         if not self._somebody_listens:
             return
         try:
-            await self._pen.flush()
+            if not await self._waited_for(self._pen.flush()):
+                log.info("The stream %s ended while its client was not reading", self.session.id)
+                self._somebody_listens = False
         except ConnectionError:
             self.tell(self._gone)
+
+    # Waiting
+
+    async def _waited_for(self, work: Awaitable[None]) -> bool:
+        """Wait for this while the session goes on; False if the session came to its end before.
+
+        It is only waited between two of the session's answers, so that no line overtakes another.
+        """
+        try:
+            async with asyncio.timeout(None) as waiting:
+                self._waiting = waiting
+                self._alarm.set(self.session.deadline())
+                await work
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            return False
+        finally:
+            self._waiting = None
+        return True
+
+    def _go_on_while_waiting(self) -> None:
+        self._going_on = False
+        if self._waiting is None:
+            return
+        self._hand_in_facts()
+        self._carry_out(self.session.tick(self._clock.monotonic()))
+        if self.session.end:
+            self._waiting.reschedule(asyncio.get_running_loop().time() + LAST_CHANCE_SECONDS)
+            self._waiting = None
+        else:
+            self._alarm.set(self.session.deadline())

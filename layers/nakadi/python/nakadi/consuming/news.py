@@ -1,7 +1,8 @@
 """News: what changes in subscriptions, read once for all streams of this process that share one.
 
 A subscription is read when somebody says that it has changed, and now and then in case nobody did. Whoever is told was
-following before the read began, so that nobody hears of a time before they joined.
+following before the read began, so that nobody hears of a time before they joined. After commits only the offsets are
+read; but not for longer than a minute on end, or commits without a pause would hide a change that was not told.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
+from math import inf
 
 from nakadi.consuming.facts import Shared
 from nakadi.consuming.members import Members
 from nakadi.model.coordination import Assignment, Changed
-from nakadi.model.outcomes import Fault, Outcome
 from nakadi.subscriptions import assignments
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,8 @@ class News:
 
     def assignments(self) -> Mapping[Members, Assignment]:
         """Every subscription that is followed, as it was last read."""
-        return {each.members: each.shared.assignment for each in tuple(self._circles.values()) if each.shared}
+        read = [(each.members, each.last_look.shared) for each in tuple(self._circles.values())]
+        return {members: shared.assignment for members, shared in read if shared is not None}
 
     def _unfollow(self, circle: _Circle, listener: Listener) -> None:
         circle.listeners.remove(listener)
@@ -63,7 +65,7 @@ class _Circle:
     def __init__(self, members: Members, threads: Executor) -> None:
         self.members = members
         self.listeners: list[Listener] = []
-        self.shared: Shared | None = None
+        self.last_look = LastLook(members)
         self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -95,8 +97,13 @@ class _Circle:
             try:
                 await self._look()
                 pause = SHORTEST_PAUSE
-            except (Fault, Outcome):
-                log.warning("Looking at %s is tried again in %s s", self.members.subscription, pause, exc_info=True)
+            except Exception:  # whatever it was: streams that hear of nothing any more would stay silent
+                log.warning(
+                    "Reading the assignment and the offsets of %s failed, tried again in %s s",
+                    self.members.subscription,
+                    pause,
+                    exc_info=True,
+                )
                 self._bell.set()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -105,16 +112,34 @@ class _Circle:
         with self._lock:
             news, self._news = self._news, set()
         listeners = tuple(self.listeners)
-        known = self.shared if news == {Changed.OFFSETS} else None
         try:
-            self.shared = await self._loop.run_in_executor(self._threads, look, self.members, known)
+            shared = await self._loop.run_in_executor(self._threads, self.last_look.again, news)
         except BaseException:
             with self._lock:
                 self._news |= news
             raise
         for listener in listeners:
             if listener in self.listeners:
-                listener(self.shared)
+                listener(shared)
+
+
+class LastLook:
+    """What was last read of a subscription. One look at a time."""
+
+    def __init__(self, members: Members) -> None:
+        self.shared: Shared | None = None
+        self._members = members
+        self._whole_at = -inf
+
+    def again(self, news: Collection[Changed]) -> Shared:
+        """Read what may have changed according to the news; without any, everything."""
+        now = self._members.clock.monotonic()
+        recent = now < self._whole_at + LOOK_AGAIN_SECONDS
+        known = self.shared if set(news) == {Changed.OFFSETS} and recent else None
+        self.shared = shared = look(self._members, known)
+        if known is None:
+            self._whole_at = now
+        return shared
 
 
 def look(members: Members, known: Shared | None) -> Shared:

@@ -4,7 +4,8 @@ It never waits, knows no clock and no store: facts come in as calls, and each an
 it. Calls among those are carried out one after the other, and what comes of them is another fact.
 
 A session is *streaming* until something ends it in an orderly way. Then it is *closing*: silent, but still there for
-commits of what it has sent. In the end `end` is set, and nothing but its `farewell` is left to do.
+commits of what it has sent, for one commit timeout at most. In the end `end` is set, and nothing but its `farewell` is
+left to do.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Session:
         self._readings: dict[EventTypePartition, Reading] = {}
         self._outbox = Outbox(self._readings, limits, around, now, policy)
         self._ends_at = now + limits.stream_seconds
+        self._closed_by = inf
         self._auto_commit_at = now + AUTO_COMMIT_SECONDS
         self._idle_since: float | None = now
         self._committed_events = 0
@@ -178,10 +180,10 @@ class Session:
         """When the next tick has something to do."""
         if self._stop is not None:
             return -inf
-        commit_by = self._outbox.last_commit + self._limits.commit_seconds if self._outbox.outstanding() else inf
         auto = self._auto_commit_at if any(map(Reading.committable, self._readings.values())) else inf
         if self.closing:
-            return min(commit_by, auto)
+            return min(self._closed_by, auto)
+        commit_by = self._commit_by() if self._outbox.outstanding() else inf
         releases = [each.release_by for each in self._readings.values() if each.release_by is not None]
         return min(commit_by, auto, self._ends_at, self._idle_until(), self._outbox.deadline(), *releases)
 
@@ -282,7 +284,7 @@ class Session:
             return self._close(self._stop, now, "Consumption is blocked")
         if self.closing:
             return []
-        if self._outbox.outstanding() and now >= self._outbox.last_commit + self._limits.commit_seconds:
+        if self._outbox.outstanding() and now >= self._commit_by():
             return self._close(End.COMMIT_TIMEOUT, now, "Commit timeout reached")
         if now >= self._ends_at:
             flushed = [each for reading in self._readings.values() for each in self._outbox.flushed(reading, now)]
@@ -339,6 +341,8 @@ class Session:
         if self.closing or self.end:
             return []
         self.closing = end
+        # From here on no commit puts the end off: others wait for the partitions, or for the reset, that it delays.
+        self._closed_by = self._commit_by()
         some = next(iter(self._readings.values()), None)
         actions: list[Action] = []
         if info and some is not None:
@@ -350,8 +354,12 @@ class Session:
         return actions
 
     def _end_if_committed(self, now: float) -> None:
-        if not self._outbox.outstanding() or now >= self._outbox.last_commit + self._limits.commit_seconds:
+        if not self._outbox.outstanding() or now >= self._closed_by:
             self.end = self.closing
+
+    def _commit_by(self) -> float:
+        """When the client's time to commit what is outstanding is over."""
+        return self._outbox.last_commit + self._limits.commit_seconds
 
     def _stopped(self, end: End) -> list[Action]:
         self.end = self.end or end

@@ -285,6 +285,7 @@ class _AsgiOutlet:
         self._stalled_seconds = limits.stalled_seconds
         self._not_before = 0.0 if packer else asyncio.get_running_loop().time() + limits.head_start_seconds
         self._gone = asyncio.Event()
+        self._cut_off = False
 
     async def write(self, chunk: bytes) -> None:
         await self._head_start()
@@ -297,6 +298,10 @@ class _AsgiOutlet:
         except (TimeoutError, OSError) as error:
             self._gone.set()
             raise ClientGone from error
+        except asyncio.CancelledError:
+            # What was cut off cannot be gone on with, and waiting for room for a last chunk could take for ever.
+            self._cut_off = True
+            raise
 
     async def gone(self) -> None:
         await self._gone.wait()
@@ -308,6 +313,8 @@ class _AsgiOutlet:
         self._gone.set()
 
     async def end(self) -> None:
+        if self._cut_off:
+            raise ClientGone
         await self._head_start()
         if not self._gone.is_set():
             await self._send({"type": "http.response.body", "body": self._packer.end() if self._packer else b""})
