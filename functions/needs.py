@@ -25,6 +25,7 @@ TOKENS = (
     "auth_leeway_seconds",
     "auth_subject_claim",
     "auth_attributes",
+    "auth_service_realms",
 )
 EVENT_TYPES = (
     "default_partitions",

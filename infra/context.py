@@ -72,7 +72,7 @@ class Context:
     auth_issuer: str = "https://issuer.invalid"
     auth_jwks: str = ""  # the issuer's usual place, if nothing is said
     auth_audience: str = ""
-    default_admin: str = "service=nakadi_admin"
+    default_admin: str = ""  # nobody, if nothing is said
     authorizer_cache_seconds: int = 60
 
     # Where events are kept, and for how long.

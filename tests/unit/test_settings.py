@@ -46,3 +46,15 @@ def test_authentication_is_complete_or_off(settings, named):
     """An unknown mode of authentication, and one without keys, stop the start. (R41)"""
     with pytest.raises(BadSetting, match=named):
         open_broker(Settings(**settings))
+
+
+@pytest.mark.parametrize("auth", ["jwt", "gateway"])
+def test_with_tokens_an_administrator_has_to_be_named(auth):
+    """There is no default administrator whose name somebody could take; a setting names the first one."""
+    assert Settings(auth=auth).default_admins == ()
+    assert Settings(auth=auth, default_admin=(("user", "ann"),)).default_admins == (("user", "ann"),)
+
+
+def test_without_tokens_the_default_administrator_is_shown():
+    """While nobody is asked who they are, everybody may do everything, and the lists show one name. (R219)"""
+    assert Settings().default_admins == (("service", "nakadi_admin"),)

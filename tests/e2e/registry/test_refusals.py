@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import httpx
 import pytest
@@ -483,3 +484,14 @@ def test_readers_named_by_team(broker, issuer):
     assert client(broker, issuer, "dan", teams=["checkout"]).get(f"/event-types/{name}").status_code == 200
     problem(client(broker, issuer, "dan", teams=["search"]).get(f"/event-types/{name}"), 403)
     assert attributes("x")
+
+
+@pytest.mark.parametrize("subject", ["nakadi_admin", "the-service-admin"])
+def test_nobody_becomes_an_administrator_by_taking_a_name(issuer, subject):
+    """A user whose name is that of a service that administrates is no administrator, the service itself is. (R219)"""
+    settings = issuer.settings | {"default_admin": (("service", "the-service-admin"),)}
+    with closing(open_broker(Settings(**settings))) as broker:
+        assert client(broker, issuer, subject).get("/settings/admins").status_code == 403
+        assert client(broker, issuer, subject, realm="/people").get("/storages").status_code == 403
+        as_a_service = client(broker, issuer, subject, realm="/services").get("/settings/admins")
+    assert as_a_service.status_code == (200 if subject == "the-service-admin" else 403)

@@ -1,6 +1,6 @@
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import jwt
@@ -30,8 +30,12 @@ def issuer(tmp_path):
 
 @pytest.fixture
 def tokens(issuer):
+    return tokens_of(issuer)
+
+
+def tokens_of(issuer, **rules):
     clock = SystemClock()
-    return Tokens(KeySet(fetch_from(str(issuer.path)), clock), RULES, clock)
+    return Tokens(KeySet(fetch_from(str(issuer.path)), clock), replace(RULES, **rules), clock)
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,46 @@ def test_a_good_token_says_who_is_asking(tokens, issuer):
         Attribute("team", "search"),
     }
     assert not subject.trusted
+
+
+BOTH = (("user", "sub"), ("service", "sub"), ("team", "teams"))
+
+
+@pytest.mark.parametrize(
+    ("claims", "attributes"),
+    [
+        ({}, {("user", "nakadi_admin")}),
+        ({"realm": "/employees"}, {("user", "nakadi_admin")}),
+        ({"realm": ["/services"]}, {("user", "nakadi_admin")}),
+        ({"realm": "/services"}, {("service", "nakadi_admin")}),
+        ({"realm": "/services", "teams": ["ops"]}, {("service", "nakadi_admin"), ("team", "ops")}),
+    ],
+)
+def test_a_subject_is_a_user_or_a_service(issuer, claims, attributes):
+    """A user who takes the name of a service has none of its attributes: the realm says which of both a subject is."""
+    tokens = tokens_of(issuer, attribute_claims=BOTH, service_realms=("/services",))
+
+    subject = tokens.subject(issuer.bearer("nakadi_admin", **claims)["Authorization"])
+
+    assert subject.attributes == {Attribute(*each) for each in attributes}
+
+
+def test_all_tokens_may_be_of_services(issuer):
+    """An issuer that knows services alone needs no realm, and then nobody is a user."""
+    tokens = tokens_of(issuer, attribute_claims=BOTH, service_realms=("*",))
+
+    assert tokens.subject(issuer.bearer("shop")["Authorization"]).attributes == {Attribute("service", "shop")}
+
+
+def test_users_and_services_may_have_claims_of_their_own(issuer):
+    """Where a service has a claim that users do not have, no realm is needed to tell them apart."""
+    tokens = tokens_of(issuer, attribute_claims=(("user", "sub"), ("service", "app")))
+
+    assert tokens.subject(issuer.bearer("ann")["Authorization"]).attributes == {Attribute("user", "ann")}
+    assert tokens.subject(issuer.bearer("ann", app="shop")["Authorization"]).attributes == {
+        Attribute("user", "ann"),
+        Attribute("service", "shop"),
+    }
 
 
 @pytest.mark.parametrize("header", [None, ""])

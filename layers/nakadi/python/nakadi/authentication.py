@@ -39,6 +39,7 @@ def tokens(settings: Settings, clock: Clock) -> Tokens:
         leeway_seconds=settings.auth_leeway_seconds,
         subject_claim=settings.auth_subject_claim,
         attribute_claims=settings.auth_attributes,
+        service_realms=settings.auth_service_realms,
     )
     return Tokens(KeySet(fetch_from(settings.auth_jwks), clock), rules, clock)
 

@@ -165,7 +165,7 @@ class Broker:
     def admins(self) -> Admins:
         from nakadi.administration.admins import Admins
 
-        default = _attributes(self.settings.default_admin)
+        default = _attributes(self.settings.default_admins)
         return Admins(self._settings_document("admins"), self.features, default)
 
     @cached_property

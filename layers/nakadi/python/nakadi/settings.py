@@ -28,6 +28,10 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((first, second) for first, second in pairs)
 
 
+# While nobody is asked who they are, everybody is an administrator anyway.
+UNASKED_ADMIN = (("service", "nakadi_admin"),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every field is read from the variable `NAKADI_<FIELD>`; docs/operations.md explains each."""
@@ -52,12 +56,13 @@ class Settings:
     auth_subject_claim: str = "sub"
     auth_attributes: tuple[tuple[str, str], ...] = (("user", "sub"), ("service", "sub"), ("team", "teams"))
     auth_realms: tuple[str, ...] = ()
+    auth_service_realms: tuple[str, ...] = ("/services", "services")
     scope_uid: str = "uid"
     scope_config_write: str = "nakadi.config.write"
     scope_event_type_write: str = "nakadi.event_type.write"
     scope_event_stream_read: str = "nakadi.event_stream.read"
     scope_event_stream_write: str = "nakadi.event_stream.write"
-    default_admin: tuple[tuple[str, str], ...] = (("service", "nakadi_admin"),)
+    default_admin: tuple[tuple[str, str], ...] = ()
     all_data_access: tuple[tuple[str, str], ...] = ()
 
     # What an event type may ask for.
@@ -92,6 +97,11 @@ class Settings:
     def log_index_url(self) -> str:
         """Where the log index is: unless it is said, in the data file, if there is one."""
         return self.log_index or (self.event_log if self.event_log.startswith(SCHEME) else "memory:")
+
+    @property
+    def default_admins(self) -> tuple[tuple[str, str], ...]:
+        """Attributes of those who always administrate: with tokens nobody does, unless the setting names them."""
+        return self.default_admin or (UNASKED_ADMIN if self.auth == "off" else ())
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:

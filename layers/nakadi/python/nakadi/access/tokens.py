@@ -18,6 +18,9 @@ MISSING = "Full authentication is required to access this resource"
 # A token is a few kilobytes at most; nothing longer is worth a signature check.
 LONGEST_TOKEN = 16_384
 
+USER, SERVICE = "user", "service"
+ANY_REALM = "*"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
@@ -29,6 +32,20 @@ class TokenRules:
     leeway_seconds: int
     subject_claim: str
     attribute_claims: tuple[tuple[str, str], ...]
+    service_realms: tuple[str, ...] = ()
+
+    def claims_for(self, realm: str) -> Iterable[tuple[str, str]]:
+        """The attributes that a token of this realm has, with the claims that they are read from.
+
+        One claim never makes a subject both a user and a service: otherwise people could choose the name of a service,
+        and get what it may do.
+        """
+        is_service = realm in self.service_realms or ANY_REALM in self.service_realms
+        other = USER if is_service else SERVICE
+        shared = {claim for kind, claim in self.attribute_claims if kind == USER} & {
+            claim for kind, claim in self.attribute_claims if kind == SERVICE
+        }
+        return [(kind, claim) for kind, claim in self.attribute_claims if kind != other or claim not in shared]
 
 
 class Tokens:
@@ -47,7 +64,7 @@ class Tokens:
             name=name,
             attributes=frozenset(self._attributes(claims)),
             scopes=frozenset(_words(claims.get("scope", claims.get("scp")))),
-            realm=str(claims.get("realm", "")),
+            realm=_realm(claims),
         )
 
     def _claims(self, token: str) -> Mapping[str, Any]:
@@ -87,9 +104,13 @@ class Tokens:
 
     def _attributes(self, claims: Mapping[str, Any]) -> Iterable[Attribute]:
         """What the token says of its subject; a claim with a list gives an attribute for each value."""
-        for data_type, claim in self._rules.attribute_claims:
+        for data_type, claim in self._rules.claims_for(_realm(claims)):
             for value in _words(claims.get(claim), separate=False):
                 yield Attribute(data_type, value)
+
+
+def _realm(claims: Mapping[str, Any]) -> str:
+    return str(claims.get("realm", ""))
 
 
 def _bearer(header: str | None) -> str:
