@@ -77,7 +77,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
             log._archive._library = Library(log._store)  # noqa: SLF001  # nothing is remembered of the round before
             return Response(body=json.dumps(told).encode(), headers={"content-type": "application/json"})
 
-        route = Route(method="GET", template="/settle", handler=settle, operation="settle", produces=None)
+        route = Route(method="GET", template="/settle", handler=settle, operation="settle")
         application = Application([*broker.application.router.routes, route], nobody_is_asked)
         settle_in()
         with Serving(application) as serving:

@@ -53,9 +53,7 @@ def an_application(streams: Streams) -> Application:
     return Application(
         [
             Route(method="POST", template="/events", handler=lambda _: empty_response(), operation="publish"),
-            Route(
-                method="GET", template="/idle", handler=lambda _: Streaming(streams.idle), operation="s", produces=None
-            ),
+            Route(method="GET", template="/idle", handler=lambda _: Streaming(streams.idle), operation="s"),
             Route(method="GET", template="/used", handler=used, operation="used"),
         ],
         lambda _: UNAUTHENTICATED,

@@ -79,7 +79,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
             return Response()
 
         append_route = Route(method="GET", template="/append", handler=append, operation="append")
-        floor_route = Route(method="GET", template="/floor", handler=floor, operation="floor", produces=None)
+        floor_route = Route(method="GET", template="/floor", handler=floor, operation="floor")
         application = Application([*broker.application.router.routes, floor_route, append_route], nobody_is_asked)
         settle_in()
         with Serving(application) as serving:

@@ -38,7 +38,6 @@ APPLICATION = Application(
             template="/event-types/{name}/events",
             handler=lambda _: Streaming(nothing),
             operation="stream",
-            produces=None,
         ),
         Route(method="GET", template="/event-types", handler=lambda _: json_response([]), operation="list"),
         Route(

@@ -42,7 +42,6 @@ ROUTES = [
         template="/stream",
         handler=lambda _: Streaming(nothing, {"content-type": "application/x-json-stream"}),
         operation="stream",
-        produces=None,
     ),
 ]
 
@@ -97,12 +96,11 @@ def test_unknown_parameters_are_passed_over():
         ("POST", "/nothing", {"content_encoding": "gzip", "accept": "text/html"}, 400),
         ("GET", "/nothing", {"accept": "text/html"}, 404),
         ("PATCH", "/things", {"accept": "text/html"}, 405),
-        ("POST", "/things", {"accept": "text/html"}, 406),
-        ("POST", "/things", {}, 415),
+        ("POST", "/things", {"accept": "text/html"}, 415),
     ],
 )
 def test_the_outer_checks_have_an_order(method, target, headers, status):
-    """URL, token, content encoding, route, media types: the first that fails is told. (R48, P14, P47)"""
+    """URL, token, content encoding, route, the body's media type: the first that fails is told. (R48, P14, P47)"""
     assert ask(method, target, b"not json", **headers).status == status
 
 
@@ -220,11 +218,31 @@ def test_a_flow_id_is_made_up_where_there_is_none():
     assert json.loads(first.body) == {"flow": first.headers["x-flow-id"]}
 
 
-def test_answers_have_a_span_context_and_streams_have_none():
-    """Answers that are not streamed carry `span_ctx`, empty without a tracer. (R40)"""
-    assert ask("GET", "/things").headers["span_ctx"] == "{}"
-    assert ask("GET", "/conflict").headers["span_ctx"] == "{}"
-    assert "span_ctx" not in ask("GET", "/stream").headers
+def test_streams_and_answers_without_a_body_have_a_span_context():
+    """Streams and answers without a body carry `span_ctx`, empty without a tracer; answers with JSON do not. (R40)"""
+    assert ask("GET", "/stream").headers["span_ctx"] == "{}"
+    assert ask("OPTIONS", "/things").headers["span_ctx"] == "{}"
+    for method, target in (("GET", "/things"), ("HEAD", "/things"), ("GET", "/conflict")):
+        assert "span_ctx" not in ask(method, target).headers
+
+
+def test_accept_is_looked_at_once_the_work_is_done():
+    """A success that the client cannot read is 406, and what was asked for has been done. (R12, R48)"""
+    done = []
+    route = Route(method="POST", template="/things", handler=lambda _: json_response(done.append(1)), operation="add")
+    application = Application([route], authenticate)
+
+    answer = ask("POST", "/things", application=application, accept="text/html")
+
+    assert problem(answer)["detail"] == "Could not find acceptable representation"
+    assert (answer.status, done) == (406, [1])
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/problem+json", "application/x-json-stream", "garbage"])
+def test_errors_are_problems_whatever_is_accepted(accept):
+    """`Accept` turns no error into another one. (R12, R25)"""
+    assert problem(ask("GET", "/conflict", accept=accept))["detail"] == "Taken."
+    assert problem(ask("GET", "/nothing", accept=accept))["title"] == "Not Found"
 
 
 def test_packed_bodies_reach_the_handler_unpacked():
@@ -280,10 +298,10 @@ def test_an_outcome_is_not_logged(caplog):
 
 
 def test_an_old_media_type_is_honoured():
-    """`Accept: application/x.problem+json` alone gets that type. (R25)"""
+    """A client that prefers `application/x.problem+json` gets its Problems under that name. (R25)"""
     answer = ask("GET", "/conflict", accept="application/x.problem+json")
 
-    assert answer.status == 406
+    assert answer.status == 409
     assert answer.headers["content-type"] == "application/x.problem+json"
 
 

@@ -1,9 +1,14 @@
 """Media types."""
 
-import pytest
+import time
+from contextlib import suppress
 
-from nakadi.http.message import Request, empty_response
-from nakadi.http.negotiation import adapted, check
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from nakadi.http.message import Request, Response, Streaming, empty_response, json_response
+from nakadi.http.negotiation import adapted, check_body, json_name, negotiated
 from nakadi.http.problem import NotAcceptable, UnsupportedMediaType, problem_of
 from nakadi.http.routing import Route
 from nakadi.model.outcomes import NotFound
@@ -19,39 +24,166 @@ def a_request(method="POST", body=b"{}", **headers):
     return Request(method=method, path="/x", body=body, headers={n.replace("_", "-"): v for n, v in headers.items()})
 
 
+SUCCESS = json_response({"a": 1}, 201, {"location": "/x/1"})
+
+
+def negotiate(accept, answer=SUCCESS, **route):
+    headers = {} if accept is None else {"accept": accept}
+    return negotiated(Request(method="GET", path="/x", headers=headers), a_route(**route), answer)
+
+
 @pytest.mark.parametrize(
     "accept",
     [
         None,
         "",
         "*/*",
+        "*",
         "application/json",
         "application/*",
+        "application/*+json",
         "APPLICATION/JSON",
-        "application/json;charset=UTF-8",
+        "application/json;",
+        "application/json,",
+        "application/json;q=0.5",
+        "*/*;charset=iso-8859-1",
         "text/html, image/gif, image/jpeg, */*; q=0.2",
         "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2",
         "text/plain, application/json;q=0.1",
+        "application/x-json-stream, application/json",
+        "application/vnd.a+json;q=0.3, application/json;q=0.9",
+        "application/vnd.a+json;q=0, */*",
+        "application/json, application/problem+json",
+        'text/plain;x="a,application/xml", application/json',
     ],
 )
 def test_clients_that_can_read_json_get_it(accept):
-    """No `Accept`, `*/*`, `application/json` and `application/*` are fine, alone or among others. (R12)"""
-    headers = {} if accept is None else {"accept": accept}
-    check(Request(method="GET", path="/x", headers=headers), a_route(method="GET"))
+    """Without `Accept`, and where it has room for JSON, an answer is JSON and nothing about it changes. (R12, R13)"""
+    assert negotiate(accept) == SUCCESS
 
 
 @pytest.mark.parametrize(
-    "accept", ["text/html", "application/xml, text/*", "application/json;q=0", "application/json; q=0.000, */*"]
+    ("accept", "content_type"),
+    [
+        ("application/problem+json", "application/problem+json"),
+        ("application/x.problem+json", "application/x.problem+json"),
+        ("application/vnd.x+JSON", "application/vnd.x+json"),
+        ("application/x-json-stream, application/problem+json", "application/problem+json"),
+        ("application/problem+json, application/json", "application/problem+json"),
+        ("application/problem+json;q=0.5, application/vnd.x+json", "application/vnd.x+json"),
+        ("application/json;charset=utf-8", "application/json;charset=utf-8"),
+        ("application/json; charset=UTF-8", "application/json;charset=UTF-8"),
+        ('application/json;charset="utf-8"', 'application/json;charset="utf-8"'),
+        ("application/x+json;v=1", "application/x+json;v=1"),
+        ("application/json;q=0.9;v=1", "application/json;v=1"),
+        ('application/json;v="a,b;c";w', 'application/json;v="a,b;c"'),
+    ],
 )
-def test_clients_that_cannot_read_json_are_told(accept):
-    """An `Accept` that excludes JSON is not acceptable; what names JSON outweighs what names everything. (R12)"""
+def test_json_comes_under_the_name_that_is_asked_for(accept, content_type):
+    """Any `application/*+json` gets JSON under that name, and parameters of the name are given back. (R12)"""
+    answer = negotiate(accept)
+    assert answer.headers == {"content-type": content_type, "location": "/x/1"}
+    assert (answer.status, answer.body) == (SUCCESS.status, SUCCESS.body)
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "text/html",
+        "text/plain",
+        "text/event-stream",
+        "application/x-json-stream",
+        "application/xml, text/*",
+        "application/json;q=0",
+        "application/json; q=0.000, */*",
+        "application/*;q=0, */*",
+        "application/json;charset=iso-8859-1",
+        "application/json;q=2",
+        "application/json;q=x",
+        'application/json;v="unterminated',
+        "application/jsonx",
+        "application/+json/x",
+        "*/json",
+        "garbage",
+        "a/b/c",
+        ",;,",
+    ],
+)
+def test_success_that_the_client_cannot_read_is_not_acceptable(accept):
+    """A success with a body is 406 if `Accept` has no room for JSON; what names JSON outweighs `*/*`. (R12)"""
     with pytest.raises(NotAcceptable):
-        check(a_request(method="GET", body=b"", accept=accept), a_route(method="GET"))
+        negotiate(accept)
 
 
-def test_some_routes_do_not_look_at_accept():
-    """A route may answer whatever is accepted, as streams and the health check do. (L37, R244)"""
-    check(a_request(method="GET", body=b"", accept="image/png"), a_route(method="GET", produces=None))
+async def no_events(_outlet):
+    """A stream that ends at once."""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        empty_response(201, {"warning": "299"}),
+        empty_response(204),
+        Streaming(no_events, {"content-type": "application/x-json-stream"}),
+        Response(200, {"content-type": "text/plain"}, b"OK"),
+        json_response([{"publishing_status": "failed"}], 422),
+        problem_of(NotFound("no")),
+    ],
+)
+@pytest.mark.parametrize("accept", ["text/html", "application/problem+json", "garbage"])
+def test_other_answers_do_not_depend_on_accept(answer, accept):
+    """Answers without a body, streams, and whatever is no success are given as they are. (R12, R25, L37, R244)"""
+    assert negotiate(accept, answer) is answer
+
+
+def test_some_routes_answer_whatever_is_accepted():
+    """A route may send its JSON also to clients that do not accept it, as publishing does for 207. (P1)"""
+    assert negotiate("text/html", any_accept=True) is SUCCESS
+
+
+PIECES = [
+    "application/json",
+    "application/",
+    "+json",
+    "*/*",
+    "*",
+    "a",
+    "é",
+    ";",
+    ",",
+    "=",
+    "q=",
+    "0",
+    ".5",
+    '"',
+    "\\",
+    " ",
+    "\0",
+    "\u017f",
+]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(some.lists(some.sampled_from(PIECES), max_size=12).map("".join))
+def test_no_accept_header_does_harm(accept):
+    """Whatever `Accept` says, there is an answer whose content type is one line of ASCII, or a refusal. (R12)"""
+    with suppress(NotAcceptable):
+        content_type = negotiate(accept).headers["content-type"]
+        assert content_type.isascii()
+        assert content_type.isprintable()
+
+
+@pytest.mark.parametrize("header", ['"' * 60_000, '"\\' * 30_000, "a/b;" * 15_000, "a/b," * 15_000, 'x="' * 20_000])
+def test_long_accept_headers_are_read_in_one_pass(header):
+    """A header as long as a head may be costs work in proportion to its length. (R12)"""
+    part, whole = (cpu_seconds(json_name, text) for text in (header[: len(header) // 32], header))
+    assert whole < 32 * 6 * part + 0.5  # if every quotation were looked for anew, it would be 1024 times as much
+
+
+def cpu_seconds(function, argument):
+    begun = time.thread_time()
+    function(argument)
+    return time.thread_time() - begun
 
 
 @pytest.mark.parametrize(
@@ -66,7 +198,7 @@ def test_some_routes_do_not_look_at_accept():
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
 def test_json_bodies_are_read(method, content_type):
     """Bodies are `application/json` or `application/*+json`, with any charset. (R11)"""
-    check(a_request(method=method, content_type=content_type), a_route())
+    check_body(a_request(method=method, content_type=content_type), a_route())
 
 
 @pytest.mark.parametrize(
@@ -76,7 +208,7 @@ def test_other_bodies_are_not_read(content_type):
     """A body of another type, or of none, is unsupported, and the answer says what is supported. (R11)"""
     headers = {} if content_type is None else {"content_type": content_type}
     with pytest.raises(UnsupportedMediaType) as refusal:
-        check(a_request(**headers), a_route())
+        check_body(a_request(**headers), a_route())
 
     assert problem_of(refusal.value).status == 415
     assert problem_of(refusal.value).headers["accept"] == "application/json, application/*+json"
@@ -84,14 +216,14 @@ def test_other_bodies_are_not_read(content_type):
 
 def test_a_route_may_read_every_body():
     """A route that reads the raw body takes every content type. (R11)"""
-    check(a_request(content_type="text/plain"), a_route(any_body=True))
+    check_body(a_request(content_type="text/plain"), a_route(any_body=True))
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_bodies_without_a_meaning_are_passed_over(method):
     """A body of a `GET` or `DELETE` has no meaning, so its type has none either; a missing body needs no type."""
-    check(a_request(method=method, content_type="text/plain"), a_route())
-    check(a_request(body=b""), a_route())
+    check_body(a_request(method=method, content_type="text/plain"), a_route())
+    check_body(a_request(body=b""), a_route())
 
 
 @pytest.mark.parametrize(
@@ -99,10 +231,14 @@ def test_bodies_without_a_meaning_are_passed_over(method):
     [
         ("application/x-json-stream", "application/problem+json"),
         ("text/html", "application/problem+json"),
-        ("application/x.problem+json, */*", "application/problem+json"),
+        ("garbage", "application/problem+json"),
+        ("application/json, application/x.problem+json", "application/problem+json"),
+        ("application/x.problem+json;q=0.5, application/problem+json", "application/problem+json"),
+        ("application/x.problem+json, */*", "application/x.problem+json"),
+        ("application/x.problem+json;charset=utf-8", "application/x.problem+json"),
         ("application/x.problem+json", "application/x.problem+json"),
     ],
 )
 def test_problems_are_sent_whatever_is_accepted(accept, content_type):
-    """Negotiation never turns an error into something else; only the old media type, asked for alone, is used. (R25)"""
+    """Negotiation never turns an error into something else; only the old media type, if preferred, is used. (R25)"""
     assert adapted(a_request(accept=accept), problem_of(NotFound("no"))).headers["content-type"] == content_type

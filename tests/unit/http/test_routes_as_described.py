@@ -8,6 +8,7 @@ import pytest
 
 from nakadi.bootstrap import open_broker
 from nakadi.http import openapi
+from nakadi.http.message import JSON
 from nakadi.http.routing import Route
 from nakadi.settings import Settings
 
@@ -35,13 +36,12 @@ def test_media_types_are_refused_as_described(routes: tuple[Route, ...]) -> None
         reads_json_only = route.method in ("POST", "PUT", "PATCH") and not route.any_body
         assert ("415" in described) == (reads_json_only or route.operation in REFUSE_AVRO), route.operation
         # A Content-Encoding is refused whatever the operation answers, unless it is a POST.
-        assert ("406" in described) == (route.produces is not None or route.method != "POST"), route.operation
+        negotiated = not route.any_accept and any(_may_have_json(each) for each in described.items())
+        assert ("406" in described) == (negotiated or route.method != "POST"), route.operation
 
 
-def test_success_comes_as_described(routes: tuple[Route, ...]) -> None:
-    """What a route produces is what the description says that it answers with. (R13)"""
-    for route in routes:
-        described = openapi.operations()[route.operation].responses
-        for status, response in described.items():
-            if status in ("200", "201") and route.produces is not None and response.get("content"):
-                assert list(response["content"]) == [route.produces], route.operation
+def _may_have_json(answer: tuple[str, openapi.Node]) -> bool:
+    """Whether it is a success with a body in JSON, always or sometimes."""
+    status, response = answer
+    bodies = response.get("content", {}) | response.get("x-optional-body", {})
+    return status.startswith("2") and JSON in bodies

@@ -76,9 +76,7 @@ def streams():
 @pytest.fixture
 def serving(streams):
     def stream(name, serve):
-        return Route(
-            method="GET", template=f"/{name}", handler=lambda _: Streaming(serve), operation=name, produces=None
-        )
+        return Route(method="GET", template=f"/{name}", handler=lambda _: Streaming(serve), operation=name)
 
     def slow(_request):
         time.sleep(0.1)
@@ -613,9 +611,7 @@ def test_requests_in_progress_are_answered_when_the_server_stops(serving):
 
 def test_who_does_not_end_is_cut_off(streams):
     """A stream that does not heed the call to end is cut off after the grace time."""
-    route = Route(
-        method="GET", template="/idle", handler=lambda _: Streaming(streams.idle), operation="idle", produces=None
-    )
+    route = Route(method="GET", template="/idle", handler=lambda _: Streaming(streams.idle), operation="idle")
     serving = Serving(Application([route], lambda _: UNAUTHENTICATED), grace_seconds=0.1)
     with Wire(serving.url) as wire:
         wire.send("GET /idle HTTP/1.1").head()

@@ -1,7 +1,7 @@
 """The application: what happens to every request, in the order in which clients can see it.
 
-URL, token, scope, content encoding, route, media types, handler. Whatever goes wrong becomes a Problem here, and
-nothing that a request does can raise beyond this module.
+URL, token, scope, content encoding, route, the body's media type, handler, the answer's media type. Whatever goes
+wrong becomes a Problem here, and nothing that a request does can raise beyond this module.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Application:
 
     def _handled(self, route: Route, request: Request) -> Answer:
         try:
-            negotiation.check(request, route)
-            return route.handler(request)
+            negotiation.check_body(request, route)
+            return negotiation.negotiated(request, route, route.handler(request))
         except Exception as error:  # noqa: BLE001  # counted with the operation that it belongs to
             return negotiation.adapted(request, self._problem(request, error))
 
@@ -120,12 +120,12 @@ def _raw_path(request: Request) -> str:
 
 def _finished(request: Request, answer: Answer) -> Answer:
     headers = {**answer.headers, "x-flow-id": request.flow_id}
+    if isinstance(answer, Streaming) or not answer.body:
+        headers["span_ctx"] = "{}"
     if request.method == "HEAD":
         length = {} if isinstance(answer, Streaming) else {"content-length": str(len(answer.body))}
         return Response(answer.status, {**headers, **length})
-    if isinstance(answer, Streaming):
-        return replace(answer, headers=headers)
-    return replace(answer, headers={**headers, "span_ctx": "{}"})
+    return replace(answer, headers=headers)
 
 
 def _refuse_suspicious(request: Request) -> None:

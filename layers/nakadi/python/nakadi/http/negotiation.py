@@ -1,43 +1,100 @@
-"""Media types: what a route reads and writes, held against what the client says."""
+"""Media types: the body of a request before its work is done, the name of the answer's JSON afterwards."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from nakadi.http.message import Request, Response
+from nakadi.http.message import JSON, Answer, Request, Response
 from nakadi.http.problem import NotAcceptable, UnsupportedMediaType
 from nakadi.http.routing import Route
 
-JSON_BODY = re.compile(r"application/(json|[a-z0-9.+-]+\+json)", re.IGNORECASE)
-REFUSED = re.compile(r"(^|;)\s*q\s*=\s*0(\.0*)?\s*(;|$)")
 OLD_PROBLEM_JSON = "application/x.problem+json"
 
+WORD = r"[a-z0-9!#$%&'*+.^_`|~-]+"
+JSON_TYPE = re.compile(rf"application/(json|{WORD}\+json)", re.IGNORECASE | re.ASCII)
+PARAMETER = re.compile(rf"({WORD})\s*=\s*({WORD}|\"([\x20!#-\[\]-~]|\\[\x20-~])*+\")", re.IGNORECASE | re.ASCII)
+QUALITY = re.compile(r"0?\.\d+|[01]\.?|0\.\d*|1\.0*")
 
-def check(request: Request, route: Route) -> None:
-    """Raise when the client cannot read the answer, or when we cannot read the body."""
-    if route.produces is not None and not accepts(request.headers.get("accept", ""), route.produces):
-        raise NotAcceptable("Could not find acceptable representation")
+# The ranges that JSON lies in, the most exact one first.
+RANGES_OF_JSON = (JSON, "application/*+json", "application/*", "*/*", "*")
+
+# What stands between commas or semicolons. A quotation that does not end goes on to the end of the header, so that
+# every character is looked at once.
+BETWEEN = {mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """One media range of an `Accept` header, in lower case; `parameters` are written as they are sent back."""
+
+    media: str
+    quality: float
+    charset: str
+    parameters: str
+
+
+def check_body(request: Request, route: Route) -> None:
+    """Raise `UnsupportedMediaType` for a body that the route does not read."""
     if request.body and not route.any_body and request.method in ("POST", "PUT", "PATCH"):
         content_type = request.headers.get("content-type", "")
-        if not JSON_BODY.fullmatch(content_type.partition(";")[0].strip()):
+        if not JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()):
             raise UnsupportedMediaType(f"Content type '{content_type}' not supported")
 
 
-def accepts(accept: str, produced: str) -> bool:
-    """Whether an `Accept` header has room for a media type; a missing one has room for all.
+def negotiated(request: Request, route: Route, answer: Answer) -> Answer:
+    """The answer with its JSON under the name that the client asks for. Raises `NotAcceptable` if it accepts none.
 
-    What names the type more exactly decides: `application/json;q=0, */*` is for everything but JSON.
+    Only the body of a success is negotiated. By then the work is done, so a client that is refused may have changed
+    something; refusing it before would refuse those as well whose success has no body to read.
     """
-    ranges = [each.partition(";") for each in accept.lower().split(",") if each.strip()]
-    welcome = {media.strip(): not REFUSED.search(parameters) for media, _, parameters in ranges}
-    family = produced.partition("/")[0] + "/*"
-    named = [media for media in (produced, family, "*/*", "*") if media in welcome]
-    return welcome[named[0]] if named else not ranges
+    if isinstance(answer, Response) and answer.headers.get("content-type") == JSON and answer.status < 400:
+        name = JSON if route.any_accept else json_name(request.headers.get("accept", ""))
+        if name is None:
+            raise NotAcceptable("Could not find acceptable representation")
+        return answer if name == JSON else replace(answer, headers={**answer.headers, "content-type": name})
+    return answer
 
 
 def adapted(request: Request, problem: Response) -> Response:
-    """The Problem in the older media type if that is the only one asked for; otherwise as it is."""
-    if request.headers.get("accept", "").strip().lower() == OLD_PROBLEM_JSON:
+    """The Problem under its older name if the client prefers that; otherwise as it is."""
+    name = json_name(request.headers.get("accept", ""))
+    if name is not None and name.partition(";")[0] == OLD_PROBLEM_JSON:
         return replace(problem, headers={**problem.headers, "content-type": OLD_PROBLEM_JSON})
     return problem
+
+
+def json_name(accept: str) -> str | None:
+    """The media type under which an `Accept` header wants JSON, None if it wants none; an empty one has no wishes."""
+    if accept.strip() in ("", "*/*", JSON):
+        return JSON
+    ranges = sorted(_ranges(accept), key=lambda each: -each.quality)
+    quality_of_json = _quality_of_json({each.media: each.quality for each in ranges})
+    for each in ranges:
+        if each.media in RANGES_OF_JSON[1:] and quality_of_json:
+            return JSON
+        if each.quality and JSON_TYPE.fullmatch(each.media) and each.charset in ("", "utf-8", "utf8"):
+            return each.media + each.parameters
+    return None
+
+
+def _quality_of_json(qualities: Mapping[str, float]) -> float:
+    """What names JSON more exactly decides: `application/json;q=0, */*` is for everything but JSON."""
+    return next((qualities[media] for media in RANGES_OF_JSON if media in qualities), 0.0)
+
+
+def _ranges(accept: str) -> Iterator[_Range]:
+    """The ranges of the header that can be read; the others count as if they were not there."""
+    for text in BETWEEN[","].findall(accept):
+        media, *rest = [each.strip() for each in BETWEEN[";"].findall(text)] or [""]
+        read = [PARAMETER.fullmatch(each) for each in rest if "=" in each]
+        parameters = [(each[1].lower(), each[2]) for each in read if each]
+        values = dict(parameters)
+        if len(parameters) == len(read) and QUALITY.fullmatch(values.get("q", "1")):
+            yield _Range(
+                media=media.lower(),
+                quality=float(values.get("q", "1")),
+                charset=values.get("charset", "").strip('"').lower(),
+                parameters="".join(f";{name}={value}" for name, value in parameters if name != "q"),
+            )

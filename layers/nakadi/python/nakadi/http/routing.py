@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import unquote
 
-from nakadi.http.message import JSON, Answer, Request
+from nakadi.http.message import Answer, Request
 from nakadi.http.problem import MethodNotAllowed
 from nakadi.model.outcomes import NotFound
 
@@ -34,18 +34,19 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One operation. `produces` is what success looks like, None when the `Accept` header is of no matter.
+    """One operation.
 
-    `any_body` reads a body of every content type; otherwise it must be JSON.
+    `any_body` reads a body of every content type; otherwise it must be JSON. `any_accept` sends JSON also to clients
+    that do not accept it; otherwise these get 406 instead of a success with a body.
     """
 
     method: str
     template: str
     handler: Handler
     operation: str
-    produces: str | None = JSON
     any_body: bool = False
     lane: Lane = Lane.REGISTRY
+    any_accept: bool = False
 
 
 @dataclass(slots=True)

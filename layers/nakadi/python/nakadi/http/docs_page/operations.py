@@ -119,7 +119,7 @@ def _response(status: str, response: Node) -> Html:
         element("h5", _status(status), " ", phrase(status)),
         prose(response["description"]),
         element("ul", *headers, class_="facts") if headers else None,
-        *_content(response.get("content", {})),
+        *_content({**response.get("content", {}), **response.get("x-optional-body", {})}),
         class_="answer",
     )
 

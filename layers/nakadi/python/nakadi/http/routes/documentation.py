@@ -18,7 +18,7 @@ UNKNOWN_HOST = "localhost:8080"
 def routes() -> list[Route]:
     return [
         Route(method="GET", template="/openapi.json", handler=_openapi, operation="get_openapi"),
-        Route(method="GET", template="/docs", handler=_docs, operation="get_docs", produces=HTML),
+        Route(method="GET", template="/docs", handler=_docs, operation="get_docs"),
     ]
 
 

@@ -22,11 +22,12 @@ def routes(metrics: Metrics, clock: Clock, readiness: Readiness, version: str) -
         template="/health",
         handler=doors.health,
         operation="get_health",
-        produces=None,
         lane=Lane.IMMEDIATE,
     )
-    ready = Route(method="GET", template="/ready", handler=doors.ready, operation="get_readiness", produces=None)
-    figures = Route(method="GET", template="/metrics", handler=doors.metrics_now, operation="get_metrics")
+    ready = Route(method="GET", template="/ready", handler=doors.ready, operation="get_readiness")
+    figures = Route(
+        method="GET", template="/metrics", handler=doors.metrics_now, operation="get_metrics", any_accept=True
+    )
     running = Route(method="GET", template="/version", handler=doors.version_now, operation="get_version")
     return [health, *(replace(each, lane=Lane.MONITORING) for each in (ready, figures, running))]
 

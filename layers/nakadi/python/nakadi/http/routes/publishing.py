@@ -19,14 +19,15 @@ AVRO = "application/avro-binary"
 def routes(publisher: Publisher, permissions: Permissions) -> list[Route]:
     doors = _Publishing(publisher, permissions)
     return [
+        # What became of each event (207) is told to every client: refused, it would publish all of them again.
         Route(
             method="POST",
             template="/event-types/{name}/events",
             handler=doors.publish,
             operation="publish_events",
             lane=Lane.EVENTS,
-            produces=None,
             any_body=True,
+            any_accept=True,
         ),
         Route(
             method="POST",
@@ -34,8 +35,8 @@ def routes(publisher: Publisher, permissions: Permissions) -> list[Route]:
             handler=doors.delete,
             operation="delete_events",
             lane=Lane.EVENTS,
-            produces=None,
             any_body=True,
+            any_accept=True,
         ),
     ]
 

@@ -29,7 +29,6 @@ def routes(streams: Streams) -> list[Route]:
             handler=_Doors(streams).stream_events,
             operation="stream_events",
             lane=Lane.STREAMS,
-            produces=None,
         ),
     ]
 

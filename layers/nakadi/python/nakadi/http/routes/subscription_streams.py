@@ -30,7 +30,6 @@ def routes(streams: SubscriptionStreams) -> list[Route]:
             handler=doors.stream,
             operation="stream_subscription_events",
             lane=Lane.STREAMS,
-            produces=None,
         ),
         Route(
             method="POST",
@@ -38,7 +37,6 @@ def routes(streams: SubscriptionStreams) -> list[Route]:
             handler=doors.stream_with_body,
             operation="stream_subscription_events_with_parameters",
             lane=Lane.STREAMS,
-            produces=None,
         ),
     ]
 

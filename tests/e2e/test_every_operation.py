@@ -1,0 +1,215 @@
+"""Every operation of a running broker answers what the description says, and all successes in it are seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from nakadi.http import openapi
+from nakadi.http.message import JSON
+from nakadi.local import Broker
+from tests.support.api import a_business_definition, a_definition, created
+from tests.support.builders import a_name
+from tests.support.consumer import Consumer, soon
+from tests.support.http import described
+from tests.support.openapi import assert_answer_matches
+from tests.support.parking import PARKING, give_up_on_the_next, keyed, lot, published
+from tests.support.subscriptions import a_cursor, changed, subscribed
+
+STREAM = "application/x-json-stream"
+
+# Status, content type and body of an answer.
+Answer = tuple[int, str | None, bytes]
+
+
+class Tour:
+    """Asks for every operation in turn with one `Accept` header, and keeps what was answered.
+
+    What it needs to know on the way it finds out as `api`, a client that accepts everything.
+    """
+
+    def __init__(self, broker: Broker, api: httpx.Client, accept: str) -> None:
+        self.broker = broker
+        self.api = api
+        self.accept = accept
+        self.answers: list[tuple[str, Answer]] = []
+
+    def ask(self, operation: str, *path: str, headers: dict[str, str] | None = None, **options: Any) -> None:
+        there = openapi.operations()[operation]
+        target = "/".join(_filled(there.path, iter(path)))
+        answer = self.api.request(there.method, target, headers={"Accept": self.accept, **(headers or {})}, **options)
+        self.answers.append((operation, (answer.status_code, answer.headers.get("content-type"), answer.content)))
+
+    def open(self, operation: str, stream: Consumer) -> None:
+        assert_answer_matches(operation, stream.status, stream.headers)
+        self.answers.append((operation, (stream.status, stream.headers["content-type"], stream.line())))
+
+    def take(self) -> None:
+        for part in (self.monitor, self.administer, self.define, self.publish, self.subscribe, self.consume, self.park):
+            part()
+
+    def monitor(self) -> None:
+        for operation in ("get_health", "get_readiness", "get_metrics", "get_version", "get_openapi", "get_docs"):
+            self.ask(operation)
+        for kind in ("partition", "enrichment", "validation"):
+            self.ask(f"list_{kind}_strategies")
+
+    def administer(self) -> None:
+        self.ask("get_admins")
+        self.ask("set_admins", json=self.api.get("/settings/admins").json())
+        self.ask("get_blacklist")
+        self.ask("block", "CONSUMER_APP", "nobody")
+        self.ask("unblock", "CONSUMER_APP", "nobody")
+        self.ask("list_features")
+        self.ask("set_feature", json={"feature": "disable_db_write_operations", "enabled": False})
+        storage = a_name("storage")
+        self.ask("create_storage", json={"id": storage, "storage_type": "embedded", "embedded_configuration": {}})
+        self.ask("list_storages")
+        self.ask("get_storage", storage)
+        self.ask("set_default_storage", "default")
+        self.ask("delete_storage", storage)
+
+    def define(self) -> None:
+        definition = a_definition(schema={}, compatibility_mode="none")
+        name = definition["name"]
+        schema = {"type": "json_schema", "schema": '{"description": "another"}'}
+        self.ask("create_event_type", json=definition)
+        self.ask("list_event_types")
+        self.ask("get_event_type", name)
+        self.ask("update_event_type", name, json=definition | {"schema": schema})
+        self._with_the_feature_for_bodies(definition | {"schema": schema})
+        self.ask("add_schema", name, json={"type": "json_schema", "schema": "{}"})
+        self.ask("add_schema", name, json=schema, params={"fetch": "true"})
+        self.ask("list_schemas", name)
+        self.ask("get_schema", name, "latest")
+        self.ask("check_compatibility", name, "latest", json={"schema": "{}"})
+        self.ask("create_timeline", name, json={"storage_id": "default"})
+        self.ask("list_timelines", name)
+        self.ask("set_partition_count", name, json={"partition_count": 2})
+        self.ask("delete_event_type", name)
+
+    def _with_the_feature_for_bodies(self, definition: dict[str, Any]) -> None:
+        feature = {"feature": "return_body_on_create_update_event_type"}
+        self.api.post("/settings/features", json=feature | {"enabled": True}).raise_for_status()
+        self.ask("create_event_type", json=a_definition())
+        self.ask("update_event_type", definition["name"], json=definition)
+        self.api.post("/settings/features", json=feature | {"enabled": False}).raise_for_status()
+
+    def publish(self) -> None:
+        name = created(self.api, a_business_definition(cleanup_policy="compact"))["name"]
+        metadata = {"eid": str(uuid4()), "occurred_at": "2026-01-01T00:00:00Z", "partition_compaction_key": "a"}
+        for operation in ("publish_events", "delete_events"):
+            self.ask(operation, name, json=[{"metadata": metadata}])
+            self.broker.faults.refuse(event_type=name, partition="0", times=1)
+            self.ask(operation, name, json=[{"metadata": metadata}])
+        self.ask("list_partitions", name)
+        self.ask("get_partition", name, "0")
+        cursor = {"partition": "0", "offset": "BEGIN"}
+        self.ask("cursor_distances", name, json=[{"initial_cursor": cursor, "final_cursor": cursor}])
+        self.ask("cursors_lag", name, json=[cursor])
+        self.ask("shift_cursors", name, json=[{**cursor, "shift": 0}])
+        limits = {"stream_limit": "1", "batch_flush_timeout": "1"}
+        self.ask("stream_events", name, params=limits, headers={"X-Nakadi-Cursors": json.dumps([cursor])})
+
+    def subscribe(self) -> None:
+        name = created(self.api)["name"]
+        wanted = {"owning_application": a_name("app"), "event_types": [name]}
+        self.ask("create_subscription", json=wanted)
+        self.ask("create_subscription", json=wanted)
+        [subscription] = self.api.get("/subscriptions", params={"event_type": name}).json()["items"]
+        there = subscription["id"]
+        self.ask("list_subscriptions", params={"event_type": name})
+        self.ask("get_subscription", there)
+        self.ask("update_subscription", there, json=changed(subscription, annotations={"team": "a"}))
+        self.ask("reset_subscription_cursors", there, json={"items": [a_cursor(name)]})
+        self.ask("get_subscription_cursors", there)
+        self.ask("get_subscription_stats", there)
+        self.ask("delete_subscription", there)
+
+    def consume(self) -> None:
+        name = created(self.api)["name"]
+        subscription = subscribed(self.api, name, read_from="begin")
+        self.api.post(f"/event-types/{name}/events", json=[{"n": 0}]).raise_for_status()
+        headers = {"Accept": self.accept}
+        with Consumer(self.api, subscription, headers, batch_flush_timeout=1) as stream:
+            self.open("stream_subscription_events", stream)
+            cursors = {"items": [a_cursor(name, offset=0)]}
+            for _ in ("it moves the cursor", "it does not"):
+                self.ask(
+                    "commit_subscription_cursors",
+                    subscription["id"],
+                    json=cursors,
+                    headers={"X-Nakadi-StreamId": stream.id},
+                )
+        self.api.post(f"/event-types/{name}/events", json=[{"n": 1}]).raise_for_status()
+        soon(lambda: not any(each["stream_id"] for each in self._partitions(subscription)), 30)
+        with Consumer(self.api, subscription, headers, partitions=[(name, "0")]) as stream:
+            self.open("stream_subscription_events_with_parameters", stream)
+
+    def _partitions(self, subscription: dict[str, Any]) -> list[Any]:
+        [item] = self.api.get(f"/subscriptions/{subscription['id']}/stats").json()["items"]
+        partitions: list[Any] = item["partitions"]
+        return partitions
+
+    def park(self) -> None:
+        name = created(self.api, keyed())["name"]
+        subscription = subscribed(self.api, name, read_from="begin", annotations=PARKING)
+        there = subscription["id"]
+        published(self.api, name, "a1", "a2", "a3")
+        give_up_on_the_next(self.broker, self.api, subscription)
+        with Consumer(self.api, subscription):
+            soon(lambda: len(lot(self.api, subscription)) == 3, 30)
+        first, second, _ = lot(self.api, subscription)
+        self.ask("list_parked_events", there)
+        self.ask("get_parked_event", there, first)
+        self.ask("redrive_parked_event", there, first)
+        self.ask("skip_parked_event", there, second)
+        self.ask("redrive_parked_events", there)
+
+
+def _filled(template: str, values: Iterator[str]) -> Iterator[str]:
+    """The segments of a path, with values in the place of its parameters."""
+    for segment in template.split("/"):
+        yield next(values) if segment.startswith("{") else segment
+
+
+@pytest.fixture(scope="module")
+def tours() -> Iterator[dict[str, list[tuple[str, Answer]]]]:
+    """What every operation answers, by `Accept` header."""
+    with Broker() as broker, described(httpx.Client(base_url=broker.url, timeout=30)) as api:
+        taken = [Tour(broker, api, accept) for accept in ("*/*", "application/problem+json", STREAM)]
+        for each in taken:
+            each.take()
+        yield {each.accept: each.answers for each in taken}
+
+
+def test_every_described_success_is_answered_and_no_other(tours: dict[str, list[tuple[str, Answer]]]) -> None:
+    """Each operation's successes are those of its description: status, presence of a body, media type and schema."""
+    assert {(operation, str(status)) for operation, (status, _, _) in tours["*/*"]} == {
+        (each.id, status) for each in openapi.operations().values() for status in each.responses if status < "3"
+    }
+
+
+def test_clients_that_expect_no_body_can_do_everything(tours: dict[str, list[tuple[str, Answer]]]) -> None:
+    """A client that names Problems alone, as generated ones do where success has no body, is refused nowhere. (R12)"""
+    for (operation, (status, kind, body)), (_, usual) in zip(
+        tours["application/problem+json"], tours["*/*"], strict=True
+    ):
+        assert (status, bool(body)) == (usual[0], bool(usual[2])), operation
+        renamed = usual[1] == JSON and status != 207 and operation != "get_metrics"
+        assert kind == ("application/problem+json" if renamed else usual[1]), operation
+
+
+def test_clients_that_accept_only_streams_can_do_everything(tours: dict[str, list[tuple[str, Answer]]]) -> None:
+    """A client with one `Accept` for streams is refused only an answer in JSON, and what it asked for is done. (R12)
+
+    All that is asked for on the way works although some of it was answered with 406.
+    """
+    for (operation, (status, _, _)), (_, usual) in zip(tours[STREAM], tours["*/*"], strict=True):
+        negotiable = usual[1] == JSON and usual[0] != 207 and operation != "get_metrics"
+        assert status == (406 if negotiable else usual[0]), operation
