@@ -24,7 +24,7 @@ from nakadi.bootstrap import open_broker
 from nakadi.http.openapi import gateway_document
 from nakadi.http.security import PUBLIC
 from nakadi.settings import Settings
-from services.streaming.__main__ import STREAMED
+from services.streaming.program import STREAMED
 
 # Part of the URL only where there is no domain.
 STAGE = "api"

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
-from infra.laptop.processes import end_with_the_starter
+from infra.laptop.processes import end_with_the_starter, started
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / ".cache" / "node" / "node_modules" / "kinesis-local"
@@ -31,15 +31,13 @@ def begun() -> tuple[str, subprocess.Popen[bytes]]:
         "MERGE_SHARDS_DURATION": "20ms",
         "LOG_LEVEL": "ERROR",
     }
-    process = subprocess.Popen(  # noqa: S603  # nobody else says what is started
+    process = started(
         [_node(), "--require", str(ON_LOOPBACK), "main.js"],
         cwd=PROGRAM,
         env={"PATH": os.environ["PATH"], **settings},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # Ctrl-C is for whoever started it, and ends it in its own time.
-        start_new_session=True,
-        preexec_fn=end_with_the_starter,  # noqa: PLW1509  # it only tells the system something
+        preexec_fn=end_with_the_starter,
     )
     return f"http://127.0.0.1:{plain}", process
 

@@ -8,12 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+from weakref import WeakSet
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYER = ROOT / "layers" / "nakadi" / "python"
 PACKAGES = f"{LAYER}:{ROOT}"
 PATIENCE = 15
+
+# Those that were started, for as long as somebody has them.
+_STARTED: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 
 # Of Linux: to get a signal when the thread that started this process is no more.
 PR_SET_PDEATHSIG = 1
@@ -26,17 +30,25 @@ def python(
     pass_fds: Sequence[int] = (),
     preexec_fn: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A process of this interpreter. Ctrl-C is for whoever started it, and ends it in its own time."""
-    return subprocess.Popen(  # noqa: S603  # nobody else says what is started
+    """A process of this interpreter."""
+    return started(
         [sys.executable, *arguments],
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
         pass_fds=pass_fds,
-        preexec_fn=preexec_fn,  # noqa: PLW1509  # it only tells the system something
-        start_new_session=True,
+        preexec_fn=preexec_fn,
     )
+
+
+def started(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """A process. Ctrl-C is for whoever started it, and ends it in its own time."""
+    process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603  # nobody else says what is started
+        command, start_new_session=True, **options
+    )
+    _STARTED.add(process)
+    return process
 
 
 def end_with_the_starter() -> None:
@@ -52,3 +64,9 @@ def ended(process: subprocess.Popen[bytes], *, patience: float = PATIENCE) -> No
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def end_all() -> None:
+    """Ask every process to end, and wait for none: they keep nothing."""
+    for process in list(_STARTED):
+        process.terminate()

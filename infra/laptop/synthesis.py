@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from infra.laptop.processes import end_with_the_starter, started
 from infra.laptop.templates import Deployment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,15 +56,17 @@ def _put(unfinished: Path, folder: Path) -> None:
 def _synthesize(folder: Path) -> None:
     # Where the machine has no node, it is beside the interpreter.
     path = os.pathsep.join((os.environ["PATH"], str(Path(sys.executable).parent)))
-    done = subprocess.run(  # noqa: S603  # nobody else says what is started
+    process = started(
         [sys.executable, "-c", PROGRAM, str(folder), json.dumps(CONTEXT)],
         cwd=ROOT,
         env={**os.environ, "PATH": path, "PYTHONPATH": f"{ROOT / 'layers/nakadi/python'}:{ROOT}"},
-        capture_output=True,
-        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=end_with_the_starter,
     )
-    if done.returncode:
-        raise NotSynthesized(done.stderr.decode(errors="replace"))
+    _, complaint = process.communicate()
+    if process.returncode:
+        raise NotSynthesized(complaint.decode(errors="replace"))
 
 
 def _fingerprint() -> str:

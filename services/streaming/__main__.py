@@ -1,93 +1,13 @@
-"""The process that serves streams, behind the load balancer: `python -m services.streaming`.
+"""`python -m services.streaming`."""
 
-What it reads from and whom it lets in is in the same NAKADI_* variables as everywhere else.
-"""
-
-from __future__ import annotations
-
-import argparse
-import asyncio
-import contextlib
-import os
-import signal
-import socket
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
 
-from nakadi.bootstrap import open_broker
-from nakadi.coordination import UnknownEngine as UnknownCoordination
-from nakadi.eventlogs import UnknownEngine as UnknownLog
-from nakadi.http.server import Server, listen, new_event_loop, settle_in
-from nakadi.local import logs
-from nakadi.model.outcomes import Unavailable
-from nakadi.registries import UnknownEngine as UnknownRegistry
-from nakadi.settings import BadSetting, Settings
-from services.streaming.doorway import Doorway, tell
-
-CANNOT_START = 1
-
-# What a gateway passes on to this service.
-STREAMED = ("streams", "subscription_streams")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
-    logs.set_up(json_lines=True, level=options.log_level, access_log=False)
-    try:
-        _run(options, os.environ)
-    except (BadSetting, UnknownCoordination, UnknownLog, UnknownRegistry, Unavailable, OSError) as reason:
-        print(f"The streaming service cannot start. {reason}", file=sys.stderr)
-        return CANNOT_START
-    return 0
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="streaming", description="Serves streams of events.")
-    parser.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: only this machine can connect")
-    parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
-    parser.add_argument("--threads", type=int, default=64, help="requests that are worked on at once, default 64")
-    parser.add_argument(
-        "--grace-seconds", type=float, default=90, help="for open streams, after SIGTERM; less than the stop timeout"
-    )
-    parser.add_argument(
-        "--keep-alive-seconds", type=int, default=75, help="longer than the load balancer's idle timeout"
-    )
-    parser.add_argument("--prefix", default="", help="what a gateway may put in front of paths, for example /api")
-    parser.add_argument("--name", default="streaming", help="what its metrics are told under")
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
-    return parser.parse_args(arguments)
-
-
-def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
-    settings = Settings.from_env(environ)
-    with (
-        listen(options.host, options.port) as listening,
-        contextlib.closing(open_broker(settings)) as broker,
-        asyncio.Runner(loop_factory=new_event_loop) as runner,
-    ):
-        doorway = Doorway(broker.application_of(*STREAMED, "monitoring"), options.prefix)
-        settle_in()
-        server = Server(
-            doorway,
-            threads=options.threads,
-            grace_seconds=options.grace_seconds,
-            keep_alive_seconds=options.keep_alive_seconds,
-        )
-        print(f"Streaming on port {listening.getsockname()[1]}", flush=True)
-        runner.run(_serve(server, listening, tell(doorway, options.name)))
-
-
-async def _serve(server: Server, listening: socket.socket, telling: Coroutine[None, None, None]) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, stopping.set)
-    told = asyncio.create_task(telling)
-    try:
-        await server.serve(listening, stopping)
-    finally:
-        told.cancel()
-
+from nakadi.local.signals import Signals
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signals = Signals()
+    signals.install()
+
+    from services.streaming.program import main  # takes a second, in which signals may come
+
+    sys.exit(main(signals=signals))

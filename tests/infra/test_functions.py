@@ -7,7 +7,7 @@ from infra.functions import NAMESPACE_VARIABLE
 from infra.settings import STREAMING
 from nakadi.bootstrap import open_broker
 from nakadi.settings import Settings
-from services.streaming.__main__ import STREAMED
+from services.streaming.program import STREAMED
 from tests.support.templates import text
 
 

@@ -20,7 +20,7 @@ from nakadi.local.serving import Serving
 from nakadi.model.log_index import Location
 from nakadi.ports import ArchiveGone
 from nakadi.settings import Settings
-from services.streaming.__main__ import STREAMED
+from services.streaming.program import STREAMED
 from tests.support.aws import REGION
 from tests.support.http import client_of
 from tests.support.policies import Permission, Policy, needed

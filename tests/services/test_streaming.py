@@ -9,6 +9,7 @@ import pytest
 
 from nakadi.local import Broker
 from tests.support.open_stream import OpenStream
+from tests.support.signalled import ends_of_starts
 from tests.support.streaming_service import process_of, started, variables
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
@@ -55,6 +56,13 @@ def test_a_load_balancer_sees_that_it_is_well(kept):
         assert (answer.status_code, answer.text) == (200, "OK")
         assert service.end() == (0, "")
         assert time.monotonic() - began < 2
+
+
+def test_it_ends_cleanly_from_every_moment_of_its_start(kept):
+    """Ctrl-C before its first line ends it with 130, SIGTERM and both behind that line with 0, never with a trace."""
+    for end in ends_of_starts("services.streaming", "--port=0", environment=variables(kept)):
+        ready = "Streaming on port" in end.said
+        assert (end.code, end.complained) == (130 if end.how == signal.SIGINT and not ready else 0, ""), end
 
 
 def test_events_come_as_they_are_published(broker, kept):

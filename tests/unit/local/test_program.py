@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from nakadi.local.program import main
+from nakadi.local.signals import Signals
 
 SENTENCE = "The broker cannot start. "
 
@@ -23,7 +24,7 @@ def logging_as_before():
 
 def refused(capsys, *arguments):
     """What is said on stderr by a program that must not start."""
-    assert main([*arguments]) == 1
+    assert main([*arguments], signals=Signals()) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(SENTENCE)
@@ -87,7 +88,7 @@ def test_settings_that_make_no_sense(capsys, monkeypatch, tmp_path, variable, va
 def test_an_option_that_there_is_not(capsys):
     """An unknown option ends with the usage."""
     with pytest.raises(SystemExit) as end:
-        main(["--prot", "1"])
+        main(["--prot", "1"], signals=Signals())
 
     assert end.value.code == 2
     assert "usage: python -m nakadi.local" in capsys.readouterr().err

@@ -2,6 +2,12 @@
 
 import sys
 
-from nakadi.local.program import main
+from nakadi.local.signals import Signals
 
-sys.exit(main())
+if __name__ == "__main__":
+    signals = Signals()
+    signals.install()
+
+    from nakadi.local.program import main  # takes a second, in which signals may come
+
+    sys.exit(main(signals=signals))

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import signal
 import socket
 import sys
 import tempfile
@@ -21,29 +20,27 @@ from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.local import logs
 from nakadi.local.housekeeper import Housekeeper
 from nakadi.local.serving import url_of
+from nakadi.local.signals import Signals
 from nakadi.model.outcomes import Unavailable
 from nakadi.registries import UnknownEngine as UnknownRegistry
 from nakadi.settings import BadSetting, Settings
 from nakadi.sqlite_file import SCHEME, BadDataFile
 
 CANNOT_START = 1
-INTERRUPTED = 130
 
 
 class CannotStart(Exception):
     """Raised when the program has to give up before it began; the message is a sentence for whoever started it."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, signals: Signals) -> int:
     options = _options(arguments)
     logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
-        _run(options, os.environ)
+        _run(options, os.environ, signals)
     except (CannotStart, BadSetting, BadDataFile, UnknownLog, UnknownRegistry, UnknownStore, Unavailable) as reason:
         print(f"The broker cannot start. {reason}", file=sys.stderr)
         return CANNOT_START
-    except KeyboardInterrupt:
-        return INTERRUPTED
     return 0
 
 
@@ -63,7 +60,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
+def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signals) -> None:
     settings = _settings(options, environ)
     with (
         _listening(options.host, options.port) as listening,
@@ -71,24 +68,19 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
         contextlib.closing(Housekeeper(broker.housekeeping.run)),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        application = broker.application
+        server = Server(broker.application)
+        greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
         settle_in()
-        print(_greeting(url_of(options.host, listening.getsockname()[1]), settings), flush=True)
-        runner.run(_serve(Server(application), listening))
+        runner.run(_serve(server, listening, signals, greeting))
 
 
-async def _serve(server: Server, listening: socket.socket) -> None:
+async def _serve(server: Server, listening: socket.socket, signals: Signals, greeting: str) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        stopping.set()
-        # The second Ctrl-C does not wait for anybody.
-        loop.remove_signal_handler(signal.SIGINT)
-
-    loop.add_signal_handler(signal.SIGINT, stop)
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
-    await server.serve(listening, stopping)
+    with signals.serving(lambda: loop.call_soon_threadsafe(stopping.set)):
+        # It listens already. From here on signals end it in good order, and whoever reads this may send them.
+        print(greeting, flush=True)
+        await server.serve(listening, stopping)
 
 
 def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:

@@ -1,0 +1,75 @@
+"""`make run ENGINE=aws-local`: the deployment, served on a port of this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from queue import SimpleQueue
+
+from infra.laptop.cloud import NotDeployed
+from infra.laptop.laptop import Front, Laptop
+from infra.laptop.synthesis import KEPT, NotSynthesized
+from nakadi.local.signals import Signals
+
+CANNOT_START = 1
+
+
+def main(arguments: Sequence[str] | None = None, *, signals: Signals) -> int:
+    options = _options(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
+    print("Synthesizing and deploying. The first time takes half a minute.", flush=True)  # noqa: T201  # a program
+    try:
+        _run(options.port, os.environ, signals)
+    except (NotDeployed, NotSynthesized, OSError) as reason:
+        print(f"The deployment cannot start. {reason}", file=sys.stderr)  # noqa: T201  # as above
+        return CANNOT_START
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m infra.laptop",
+        description="What is deployed on AWS, on this machine.",
+        epilog="NAKADI_* environment variables take the place of what the templates say.",
+    )
+    parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
+    return parser.parse_args(arguments)
+
+
+def _run(port: int, environ: Mapping[str, str], signals: Signals) -> None:
+    settings = {name: value for name, value in environ.items() if name.startswith("NAKADI_")}
+    # Tokens are asked for when there is somebody whose tokens are good.
+    authorizes = settings.pop("NAKADI_AUTH", "off") != "off"
+    with Laptop(KEPT / "logs", settings) as laptop:
+        front = laptop.front(authorizes=authorizes, port=port)
+        front.warm_up()
+        # A queue, since a handler of signals may put something into it whatever it interrupts.
+        stopping: SimpleQueue[None] = SimpleQueue()
+        with signals.serving(lambda: stopping.put(None)):
+            print(_greeting(laptop, front, authorizes=authorizes), flush=True)  # noqa: T201  # a program
+            stopping.get()
+
+
+def _greeting(laptop: Laptop, front: Front, *, authorizes: bool) -> str:
+    token = ' -H "Authorization: Bearer $TOKEN"' if authorizes else ""
+    example = (
+        '{"name":"hello.world","owning_application":"me","category":"undefined",'
+        '"schema":{"type":"json_schema","schema":"{}"}}'
+    )
+    places = "\n".join(f"export AWS_ENDPOINT_URL_{name.upper()}={at}" for name, at in laptop.cloud.endpoints.items())
+    return f"""\
+Nakadi is ready at {front.url}
+Everything is kept in memory, until it ends. What functions log is in {KEPT / "logs"}
+
+  curl {front.url}/health
+  curl{token} -H 'Content-Type: application/json' -d '{example}' {front.url}/event-types
+  curl{token} {front.url}/event-types
+
+The AWS command line finds tables, streams and archive with
+
+{places}
+
+Ctrl-C ends it."""

@@ -1,0 +1,27 @@
+"""The program of the deployment on a laptop."""
+
+import signal
+import sys
+
+from infra.laptop.processes import end_all, started
+from tests.support.signalled import ends_of_starts
+
+
+def test_the_program_ends_cleanly_from_every_moment_of_its_start():
+    """While it loads and while it deploys, Ctrl-C ends it with 130 and SIGTERM with 0, and never with a trace."""
+    whole = lambda steps: [(1, steps), (steps, steps * 9 // 5)]  # noqa: E731  # as much again until it is ready
+    for end in ends_of_starts("infra.laptop", "--port=0", stretches=whole):
+        ready = "Ctrl-C ends it." in end.said
+        assert (end.code, end.complained) == (130 if end.how == signal.SIGINT and not ready else 0, ""), end
+
+
+def test_processes_end_with_a_program_that_ends_at_once():
+    """Every process that was started is asked to end, those that ended before are passed over."""
+    over = started([sys.executable, "-c", ""])
+    over.wait()
+    process = started([sys.executable, "-c", "import time; time.sleep(600)"])
+
+    end_all()
+
+    assert process.wait() == -signal.SIGTERM
+    assert over.returncode == 0

@@ -1,0 +1,71 @@
+"""What SIGTERM and Ctrl-C do to a program."""
+
+import os
+import signal
+
+import pytest
+
+from nakadi.local.signals import Signals
+
+
+class Ended(BaseException):
+    """Raised where the process would end at once, with its exit code."""
+
+
+@pytest.fixture
+def said():
+    """What was done, in its order."""
+    return []
+
+
+@pytest.fixture
+def signals(monkeypatch, said):
+    """The handlers of a program, put back afterwards."""
+
+    def end(code):
+        raise Ended(code)
+
+    monkeypatch.setattr(os, "_exit", end)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    signals = Signals(before_a_sudden_end=lambda: said.append("cleaned up"))
+    signals.install()
+    yield signals
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+def code_of(number):
+    """The exit code with which a signal ends the process at once."""
+    with pytest.raises(Ended) as end:
+        signal.raise_signal(number)
+    return end.value.args[0]
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_program_that_starts_ends_at_once(said):
+    """Before a program serves, SIGTERM ends it with 0 and Ctrl-C with 130, and what it has to clean up is."""
+    assert (code_of(signal.SIGTERM), code_of(signal.SIGINT)) == (0, 130)
+    assert said == ["cleaned up"] * 2
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_that_serves_is_asked_once(signals, said, first):
+    """The first signal asks for an end in good order, another SIGTERM changes nothing, another Ctrl-C does not wait,
+    also where the program serves no more."""
+    with signals.serving(lambda: said.append("asked")):
+        signal.raise_signal(first)
+        signal.raise_signal(signal.SIGTERM)
+        assert said == ["asked"]
+        assert code_of(signal.SIGINT) == 130
+
+    signal.raise_signal(signal.SIGTERM)
+    assert code_of(signal.SIGINT) == 130
+    assert said == ["asked", "cleaned up", "cleaned up"]
+
+
+def test_a_program_that_serves_no_more_ends_at_once(signals):
+    """A signal that comes first where serving has failed ends the program as one that comes before."""
+    with signals.serving(lambda: None):
+        pass
+
+    assert (code_of(signal.SIGTERM), code_of(signal.SIGINT)) == (0, 130)
