@@ -14,6 +14,7 @@ from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
+from aws_cdk import aws_wafv2 as wafv2
 from constructs import Construct
 
 from functions.needs import NEEDS
@@ -40,6 +41,12 @@ STREAM_MS = 900_000
 
 AUTHORIZER = "token"
 
+# What does not look like a signed token is refused by the gateway itself, and occupies no function.
+SIGNED = r"^[Bb][Ee][Aa][Rr][Ee][Rr] +[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+ *$"
+
+# The paths that need no token, with a limit of their own: they must not take functions from those who have one.
+PUBLIC_PATHS = ("/health", "/ready", "/docs", "/openapi.json")
+
 
 class Unserved(Exception):
     """Raised for an operation that neither a function nor the streaming service answers."""
@@ -51,7 +58,9 @@ class Limits:
 
     requests_per_second: int
     requests_burst: int
+    public_requests_per_second: int
     authorizer_cache_seconds: int
+    web_acl_arn: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +108,12 @@ class Api(Construct):
                 logging_level=apigateway.MethodLoggingLevel.ERROR,
                 access_log_destination=apigateway.LogGroupLogDestination(self.access_log),
                 access_log_format=apigateway.AccessLogFormat.custom(json.dumps(ACCESS_LOG)),
+                method_options=_slower_for_everybody(limits),
             ),
         )
+        if limits.web_acl_arn:
+            stage = self.api.deployment_stage
+            wafv2.CfnWebACLAssociation(self, "Firewall", resource_arn=stage.stage_arn, web_acl_arn=limits.web_acl_arn)
         self._let_it_invoke()
         if domain:
             self._at(domain)
@@ -198,8 +211,19 @@ class Api(Construct):
                 "type": "token",
                 "authorizerUri": _invocation(self._functions["authorizer"]),
                 "authorizerResultTtlInSeconds": self._cache_seconds,
+                "identityValidationExpression": SIGNED,
             },
         }
+
+
+def _slower_for_everybody(limits: Limits) -> Mapping[str, apigateway.MethodDeploymentOptions]:
+    few = apigateway.MethodDeploymentOptions(
+        throttling_rate_limit=limits.public_requests_per_second,
+        throttling_burst_limit=2 * limits.public_requests_per_second,
+        metrics_enabled=True,
+        logging_level=apigateway.MethodLoggingLevel.ERROR,
+    )
+    return {f"{path}/GET": few for path in PUBLIC_PATHS}
 
 
 def who_answers() -> Mapping[str, str]:

@@ -52,6 +52,7 @@ FARGATE: Mapping[int, tuple[int, int, int]] = {
 
 DEDICATED = r"[a-z][a-z0-9-]{0,39}=[1-9]\d{0,2}"
 CERTIFICATE = re.compile(r"arn:[\w-]+:acm:[\w-]+:\d{12}:certificate/[\w-]+")
+WEB_ACL = re.compile(r"arn:[\w-]+:wafv2:[\w-]+:\d{12}:regional/webacl/[\w-]+/[\w-]+")
 HOST = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
 
 
@@ -96,6 +97,9 @@ class Context:
     streams_per_task: int = 2000
     requests_per_second: int = 1000
     requests_burst: int = 2000
+    public_requests_per_second: int = 20
+    concurrency: int = 0  # how many functions the account may run at once; from 200 on, the vital ones get a part
+    web_acl_arn: str = ""
     log_days: int = 30
 
     # Jobs on the archive.
@@ -142,6 +146,10 @@ class Context:
         yield self.auth_issuer.startswith("https://"), "auth_issuer is an https:// URL"
         yield not self.auth_jwks or self.auth_jwks.startswith("https://"), "auth_jwks is an https:// URL"
         yield 0 <= self.authorizer_cache_seconds <= 3600, "authorizer_cache_seconds is from 0 to 3600"
+        yield (
+            not self.web_acl_arn or WEB_ACL.fullmatch(self.web_acl_arn),
+            "web_acl_arn is the ARN of a regional web ACL of AWS WAF",
+        )
         yield not self.alarm_email or "@" in self.alarm_email, "alarm_email is an address of e-mail"
         pairs = [pair for pair in self.default_admin.split(",") if pair.strip()]
         yield all(re.fullmatch(r"\s*\S+=\S+\s*", pair) for pair in pairs), "default_admin is like service=nakadi_admin"
@@ -156,7 +164,11 @@ class Context:
             f"streaming_memory is from {least} to {most} in steps of {step}, with streaming_cpu={self.streaming_cpu}",
         )
         yield 1 <= self.streaming_min_tasks <= self.streaming_max_tasks, "streaming_min_tasks <= streaming_max_tasks"
-        for name in ("streams_per_task", "requests_per_second", "requests_burst"):
+        yield (
+            self.concurrency == 0 or self.concurrency >= 200,
+            "concurrency is 0, which reserves nothing, or at least 200",
+        )
+        for name in ("streams_per_task", "requests_per_second", "requests_burst", "public_requests_per_second"):
             yield getattr(self, name) >= 1, f"{name} is at least 1"
         yield self.log_days in LOG_DAYS, f"log_days is one of {', '.join(map(str, LOG_DAYS))}"
         yield 2 <= self.job_workers <= 100, "job_workers is from 2 to 100"

@@ -39,6 +39,32 @@ class Size:
     timeout: Duration
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """MiB for publishing and indexing, MiB for the others, and invocations that are kept for some functions."""
+
+    publish_memory: int
+    memory: int
+    reserved: Mapping[str, int]
+
+
+def reserved(concurrency: int, shards: int) -> Mapping[str, int]:
+    """How many invocations at once are kept for a function, of all that the account may run; none where that is 0.
+
+    What publishing takes when a shard is throttled must not be taken from those who check tokens and who count events.
+    A reservation is a limit as well, so publishing has half of everything, and the others what is left over.
+    """
+    if not concurrency:
+        return {}
+    tenth = concurrency // 10
+    return {
+        "authorizer": tenth,
+        "log_indexer": min(max(shards, 2), tenth),
+        "housekeeping": 2,
+        "publish": concurrency // 2,
+    }
+
+
 class Functions(Construct):
     def __init__(
         self,
@@ -47,8 +73,7 @@ class Functions(Construct):
         *,
         data: Data,
         environments: Mapping[str, Mapping[str, str]],
-        publish_memory: int,
-        memory: int,
+        sizes: Sizes,
         index_every: Duration,
         log_retention: logs.RetentionDays,
     ) -> None:
@@ -56,7 +81,9 @@ class Functions(Construct):
         self._data = data
         self._environments = environments
         self._log_retention = log_retention
+        self._reserved = sizes.reserved
         self._layers = self._layer_versions()
+        memory, publish_memory = sizes.memory, sizes.publish_memory
         usual = Size(memory, FOR_AN_ANSWER)
         special = {
             "publish": Size(publish_memory, FOR_AN_ANSWER),
@@ -101,6 +128,7 @@ class Functions(Construct):
             layers=self._layers,
             memory_size=size.memory,
             timeout=size.timeout,
+            reserved_concurrent_executions=self._reserved.get(name),
             environment={**self._environments[name], NAMESPACE_VARIABLE: self._data.prefix},
             role=role,
             log_group=log_group,

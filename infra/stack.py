@@ -14,7 +14,7 @@ from infra.analytics import Analytics, jobs
 from infra.api import STAGE, Api, Domain, Limits
 from infra.context import LOG_DAYS, Context
 from infra.data import Data
-from infra.functions import Functions
+from infra.functions import Functions, Sizes, reserved
 from infra.observability import Observability
 from infra.settings import environment_of, streaming_environment
 from infra.streaming import ServiceSize, Streaming
@@ -43,8 +43,11 @@ class ServingStack(Stack):
             "Functions",
             data=data,
             environments={each: environment_of(each, context, data.settings) for each in NEEDS},
-            publish_memory=context.publish_memory,
-            memory=context.function_memory,
+            sizes=Sizes(
+                publish_memory=context.publish_memory,
+                memory=context.function_memory,
+                reserved=reserved(context.concurrency, sum(context.streams.values())),
+            ),
             index_every=Duration.seconds(context.index_seconds),
             log_retention=log_retention,
         )
@@ -73,7 +76,9 @@ class ServingStack(Stack):
             limits=Limits(
                 requests_per_second=context.requests_per_second,
                 requests_burst=context.requests_burst,
+                public_requests_per_second=context.public_requests_per_second,
                 authorizer_cache_seconds=context.authorizer_cache_seconds,
+                web_acl_arn=context.web_acl_arn,
             ),
             log_retention=log_retention,
             domain=Domain(name=context.domain, certificate_arn=context.certificate_arn) if context.domain else None,

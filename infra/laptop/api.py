@@ -42,11 +42,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authorizer:
-    """Whom the gateway asks about the token of a request, and how long it keeps the answer."""
+    """Whom the gateway asks about the token of a request, and how long it keeps the answer.
+
+    A token without the `form`, a regular expression, is refused without asking.
+    """
 
     function: str
     header: str
     seconds: int
+    form: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +203,8 @@ class Api:
         function = FUNCTION.search(described["authorizerUri"])
         assert function, "an authorizer is a function"
         seconds = described.get("authorizerResultTtlInSeconds", 300)
-        return Authorizer(function=function[1], header=scheme["name"].lower(), seconds=seconds)
+        form = described.get("identityValidationExpression", "")
+        return Authorizer(function=function[1], header=scheme["name"].lower(), seconds=seconds, form=form)
 
 
 # The front of the gateway refuses these before it knows which API they are for.

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gzip
 import logging
+import re
 import threading
 import time
 import zlib
@@ -103,7 +104,7 @@ class Gateway:
         if authorizer is None or not self._authorizes:
             return None
         token = asked.header(authorizer.header)
-        if not token:
+        if not token or not re.search(authorizer.form, token):
             raise Refused("UNAUTHORIZED", "Unauthorized")
         decision = self._decisions.of(token) or await self._decided(authorizer, token, asked)
         if not allows(decision, self._api.method_arn(asked)):

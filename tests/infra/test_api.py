@@ -100,6 +100,25 @@ def test_everything_but_the_public_needs_a_token(api):
     assert scheme["x-amazon-apigateway-authorizer"]["authorizerResultTtlInSeconds"] == 60
 
 
+@pytest.mark.parametrize(
+    ("header", "asked"),
+    [
+        ("Bearer eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln-_8", True),
+        ("bearer  a.b.c", True),
+        ("Bearer rubbish", False),
+        ("Bearer a.b.c.d", False),
+        ("Basic a.b.c", False),
+        ("Bearer", False),
+        ("Bearer a.b.", False),
+    ],
+)
+def test_the_authorizer_is_asked_only_about_what_may_be_a_token(api, header, asked):
+    """Rubbish is refused by the gateway itself: it must not take functions from those who have a token."""
+    authorizer = api["Body"]["components"]["securitySchemes"]["token"]["x-amazon-apigateway-authorizer"]
+
+    assert bool(re.search(authorizer["identityValidationExpression"], header)) is asked
+
+
 def test_a_path_names_its_parameters(paths):
     """Every parameter in a path is declared, as a gateway wants it."""
     for path, item in paths.items():
@@ -196,7 +215,7 @@ def test_bodies_go_through_as_they_are(api):
 def test_nobody_takes_it_all(serving):
     """The stage is throttled, and writes down who asked for what."""
     stage = serving.one("AWS::ApiGateway::Stage")
-    [settings] = stage["MethodSettings"]
+    [settings] = [each for each in stage["MethodSettings"] if each["ResourcePath"] == "/*"]
     line = json.loads(stage["AccessLogSetting"]["Format"])
 
     assert (settings["HttpMethod"], settings["ResourcePath"]) == ("*", "/*")
@@ -204,6 +223,20 @@ def test_nobody_takes_it_all(serving):
     assert settings["DataTraceEnabled"] is False
     assert {"subject", "status", "operation", "milliseconds"} <= set(line)
     assert not any("authorization" in value.lower() for value in line.values())
+
+
+def test_what_needs_no_token_is_throttled_apart(serving):
+    """Every public page has a limit of its own, which leaves functions for those who have a token."""
+    stage = serving.one("AWS::ApiGateway::Stage")
+    apart = {
+        each["ResourcePath"].replace("~1", "/").replace("//", "/"): each
+        for each in stage["MethodSettings"]
+        if each["ResourcePath"] != "/*"
+    }
+
+    assert set(apart) == {"/health", "/ready", "/docs", "/openapi.json"}
+    for each in apart.values():
+        assert (each["HttpMethod"], each["ThrottlingRateLimit"], each["ThrottlingBurstLimit"]) == ("GET", 20, 40)
 
 
 def test_it_is_at_the_root_of_its_host(serving, api):

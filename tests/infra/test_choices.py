@@ -7,8 +7,11 @@ from aws_cdk.assertions import Template
 
 from infra.context import Context
 from infra.data import Data
+from infra.functions import reserved
 from infra.stack import DataStack
 from infra.streaming import ServiceSize, Streaming
+from tests.infra.conftest import CONTEXT
+from tests.support.templates import Deployment
 
 ECR = "123456789012.dkr.ecr.eu-central-1.amazonaws.com/nakadi/streaming"
 SIZE = ServiceSize(cpu=256, memory=512, min_tasks=2, max_tasks=4, streams_per_task=500)
@@ -97,3 +100,33 @@ def test_an_image_can_be_one_that_exists(app):
 def test_an_image_can_be_of_another_registry(app):
     """Whatever else is named is fetched from where it is."""
     assert image_of(streaming(app, "public.ecr.aws/somebody/nakadi:1")) == "public.ecr.aws/somebody/nakadi:1"
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "shards", "kept"),
+    [
+        (0, 1, {}),
+        (200, 1, {"authorizer": 20, "log_indexer": 2, "housekeeping": 2, "publish": 100}),
+        (1000, 64, {"authorizer": 100, "log_indexer": 64, "housekeeping": 2, "publish": 500}),
+        (1000, 500, {"authorizer": 100, "log_indexer": 100, "housekeeping": 2, "publish": 500}),
+    ],
+)
+def test_publishing_cannot_take_every_function(concurrency, shards, kept):
+    """Of what the account may run at once, the authorizer and the indexer have their part, and all others some."""
+    assert reserved(concurrency, shards) == kept
+    assert not concurrency or sum(kept.values()) <= concurrency - 50
+
+
+def test_a_firewall_can_be_put_in_front(tmp_path):
+    """A web ACL is bound to the stage of the API, and functions have their reservations."""
+    from infra.app import application  # noqa: PLC0415  # it starts node: not before it is needed
+
+    acl = "arn:aws:wafv2:eu-central-1:123456789012:regional/webacl/mine/0-1"
+    context = {**CONTEXT, "web_acl_arn": acl, "concurrency": "1000"}
+    application(outdir=str(tmp_path), context=context, reviewed=False).synth()
+    serving = Deployment(tmp_path, "nakadi-test").serving
+
+    assert serving.one("AWS::WAFv2::WebACLAssociation")["WebACLArn"] == acl
+    functions = serving.functions()
+    assert functions["authorizer"]["ReservedConcurrentExecutions"] == 100
+    assert "ReservedConcurrentExecutions" not in functions["cursors"]

@@ -72,6 +72,8 @@ def test_what_is_given_is_read_as_what_it_is():
         ({"streaming_cpu": 300}, "streaming_cpu is one of 256, 512, 1024"),
         ({"streaming_cpu": 256, "streaming_memory": 4096}, "streaming_memory is from 512 to 2048 in steps of 512"),
         ({"streaming_min_tasks": 3, "streaming_max_tasks": 2}, "streaming_min_tasks <= streaming_max_tasks"),
+        ({"concurrency": 100}, "concurrency is 0, which reserves nothing, or at least 200"),
+        ({"web_acl_arn": "mine"}, "web_acl_arn is the ARN of a regional web ACL of AWS WAF"),
         ({"streams_per_task": 0}, "streams_per_task is at least 1"),
         ({"log_days": 8}, "log_days is one of 1, 3, 7"),
         ({"job_workers": 1}, "job_workers is from 2 to 100"),

@@ -22,8 +22,9 @@ RECORD_BYTES = 1_048_576
 CALL_BYTES = 5_000_000
 CALL_RECORDS = 500
 
-GIVE_UP_AFTER = 15.0
-"""Seconds. Well below what a reader waits for the last part of an append."""
+GIVE_UP_AFTER = 3.0
+"""Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and there are only so many of
+them; it can try again better than we can. Well below what a reader waits for the last part of an append."""
 
 TIMED_OUT = Refused("timed out")
 FAILED = Refused("internal error")
