@@ -17,6 +17,7 @@ import orjson
 
 from nakadi.model.outcomes import Malformed
 from nakadi.schemas import strict_json
+from nakadi.schemas.strict_json import units
 
 Event = dict[str, Any]
 
@@ -28,7 +29,8 @@ _BLANK = " \t\r\n"
 _FILLING = re.compile(r"[ \t\r\n,]*")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 
-_TO_BRACE = re.compile(r'(?:[^{}"]++|"(?:[^"\\]|\\.)*+")*+[{}]', re.DOTALL)
+# A backslash hides what follows it, wherever it stands.
+_TO_BRACE = re.compile(r'(?:[^{}"\\]++|\\.|"(?:[^"\\]|\\.)*+")*+[{}]', re.DOTALL)
 _ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
 
 # An integer of 19 digits may or may not fit 64 bits. In a text without blanks, these symbols stand around a number.
@@ -174,7 +176,7 @@ def _strictly(body: bytes) -> bytes:
     events: list[str] = []
     at = _past_filling(text, first + 1)
     while at < last:
-        end = _end_of_event(text, at)
+        end = _end_of_event(text, at, last)
         events.append(text[at:end])
         at = _past_filling(text, end)
     return f"[{','.join(events)}]".encode()
@@ -192,9 +194,9 @@ def _array_in(text: str) -> tuple[int, int]:
     first = len(text) - len(text.lstrip(_BLANK))
     last = len(text.rstrip(_BLANK)) - 1
     if first > last or text[first] != "[":
-        raise _unreadable(f"Array of events should start with [ at position {first}")
+        raise _unreadable(f"Array of events should start with [ at position {units(text[:first])}")
     if first == last or text[last] != "]":
-        raise _unreadable(f"Array of events should end with ] at position {last}")
+        raise _unreadable(f"Array of events should end with ] at position {units(text[:last])}")
     return first, last
 
 
@@ -205,17 +207,21 @@ def _past_filling(text: str, at: int) -> int:
     return filling.end()
 
 
-def _end_of_event(text: str, at: int) -> int:
+def _end_of_event(text: str, at: int, last: int) -> int:
+    """The place behind the event that begins here, in a list that is closed at `last`."""
     if text[at] != "{":
-        raise _unreadable(f"Illegal character at position {at}")
-    end = _closing_brace(text, at)
-    return end if end and _is_event(text[at:end]) else _explained(text, at)
+        raise _unreadable(f"Illegal character at position {units(text[:at])}")
+    end = _closing_brace(text, at, last)
+    if end is None:
+        # The event is not closed: the bracket of the list is what does not belong into it.
+        return at + _explained(text[at : last + 1])
+    return end if _is_event(text[at:end]) else at + _explained(text[at:end])
 
 
-def _closing_brace(text: str, at: int) -> int | None:
-    """The place behind the brace that closes the one here."""
+def _closing_brace(text: str, at: int, last: int) -> int | None:
+    """The place behind the brace that closes the one here, if one does before `last`."""
     depth = 0
-    while brace := _TO_BRACE.match(text, at):
+    while brace := _TO_BRACE.match(text, at, last):
         at = brace.end()
         depth += 1 if text[at - 1] == "{" else -1
         if not depth:
@@ -231,10 +237,10 @@ def _is_event(text: str) -> bool:
     return True
 
 
-def _explained(text: str, at: int) -> int:
+def _explained(event: str) -> int:
     """What is wrong with an event; or where it ends, if nothing is."""
     try:
-        return strict_json.read(text[: at + _MOST_EXPLAINED], at)[1]
+        return strict_json.read(event[:_MOST_EXPLAINED])[1]
     except strict_json.StrictJsonError as error:
         raise _unreadable(str(error)) from error
 

@@ -3,6 +3,9 @@
 Keys and strings stand in double quotes and hold no raw control character, a key occurs once in its object, integers fit
 64 bits, floats are finite, and nothing is left dangling by a comma. The forms that only a lenient parser would take
 (`\\'`, `01`, `1.`) are refused too, since what is accepted here is handed on to others as it is.
+
+Clients compare the messages, which count in UTF-16 units and tell the place behind what offends: behind the symbol, or
+behind the whole number.
 """
 
 from __future__ import annotations
@@ -17,96 +20,109 @@ MAX_DEPTH = 200
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_WORD = re.compile("true|false|null")
-_UNICODE = re.compile("u([0-9a-fA-F]{4})")
+_LIKE_A_NUMBER = re.compile(r"[-+.0-9eE]+")
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
-_WORDS = {"true": True, "false": False, "null": None}
+_WORDS = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\": "\\", "/": "/"}
+_HEX = frozenset("0123456789abcdefABCDEF")
+_DIGITS_OF_CODEPOINT = 4
 
 # A sign and the 19 digits of 2**63: anything longer need not be turned into a number to be too big.
 _LONGEST_INTEGER = 20
 
 
 class StrictJsonError(ValueError):
-    """Raised when a text is not strict JSON; the message tells what is wrong and, counting from zero, where."""
+    """Raised when a text is not strict JSON; the message tells what is wrong and where."""
 
 
 def parse(text: str) -> Any:
     """The one value that the text consists of."""
-    value, end = read(text)
-    behind = _blanks_after(text, end)
-    if behind < len(text):
-        raise StrictJsonError(f"Unexpected symbol '{text[behind]}' at pos {behind}")
+    reader = _Reader(text)
+    value = reader.value()
+    reader.end()
     return value
 
 
-def read(text: str, start: int = 0) -> tuple[Any, int]:
-    """The value that begins at `start`, and the place behind it; messages count from `start`."""
-    reader = _Reader(text, start)
+def read(text: str) -> tuple[Any, int]:
+    """The value that the text begins with, and the index behind it."""
+    reader = _Reader(text)
     return reader.value(), reader.at
 
 
-def _blanks_after(text: str, at: int) -> int:
-    blanks = _BLANKS.match(text, at)
-    assert blanks is not None
-    return blanks.end()
-
-
 class _Reader:
-    """Reads one value, from `start` on; `at` is the next symbol to look at."""
+    """Reads one value after the other; `at` is the next symbol to look at."""
 
-    def __init__(self, text: str, start: int) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
-        self._start = start
-        self.at = start
+        self.at = 0
 
     def value(self, depth: int = 0) -> Any:
-        match self._peek():
+        match self._next():
             case "{":
                 return self._object(depth + 1)
             case "[":
                 return self._array(depth + 1)
             case '"':
                 return self._string()
+            case symbol if symbol in _WORDS:
+                return self._word(*_WORDS[symbol])
             case symbol if symbol in "-0123456789":
                 return self._number()
-            case _:
-                return self._word()
+            case symbol:
+                raise self._unexpected(symbol)
+
+    def end(self) -> None:
+        """Refuse anything but blanks from here on."""
+        self._skip_blanks()
+        if self.at < len(self._text):
+            raise self._unexpected(self._symbol())
 
     def _object(self, depth: int) -> dict[str, Any]:
-        self._open(depth)
+        self._check(depth)
         members: dict[str, Any] = {}
-        if self._closes("}"):
-            return members
-        while True:
-            key = self._key()
+        symbol = self._next()
+        while symbol != "}" or members:
+            key = self._key(symbol)
+            if self._next() != ":":
+                raise self._error("Waiting for name-value separator : while parsing object")
+            value = self.value(depth)
             if key in members:
                 raise StrictJsonError(f'Duplicate key "{key}"')
-            self._take(":")
-            members[key] = self.value(depth)
-            if self._take(",}") == "}":
-                return members
-            self._refuse_dangling_comma("}", "object")
+            members[key] = value
+            match self._next():
+                case "}":
+                    break
+                case ",":
+                    symbol = self._next()
+                case other:
+                    raise self._unexpected(other, " while parsing object")
+        return members
 
-    def _array(self, depth: int) -> list[Any]:
-        self._open(depth)
-        items: list[Any] = []
-        if self._closes("]"):
-            return items
-        while True:
-            items.append(self.value(depth))
-            if self._take(",]") == "]":
-                return items
-            self._refuse_dangling_comma("]", "array")
-
-    def _key(self) -> str:
-        if self._peek() != '"':
-            raise self._unexpected()
+    def _key(self, symbol: str) -> str:
+        if symbol == "}":
+            raise self._error("Not allowed to finish object with comma")
+        if symbol != '"':
+            raise self._unexpected(symbol)
         return self._string()
 
+    def _array(self, depth: int) -> list[Any]:
+        self._check(depth)
+        items: list[Any] = []
+        if self._next() == "]":
+            return items
+        self.at -= 1
+        while True:
+            items.append(self.value(depth))
+            match self._next():
+                case "]":
+                    return items
+                case ",":
+                    pass
+                case other:
+                    raise self._error(f"Unexpected separator '{other}'")
+
     def _string(self) -> str:
-        self.at += 1
         parts: list[str] = []
         while True:
             plain = _PLAIN.match(self._text, self.at)
@@ -115,7 +131,6 @@ class _Reader:
             self.at = plain.end()
             match self._symbol():
                 case '"':
-                    self.at += 1
                     return "".join(parts)
                 case "\\":
                     parts.append(self._escaped())
@@ -123,16 +138,18 @@ class _Reader:
                     raise self._error("Illegal escape.")
 
     def _escaped(self) -> str:
-        self.at += 1
-        simple = _ESCAPES.get(self._symbol())
-        if simple is not None:
-            self.at += 1
-            return simple
-        code = _UNICODE.match(self._text, self.at)
-        if code is None:
+        symbol = self._symbol()
+        if symbol == "u":
+            return self._character(self._codepoint())
+        if symbol not in _ESCAPES:
             raise self._error("Illegal escape.")
-        self.at = code.end()
-        return self._character(int(code[1], 16))
+        return _ESCAPES[symbol]
+
+    def _codepoint(self) -> int:
+        digits = self._take(_DIGITS_OF_CODEPOINT)
+        if not _HEX.issuperset(digits):
+            raise self._error(f"Illegal codepoint {digits}")
+        return int(digits, 16)
 
     def _character(self, unit: int) -> str:
         """One UTF-16 unit, or two that belong together; half a pair is no character and cannot be written as UTF-8."""
@@ -145,18 +162,20 @@ class _Reader:
         return chr(0x10000 + ((unit - 0xD800) << 10) + (int(low[1], 16) - 0xDC00))
 
     def _number(self) -> int | float:
-        literal = _NUMBER.match(self._text, self.at)
+        """Whatever stands here in the characters of numbers is one, or is none."""
+        start = self.at - 1
+        found = _LIKE_A_NUMBER.match(self._text, start)
+        assert found is not None
+        self.at = found.end()
+        literal = _NUMBER.fullmatch(self._text, start, self.at)
         if literal is None:
-            self.at += 1
-            raise self._unexpected()
-        value = self._float(literal[0]) if literal[1] or literal[2] else self._integer(literal[0])
-        self.at = literal.end()
-        return value
+            raise self._no_number(found.group())
+        return self._float(literal[0]) if literal[1] or literal[2] else self._integer(literal[0])
 
     def _integer(self, literal: str) -> int:
         if len(literal) <= _LONGEST_INTEGER and -(2**63) <= int(literal) < 2**63:
             return int(literal)
-        raise self._error(f"Can not use long value '{literal}' cause it is too big")
+        raise self._too_big(literal)
 
     def _float(self, literal: str) -> float:
         value = float(literal)
@@ -164,46 +183,55 @@ class _Reader:
             raise self._error(f"{literal} can not be used")
         return value
 
-    def _word(self) -> bool | None:
-        word = _WORD.match(self._text, self.at)
-        if word is None:
-            raise self._unexpected()
-        self.at = word.end()
-        return _WORDS[word.group()]
+    def _no_number(self, literal: str) -> StrictJsonError:
+        if "." in literal or "e" in literal.lower():
+            return self._error(f"The provided value '{literal}' cannot be parsed to float")
+        if literal.removeprefix("-").isdecimal():
+            return self._error(f"The provided value '{literal}' begins with a needless zero")
+        return self._too_big(literal)
 
-    def _open(self, depth: int) -> None:
+    def _too_big(self, literal: str) -> StrictJsonError:
+        return self._error(f"Can not use long value '{literal}' cause it is too big")
+
+    def _word(self, word: str, value: bool | None) -> bool | None:
+        if self._take(len(word) - 1) != word[1:]:
+            raise self._error(f"Expected {word} value")
+        return value
+
+    def _check(self, depth: int) -> None:
         if depth > MAX_DEPTH:
             raise self._error(f"Nested more than {MAX_DEPTH} levels deep")
-        self.at += 1
 
-    def _closes(self, bracket: str) -> bool:
-        if self._peek() != bracket:
-            return False
-        self.at += 1
-        return True
-
-    def _refuse_dangling_comma(self, bracket: str, noun: str) -> None:
-        if self._peek() == bracket:
-            raise self._error(f"Not allowed to finish {noun} with comma")
-
-    def _take(self, wanted: str) -> str:
-        symbol = self._peek()
-        if symbol not in wanted:
-            raise self._unexpected()
-        self.at += 1
-        return symbol
-
-    def _peek(self) -> str:
-        self.at = _blanks_after(self._text, self.at)
+    def _next(self) -> str:
+        """The next symbol that is no blank."""
+        self._skip_blanks()
         return self._symbol()
+
+    def _skip_blanks(self) -> None:
+        blanks = _BLANKS.match(self._text, self.at)
+        assert blanks is not None
+        self.at = blanks.end()
 
     def _symbol(self) -> str:
         if self.at >= len(self._text):
             raise self._error("Unexpected end of data")
-        return self._text[self.at]
+        self.at += 1
+        return self._text[self.at - 1]
 
-    def _unexpected(self) -> StrictJsonError:
-        return self._error(f"Unexpected symbol '{self._symbol()}'")
+    def _take(self, number: int) -> str:
+        """That many symbols, behind which there has to be one more: words and escapes never end a text."""
+        if self.at + number >= len(self._text):
+            raise self._error("Unexpected end of data")
+        self.at += number
+        return self._text[self.at - number : self.at]
+
+    def _unexpected(self, symbol: str, where: str = "") -> StrictJsonError:
+        return self._error(f"Unexpected symbol '{symbol}'{where}")
 
     def _error(self, what: str) -> StrictJsonError:
-        return StrictJsonError(f"{what} at pos {self.at - self._start}")
+        return StrictJsonError(f"{what} at pos {units(self._text[: self.at])}")
+
+
+def units(text: str) -> int:
+    """How many UTF-16 units a text has: a character beyond the first 65,536 has two."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
