@@ -10,7 +10,7 @@ from nakadi.model.outcomes import Conflict, NotFound, Unavailable
 from nakadi.model.subscription import Subscription
 from nakadi.ports import ChangedMeanwhile
 from nakadi.registries.memory import MemoryRegistry
-from nakadi.subscriptions.identity import new_id
+from nakadi.subscriptions.identity import Ids
 from nakadi.subscriptions.repository import BEGUN_FOR, KEYS, LEFTOVERS, LINES, Subscriptions
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT, an_event_type
@@ -24,6 +24,7 @@ class Registered:
     def __init__(self) -> None:
         self.registry = MemoryRegistry()
         self.clock = HandMovedClock()
+        self.ids = Ids()
         self.event_types = EventTypes(self.registry, Cache(self.clock, 0))
         self.subscriptions = Subscriptions(self.registry, Cache(self.clock, 60), self.clock)
 
@@ -35,7 +36,7 @@ class Registered:
 
     def add(self, *names: str, group: str = "default") -> Subscription:
         subscription = Subscription(
-            id=new_id(A_MOMENT),
+            id=self.ids.next(A_MOMENT),
             owning_application="shop",
             event_types=tuple(names),
             consumer_group=group,

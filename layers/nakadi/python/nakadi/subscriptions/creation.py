@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nakadi.access.permissions import Permissions
 from nakadi.administration.features import Features
@@ -27,7 +27,7 @@ from nakadi.model.subscription import (
     SubscriptionDraft,
 )
 from nakadi.ports import ChangedMeanwhile, Clock
-from nakadi.subscriptions.identity import key_of, new_id
+from nakadi.subscriptions.identity import Ids, key_of
 from nakadi.subscriptions.repository import Subscriptions
 from nakadi.subscriptions.violations import check_fields
 
@@ -46,6 +46,7 @@ class Creation:
     features: Features
     clock: Clock
     max_partitions: int
+    ids: Ids = field(default_factory=Ids)
 
     def create(self, draft: SubscriptionDraft, subject: Subject) -> tuple[Subscription, bool]:
         """The subscription of this application, these event types and this group, and whether it is new."""
@@ -119,7 +120,7 @@ class Creation:
         assert draft.read_from is not None
         now = now_in_milliseconds(self.clock)
         return Subscription(
-            id=new_id(now),
+            id=self.ids.next(now),
             owning_application=draft.owning_application,
             event_types=draft.event_types or (),
             consumer_group=draft.consumer_group,
