@@ -10,7 +10,7 @@ from nakadi.model.event_type import EventType, EventTypeDraft
 from nakadi.model.outcomes import Invalid
 from nakadi.model.schema import SchemaDraft, SchemaType
 from nakadi.schemas.effective import effective_schema
-from nakadi.schemas.limits import check_limits, check_tree
+from nakadi.schemas.limits import check_limits
 from nakadi.schemas.strict_json import parse
 from nakadi.schemas.submission import checked
 from nakadi.schemas.validator import compile_validator
@@ -30,7 +30,6 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
         raise Invalid(NO_AVRO)
     check_limits(schema.text)
     tree = checked(schema.text, category=wanted.category, mode=wanted.compatibility_mode)
-    check_tree(tree)
     whole = _effective(tree, wanted)
     # A schema that cannot become a validator is refused here, rather than with the first event.
     compile_validator(whole)

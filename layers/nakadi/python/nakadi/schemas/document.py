@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 from urllib.parse import unquote
@@ -34,6 +34,7 @@ def draft_of(root: Mapping[str, Any]) -> Draft | None:
 class Document:
     root: Mapping[str, Any]
     draft: Draft
+    _targets: dict[str, RawSchema | None] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, root: Mapping[str, Any]) -> Document:
@@ -41,6 +42,12 @@ class Document:
 
     def target(self, reference: str) -> RawSchema | None:
         """The schema that a reference within the document points at, if there is one."""
+        # A reference may be long, and followed again and again.
+        if reference not in self._targets:
+            self._targets[reference] = self._found(reference)
+        return self._targets[reference]
+
+    def _found(self, reference: str) -> RawSchema | None:
         fragment = unquote(reference.removeprefix("#"))
         if fragment and not fragment.startswith("/"):
             return None

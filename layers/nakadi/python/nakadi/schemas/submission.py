@@ -8,6 +8,8 @@ from nakadi.model.event_type import Category, CompatibilityMode
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import Document, draft_of
 from nakadi.schemas.effective import strict
+from nakadi.schemas.expansion import check_expansion
+from nakadi.schemas.limits import check_tree
 from nakadi.schemas.loading import check_loadable, check_patterns, check_references
 from nakadi.schemas.paths import defines
 from nakadi.schemas.restricted import check_restricted
@@ -19,8 +21,10 @@ def checked(text: str, *, category: Category, mode: CompatibilityMode) -> dict[s
     schema = _parsed(text)
     _check_root_type(schema)
     document = _document(schema)
+    check_tree(schema)
     check_loadable(document)
     check_references(document)
+    check_expansion(document)
     check_patterns(document)
     if category is Category.BUSINESS and defines(schema, "metadata"):
         raise Invalid('"metadata" property is reserved')

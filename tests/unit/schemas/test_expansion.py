@@ -1,0 +1,256 @@
+"""How far schemas expand."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from nakadi.model.event_type import Category, CompatibilityMode
+from nakadi.model.outcomes import Invalid
+from nakadi.schemas import expansion
+from nakadi.schemas.document import Document, Draft
+from nakadi.schemas.expansion import MOST, check_expansion
+from nakadi.schemas.loading import check_loadable
+from nakadi.schemas.submission import checked
+from tests.support.schemas import VALUES, schemas
+
+SEVEN = "http://json-schema.org/draft-07/schema#"
+
+
+def levels(number: int, level: Any, **more: Any) -> dict[str, Any]:
+    """Definitions that each are made of the one before."""
+    definitions = {f"d{each}": level({"$ref": f"#/definitions/d{each - 1}"}) for each in range(1, number)}
+    return {
+        "$schema": SEVEN,
+        "definitions": {"d0": {"type": "string"}, **definitions},
+        "properties": {"x": {"$ref": f"#/definitions/d{number - 1}"}},
+        **more,
+    }
+
+
+def twice(below):
+    return [below, {"allOf": [below]}]
+
+
+DOUBLING = {
+    "allOf": lambda below: {"allOf": twice(below)},
+    "anyOf": lambda below: {"anyOf": twice(below)},
+    "oneOf": lambda below: {"oneOf": twice(below)},
+    "not": lambda below: {"not": below, "allOf": [below]},
+    "if": lambda below: {"if": below, "then": below, "else": below},
+    "dependencies": lambda below: {"dependencies": {"a": below, "b": below}},
+    "patternProperties": lambda below: {"patternProperties": {"a": below, "aa": below}},
+    "properties and patterns": lambda below: {"properties": {"a": below}, "patternProperties": {"a": below}},
+    "members": lambda below: {"anyOf": [{"properties": {"a": below}}, {"additionalProperties": below}]},
+    "items": lambda below: {"oneOf": [{"items": below}, {"items": [below]}]},
+    "items and contains": lambda below: {"items": below, "contains": below},
+    "additionalItems": lambda below: {"anyOf": [{"items": [{}], "additionalItems": below}, {"items": below}]},
+    "uniqueItems": lambda below: {"allOf": [{"uniqueItems": True, "items": below}, {"items": below}]},
+    "names": lambda below: {
+        "allOf": [{"propertyNames": below}, {"propertyNames": below}, {"properties": {"a": below}}]
+    },
+}
+
+
+def submitted(schema, category=Category.UNDEFINED, mode=CompatibilityMode.FORWARD):
+    return checked(json.dumps(schema), category=category, mode=mode)
+
+
+@pytest.mark.parametrize("category", Category)
+@pytest.mark.parametrize("kind", [each for each in DOUBLING if each != "names"])
+def test_a_schema_that_doubles_with_each_of_its_levels_is_refused(kind, category):
+    """Twenty-two levels that each stand twice are refused, whatever they are made of. (R153)"""
+    with pytest.raises(Invalid, match=r"^schema expands too far: at most 10000 schemas can be about one value, found"):
+        submitted(levels(22, DOUBLING[kind]), category)
+
+
+@pytest.mark.parametrize("kind", DOUBLING)
+def test_a_few_doubled_levels_are_taken(kind):
+    """Five levels of the same are no danger. (R153)"""
+    submitted(levels(5, DOUBLING[kind]))
+
+
+def test_a_schema_that_expands_without_references_is_refused_for_its_size():
+    """Written out, twenty-two levels are beyond the limits of a text."""
+    schema: dict[str, Any] = {}
+    for _ in range(14):
+        schema = {"allOf": [schema, schema]}
+    with pytest.raises(Invalid, match="schema is too large"):
+        submitted(schema)
+
+
+ITSELF = {"$ref": "#/definitions/d"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"items": ITSELF}, {"items": ITSELF}]},
+        {"items": ITSELF, "contains": ITSELF},
+        {"allOf": [{"properties": {"a": ITSELF}}, {"additionalProperties": ITSELF}]},
+        {"properties": {"a": ITSELF}, "dependencies": {"a": {"properties": {"a": ITSELF}}}},
+        {"properties": {"a": ITSELF}, "not": {"anyOf": [{}, {"patternProperties": {"a": ITSELF}}]}},
+        {"properties": {"a": {"allOf": [{"items": ITSELF}, {"items": [ITSELF]}]}}},
+    ],
+)
+def test_a_schema_that_contains_itself_twice_at_once_is_refused(schema):
+    """What doubles with each level of an event is refused, though the schema is small. (R153)"""
+    with pytest.raises(Invalid, match="it contains itself more than once for one and the same value"):
+        submitted({"$schema": SEVEN, "definitions": {"d": schema}, "properties": {"x": ITSELF}})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"left": ITSELF, "right": ITSELF}, "additionalProperties": ITSELF},
+        {
+            "oneOf": [
+                {"properties": {"op": {"enum": [op]}, "arguments": {"items": ITSELF}}} for op in ("and", "or", "not")
+            ]
+        },
+        {"patternProperties": {"^a": ITSELF, "^b": ITSELF}, "additionalProperties": ITSELF},
+        {"items": [ITSELF, ITSELF], "additionalItems": ITSELF},
+        {"if": {"required": ["a"]}, "then": {"properties": {"a": ITSELF}}, "else": {"properties": {"a": ITSELF}}},
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": ITSELF}]},
+    ],
+)
+def test_a_schema_may_contain_itself_where_one_way_is_taken(schema):
+    """Trees and expressions are taken: of several alternatives, mostly one looks further. (R153)"""
+    submitted({"$schema": SEVEN, "definitions": {"d": schema}, "properties": {"x": ITSELF}})
+
+
+def a_large_schema() -> dict[str, Any]:
+    """About what a generator makes of the model of a whole company."""
+    text = {"type": "string", "minLength": 1, "maxLength": 100}
+    shared: dict[str, Any] = {
+        "Money": {"type": "object", "properties": {"amount": {"type": "number"}, "currency": {"format": "iso-4217"}}},
+        "Address": {"type": "object", "properties": {f"line{number}": text for number in range(12)}},
+        "Base": {
+            "properties": {"id": text, "created": {"format": "date-time"}, "price": {"$ref": "#/definitions/Money"}}
+        },
+    }
+    for number in range(120):
+        own = {f"field{each}": {"type": ["string", "null"]} for each in range(4)}
+        before = {"$ref": f"#/definitions/Type{number - 1}"} if number else {}
+        own |= {"before": before, "all": {"type": "array", "items": before}, "home": {"$ref": "#/definitions/Address"}}
+        shared[f"Type{number}"] = {"allOf": [{"$ref": "#/definitions/Base"}, {"type": "object", "properties": own}]}
+    kinds = [{"$ref": f"#/definitions/Type{number}"} for number in range(120)]
+    fields = {f"property{number}": kinds[number % 120] for number in range(600)}
+    return {"definitions": shared, "properties": fields | {"any": {"oneOf": kinds}}}
+
+
+def test_large_honest_schemas_are_taken():
+    """Hundreds of properties, types that share others, and a choice between a hundred of them are fine. (R153)"""
+    submitted(a_large_schema())
+
+
+@pytest.mark.parametrize("path", sorted(Path("events/event_types").glob("*.json")), ids=lambda path: path.stem)
+def test_the_samples_are_taken(path):
+    """Every sample event type is far within the bound."""
+    schema = json.loads(json.loads(path.read_text())["schema"]["schema"])
+    document = Document.of(schema)
+    check_loadable(document)
+    assert expansion._Expansion(document).widest() < MOST / 1000
+
+
+def test_counting_has_an_end_itself(monkeypatch):
+    """A schema that would take too long to count is refused as well."""
+    names = [{"properties": {f"{part}.{number}": {} for number in range(30)}} for part in range(30)]
+    definitions = {f"d{level}": {"allOf": [*names, {"$ref": f"#/definitions/d{level - 1}"}]} for level in range(1, 5)}
+    schema = {"definitions": {"d0": {}, **definitions}, "allOf": [{"$ref": "#/definitions/d4"}]}
+    submitted(schema)
+
+    monkeypatch.setattr(expansion, "MOST_STEPS", 10_000)
+    with pytest.raises(Invalid, match="its parts combine in too many ways"):
+        submitted(schema)
+
+
+# The count, held against what really happens.
+
+
+class _Counting:
+    """Holds a value and all within it against a schema, without ever taking a short cut, and counts how often."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self.seen: Counter[str] = Counter()
+
+    def hold(self, schema: Any, value: Any, place: str = "") -> None:
+        if not isinstance(schema, dict):
+            return
+        self.seen[place] += 1
+        if "$ref" in schema:
+            self.hold(self._document.target(schema["$ref"]), value, place)
+            return
+        draft = self._document.draft
+        alone = ("not", *(("if", "then", "else") if draft >= Draft.SEVEN else ()))
+        same = [schema[each] for each in alone if each in schema]
+        for each in ("allOf", "anyOf", "oneOf"):
+            same.extend(schema.get(each, ()))
+        for each in (*same, *schema.get("dependencies", {}).values()):
+            self.hold(each, value, place)
+        if isinstance(value, dict):
+            for name, member in value.items():
+                self._member(schema, name, member, f"{place}/{name}")
+                if draft >= Draft.SIX:
+                    self.hold(schema.get("propertyNames"), name, f"{place}/name of {name}")
+        if isinstance(value, list):
+            for index, item in enumerate(value):
+                self._item(schema, index, item, f"{place}/{index}")
+
+    def _member(self, schema: Any, name: str, member: Any, place: str) -> None:
+        known = [schema["properties"][name]] if name in schema.get("properties", {}) else []
+        known += [each for pattern, each in schema.get("patternProperties", {}).items() if re.search(pattern, name)]
+        for each in known or [schema.get("additionalProperties")]:
+            self.hold(each, member, place)
+
+    def _item(self, schema: Any, index: int, item: Any, place: str) -> None:
+        items = schema.get("items")
+        if isinstance(items, list):
+            self.hold(items[index] if index < len(items) else schema.get("additionalItems"), item, place)
+        else:
+            self.hold(items, item, place)
+        if self._document.draft >= Draft.SIX:
+            self.hold(schema.get("contains"), item, place)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(st.sampled_from([4, 6, 7]).flatmap(schemas), VALUES)
+def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
+    """Whatever the schema and the event, the count is never exceeded, unless the schema contains itself."""
+    document = Document.of(schema)
+    try:
+        check_loadable(document)
+        widest = expansion._Expansion(document).widest()
+    except Invalid:
+        assume(False)
+    assume('"#"' not in json.dumps(schema))
+    counting = _Counting(document)
+    try:
+        counting.hold(schema, value)
+    except RecursionError:
+        assume(False)
+    assume(not _contains_itself(schema))
+    assert max(counting.seen.values()) <= widest
+
+
+def _contains_itself(schema: Any) -> bool:
+    """Whether one of the two definitions leads to itself, be it by way of the other."""
+    definitions = schema["definitions"]
+    leads = {
+        name: {each for each in definitions if f"#/definitions/{each}" in json.dumps(definitions[name])}
+        for name in definitions
+    }
+    return any(name in leads[name] or any(name in leads[each] for each in leads[name]) for name in definitions)
+
+
+def test_the_count_is_exact_for_a_plain_schema():
+    """A schema of three parts about one value counts four."""
+    document = Document.of({"properties": {"a": {"allOf": [{}, {"not": {}}]}}})
+    check_expansion(document)
+    assert expansion._Expansion(document).widest() == 4
