@@ -1,9 +1,14 @@
-"""How tests are dealt out to processes, and where the figures go that they record."""
+"""How tests are dealt out to processes, how examples are chosen, and where the figures go that tests record."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
+
+# The same examples each time, however long a busy machine takes for one of them.
+settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 # What takes long to begin is begun in one process only: the AWS shape, a Spark session, templates.
 TOGETHER = ("aws-local", "glue_jobs", "infra")

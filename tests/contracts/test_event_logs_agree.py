@@ -134,6 +134,4 @@ def everything(log, topic, partition):
 
 
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestAgreement.settings = settings(max_examples=40, stateful_step_count=25, suppress_health_check=list(HealthCheck))

@@ -1,10 +1,9 @@
 """Annotations and labels."""
 
-import time
-
 import pytest
 
 from nakadi.catalog.annotations import annotation_violations, label_violations
+from tests.support.patience import effort
 
 EMPTY = "Key cannot be empty"
 DOMAIN = "Key name should be an optional lowercase domain name with path"
@@ -97,7 +96,5 @@ def test_bad_values_of_labels(value, expected):
 
 def test_hostile_keys_take_no_time():
     """A key that is made to be hard to match is refused as fast as any. (R252)"""
-    start = time.perf_counter()
-    for key in ("a" + "-" * 100_000, "a-" * 50_000 + "/", "a." * 50_000, "a" * 100_000 + "!/"):
-        list(annotation_violations({key: None}))
-    assert time.perf_counter() - start < 2
+    keys = ("a" + "-" * 100_000, "a-" * 50_000 + "/", "a." * 50_000, "a" * 100_000 + "!/")
+    assert effort(lambda: [list(annotation_violations({key: None})) for key in keys]) < 100

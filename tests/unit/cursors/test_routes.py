@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from nakadi.access.permissions import denied
@@ -581,7 +581,6 @@ BODIES = some.one_of(
 )
 
 
-@settings(deadline=None)
 @given(operation=some.sampled_from(["cursor-distances", "cursors-lag", "shifted-cursors"]), body=BODIES)
 def test_no_body_breaks_the_operations(operation, body):
     """Whatever JSON is sent, the answer is a result or a refusal that says what is wrong. (C37, C48, C49, C51, C59)"""
@@ -589,7 +588,6 @@ def test_no_body_breaks_the_operations(operation, body):
     assert api.send(operation, json.dumps(body).encode()).status_code in (200, 400, 422)
 
 
-@settings(deadline=None)
 @given(
     text=some.one_of(BODIES.map(json.dumps), some.text(max_size=30)),
     offset=OFFSETS,

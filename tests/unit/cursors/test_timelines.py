@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from nakadi.cursors import timelines
@@ -138,7 +138,6 @@ def test_shifting_within_the_open_timeline_does_not_look_at_the_partition():
     assert timelines.shifted(event_type_with(2), "9", Position(1, 3), 4) == Position(1, 7)
 
 
-@settings(deadline=None)
 @given(
     counts=some.lists(some.integers(0, 4), min_size=1, max_size=5),
     steps=some.integers(0, 12),
@@ -201,7 +200,6 @@ def test_reading_cannot_go_on_from_an_unknown_timeline():
         timelines.going_on(event_type_with(1), Position(4, 0), 0)
 
 
-@settings(deadline=None)
 @given(counts=some.lists(some.integers(0, 3), min_size=1, max_size=5))
 def test_following_visits_every_event_once_in_order(counts):
     """Going on from each event to the next visits every event of every timeline once. (L67, L68)"""

@@ -56,7 +56,7 @@ def read_back(house, event_type):
     return found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(batches=BATCHES, spelled=SPELLINGS)
 def test_batches_come_back_as_they_were(house, batches, spelled):
     """Of all batches every event is found once, in its order and its partition, with its values. (P105, P107, P108)"""
@@ -75,7 +75,7 @@ def test_batches_come_back_as_they_were(house, batches, spelled):
     assert not any("\n" in text or "\r" in text for texts in found.values() for text in texts)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(events=some.lists(EVENTS, min_size=1, max_size=5), spelled=SPELLINGS, at_the_end=some.booleans())
 def test_enriched_events_keep_everything_else(house, events, spelled, at_the_end):
     """Enrichment changes the metadata and nothing else, wherever in the event they stand. (P101, P105, P106)"""

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import tokenize
 from contextlib import suppress
 from io import StringIO
@@ -25,6 +24,7 @@ from nakadi.schemas.generation import _VISIBLE, _Generator
 from nakadi.schemas.limits import check_limits, check_tree
 from nakadi.schemas.steps import MOST_STEPS
 from nakadi.schemas.validator import compile_validator
+from tests.support.patience import effort
 from tests.support.schemas import VALUES, schemas
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
@@ -228,7 +228,7 @@ KNOWN_NAMES = (
 def test_vocabulary_of_code(draft):
     """Code consists of names, numbers and signs of ours; it holds no text at all. (P56)"""
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=60)
     @given(schemas(draft))
     def check(schema):
         for token in tokenize.generate_tokens(StringIO(source_of(schema)).readline):
@@ -264,7 +264,7 @@ NONSENSE: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150)
 @given(st.dictionaries(KEYWORDS, NONSENSE, max_size=5), VALUES)
 def test_nonsense(schema, value):
     """Whatever is handed in as a schema is refused with a reason, or judges every event. (R153, R157)"""
@@ -318,12 +318,13 @@ WILD = ["^(a+)+$", "^(a|a)*$", "^(a*)*b", "(.*)*x", "^(([a-z])+.)+[A-Z]([a-z])+$
 def test_wild_patterns(pattern):
     """Patterns that take for ever with other engines take their time with the text, and no more. (R155)"""
     validator = compile_validator({"pattern": pattern, "items": {"pattern": pattern}})
-    begun = time.process_time()
-    for length in (30, 1_000, 100_000):
-        validator.accepts("a" * length + "!")
-        validator.accepts(["a" * length + "!"])
 
-    assert time.process_time() - begun < 1
+    def judge():
+        for length in (30, 1_000, 100_000):
+            validator.accepts("a" * length + "!")
+            validator.accepts(["a" * length + "!"])
+
+    assert effort(judge) < 500
 
 
 # Bombs in schemas
@@ -381,44 +382,34 @@ SCHEMA_BOMBS: dict[str, dict[str, Any]] = {
 
 
 PROGRAM = """
-import json, resource, sys, time
+import json, resource, sys
 from nakadi.schemas.validator import compile_validator
-
-def measured(schema):
-    begun = time.process_time()
-    compile_validator(schema)
-    return time.process_time() - begun
+from tests.support.patience import effort
 
 schema = json.loads(sys.stdin.read())
-resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
-measured({"pattern": "a", "format": "uri"})
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+compile_validator({"pattern": "a", "format": "uri"})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-seconds = measured(schema)
+taken = effort(lambda: compile_validator(schema))
 megabytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-for _ in range(6):
-    seconds = min(seconds, measured(schema))
-print(json.dumps([seconds, megabytes]))
+print(json.dumps([taken, megabytes]))
 """
 
 
 @pytest.mark.parametrize("name", ["many properties", "many arrays", "large patterns"])
 def test_the_worst_schemas_within_the_limits(name):
-    """The most demanding schemas are ready within a second and a hundred megabytes. (R157)
-
-    A busy machine takes longer for the same work, at times: the best of a few attempts counts.
-    """
+    """The most demanding schemas are ready after a second or so, and with a hundred megabytes. (R157)"""
     finished = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         input=json.dumps(SCHEMA_BOMBS[name]),
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=60,
         check=True,
     )
-    seconds, megabytes = json.loads(finished.stdout)
+    taken, megabytes = json.loads(finished.stdout)
 
-    assert seconds < 1
+    assert taken < 1000
     assert megabytes < 100
 
 
@@ -428,10 +419,12 @@ def test_schemas_at_the_limits(name):
     schema = SCHEMA_BOMBS[name]
     check_limits(json.dumps(schema))
     check_tree(schema)
-    begun = time.process_time()
-    with suppress(Invalid):
-        compile_validator(schema).accepts({})
-    assert time.process_time() - begun < 2
+
+    def judge():
+        with suppress(Invalid):
+            compile_validator(schema).accepts({})
+
+    assert effort(judge) < 1000
 
 
 @pytest.mark.parametrize(
@@ -449,10 +442,12 @@ def test_schemas_at_the_limits(name):
 )
 def test_schemas_beyond_the_limits(schema):
     """Schemas beyond the limits are refused, quickly. (R157)"""
-    begun = time.process_time()
-    with pytest.raises(Invalid):
-        compile_validator(schema)
-    assert time.process_time() - begun < 1
+
+    def refuse():
+        with pytest.raises(Invalid):
+            compile_validator(schema)
+
+    assert effort(refuse) < 500
 
 
 # Bombs in events
@@ -502,11 +497,12 @@ def test_events_that_take_too_long(name, monkeypatch):
     monkeypatch.setattr("nakadi.schemas.explanation.MOST_STEPS", MOST_STEPS // part)
     schema, event = EVENT_BOMBS[name]
     validator = compile_validator(schema)
-    begun = time.process_time()
 
-    assert not validator.accepts(event)
-    assert validator.explain(event).startswith("#")
-    assert time.process_time() - begun < 10 / part
+    def judge():
+        assert not validator.accepts(event)
+        assert validator.explain(event).startswith("#")
+
+    assert effort(judge) < 500
 
 
 def test_large_events():
@@ -522,7 +518,8 @@ def test_values_that_collide():
     """Nobody can choose values that look alike to us but are not, to slow a comparison of all with all down. (P56)"""
     validator = compile_validator({"uniqueItems": True})
     multiples = [[float(2**61 - 1) * each] for each in range(50_000)]
-    begun = time.process_time()
 
-    assert validator.accepts(multiples)
-    assert time.process_time() - begun < 1
+    def judge():
+        assert validator.accepts(multiples)
+
+    assert effort(judge) < 500

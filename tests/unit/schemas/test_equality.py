@@ -41,7 +41,7 @@ def test_different(one, other):
     assert key(one, [AMPLE]) != key(other, [AMPLE])
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=100)
 @given(VALUES)
 def test_every_value_has_a_key(value):
     """Every value can be a member of a set, and is the same as itself. (P56)"""

@@ -5,7 +5,7 @@ import tracemalloc
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
@@ -111,7 +111,7 @@ def roots(draw):
 MODES, CATEGORIES = st.sampled_from(CompatibilityMode), st.sampled_from(Category)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ANYTHING | schema_like(ANYTHING), MODES, CATEGORIES)
 def test_anything_is_taken_or_refused(value, mode, category):
     """Whatever is submitted as a schema, the answer is yes or a refusal, never a fault. (R150, R153, R158)"""
@@ -119,7 +119,7 @@ def test_anything_is_taken_or_refused(value, mode, category):
         checked(json.dumps(value), category=category, mode=mode)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(roots(), roots(), MODES, CATEGORIES)
 def test_what_is_taken_can_be_worked_with(old, new, mode, category):
     """What was taken has an effective form that is sound, can be searched, and can be compared. (R157, R196)"""

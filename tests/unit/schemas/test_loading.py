@@ -1,12 +1,11 @@
 """Whether a schema can be used."""
 
-import time
-
 import pytest
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import Document
 from nakadi.schemas.loading import MAX_IN_PLACE, check_loadable, check_patterns, check_references
+from tests.support.patience import effort
 
 SIX = {"$schema": "http://json-schema.org/draft-06/schema#"}
 SEVEN = {"$schema": "http://json-schema.org/draft-07/schema#"}
@@ -206,6 +205,4 @@ def test_size_is_no_trouble():
         name: {"properties": {each: {"$ref": f"#/definitions/{each}"} for each in names[:5]}} for name in names
     }
     schema = {"properties": {name: {"$ref": f"#/definitions/{name}"} for name in names}, "definitions": definitions}
-    start = time.perf_counter()
-    check_loadable(Document.of(schema))
-    assert time.perf_counter() - start < 5
+    assert effort(lambda: check_loadable(Document.of(schema))) < 1000

@@ -1,13 +1,12 @@
 """Which places of an event a schema speaks of."""
 
-import time
-
 import pytest
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.effective import effective_schema
 from nakadi.schemas.paths import MAX_SEGMENTS, defines, missing
+from tests.support.patience import effort
 
 ORDER = {
     "properties": {
@@ -143,7 +142,9 @@ def test_a_schema_may_contain_itself():
 )
 def test_a_search_comes_to_an_end(schema):
     """However a schema refers to itself, a search ends soon. (R83)"""
-    start = time.perf_counter()
-    with pytest.raises(Invalid, match="too entangled"):
-        missing(schema, [".".join("a" * (MAX_SEGMENTS - 1)) + ".b"])
-    assert time.perf_counter() - start < 10
+
+    def search():
+        with pytest.raises(Invalid, match="too entangled"):
+            missing(schema, [".".join("a" * (MAX_SEGMENTS - 1)) + ".b"])
+
+    assert effort(search) < 1000

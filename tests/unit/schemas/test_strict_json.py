@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from contextlib import suppress
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nakadi.schemas.strict_json import MAX_DEPTH, StrictJsonError, parse, read
+from tests.support.patience import effort
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -186,7 +186,9 @@ def test_depth_has_a_limit():
 )
 def test_takes_time_in_proportion_to_the_text(text):
     """Half a megabyte of anything is read or refused quickly. (R9)"""
-    start = time.perf_counter()
-    with suppress(StrictJsonError):
-        parse(text)
-    assert time.perf_counter() - start < 3
+
+    def parsed():
+        with suppress(StrictJsonError):
+            parse(text)
+
+    assert effort(parsed) < 1000

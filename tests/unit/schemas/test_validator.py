@@ -244,7 +244,7 @@ def test_opinions(draft):
     """Decision, explanation and an independent implementation agree on whatever schema and event. (P56, P71)"""
     reference = drafts_as_we_read_them(draft)
 
-    @settings(max_examples=50, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=50)
     @given(schemas(draft), st.lists(VALUES, min_size=1, max_size=5))
     def check(schema, events):
         try:

@@ -1,0 +1,40 @@
+"""How long tests wait, and how they measure work: other processes may keep every processor busy beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE = 60.0
+"""Seconds that a test waits for what takes a moment. Whoever waits so long has found a fault, not a busy machine."""
+
+
+def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Wait until something is so; for what happens elsewhere and tells nobody."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it is still not so"
+        time.sleep(0.005)
+
+
+def effort(work: Callable[[], object]) -> float:
+    """How much work that is for the processor, compared with a loop of about five milliseconds.
+
+    Only this thread's time on the processor counts, so it matters little what else runs. It matters somewhat, for
+    processors share caches and slow down when all are busy: bounds should be several times what was measured.
+    """
+    before = _time_of(_loop)
+    taken = _time_of(work)
+    return taken / max(before, _time_of(_loop))
+
+
+def _time_of(work: Callable[[], object]) -> float:
+    begun = time.thread_time()
+    work()
+    return time.thread_time() - begun
+
+
+def _loop() -> None:
+    numbers: dict[int, int] = {}
+    for number in range(100_000):
+        numbers[number & 0xFF] = number
