@@ -195,6 +195,19 @@ def test_every_described_success_is_answered_and_no_other(tours: dict[str, list[
     }
 
 
+def test_bodies_that_are_not_always_there_are_described_as_such(tours: dict[str, list[tuple[str, Answer]]]) -> None:
+    """Only the successes that come with and without a body are described as coming with one at times."""
+    bodies: dict[tuple[str, str], set[bool]] = {}
+    for operation, (status, _, body) in tours["*/*"]:
+        bodies.setdefault((operation, str(status)), set()).add(bool(body))
+    assert {answer for answer, seen in bodies.items() if seen == {True, False}} == {
+        (each.id, status)
+        for each in openapi.operations().values()
+        for status, response in each.responses.items()
+        if "x-optional-body" in response
+    }
+
+
 def test_clients_that_expect_no_body_can_do_everything(tours: dict[str, list[tuple[str, Answer]]]) -> None:
     """A client that names Problems alone, as generated ones do where success has no body, is refused nowhere. (R12)"""
     for (operation, (status, kind, body)), (_, usual) in zip(

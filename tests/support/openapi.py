@@ -32,6 +32,7 @@ FORMATS = {
     "uuid": r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\Z",
     "int32": lambda _: True,
     "int64": lambda _: True,
+    "binary": lambda _: True,
 }
 
 

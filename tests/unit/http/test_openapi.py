@@ -126,6 +126,15 @@ def test_example_is_true(schema: Mapping[str, Any], value: Any) -> None:
     validate(schema, value, "the example")
 
 
+def test_examples_of_streams_are_true() -> None:
+    """Every line of an example of a stream is a batch as it is described."""
+    streams = [content for _, content in media_types() if "x-item-schema" in content]
+    assert len(streams) == 3
+    for content in streams:
+        for line in content["example"].splitlines():
+            validate(content["x-item-schema"], json.loads(line), "the line")
+
+
 def test_examples_made_from_schemas_are_true() -> None:
     """Where a body has no example of its own, the one put together for the page is what the schema says."""
     for _, content in media_types():

@@ -13,6 +13,9 @@ from nakadi.http.routes.streams import wants_server_sent_events
         ("Text/Event-Stream", True),
         ("application/json, text/event-stream;q=0.5", True),
         ("text/event-stream; charset=utf-8", True),
+        ("text/event-stream, application/x-json-stream", True),
+        ("application/x-json-stream;q=0.5, text/event-stream", True),
+        ("application/x-json-stream, text/event-stream, application/problem+json, application/json", False),
         ("text/event-stream;q=0", False),
         ("text/event-stream; q=0.0, */*", False),
         ("text/event-streams", False),
@@ -22,6 +25,6 @@ from nakadi.http.routes.streams import wants_server_sent_events
     ],
 )
 def test_only_who_names_server_sent_events_gets_them(accept, wanted):
-    """Wildcards do not ask for server-sent events, naming them does. (L37)"""
+    """Wildcards do not ask for server-sent events; naming them does, unless lines of JSON are liked better. (L37)"""
     headers = {"accept": accept} if accept else {}
     assert wants_server_sent_events(Request(method="GET", path="/", headers=headers)) is wanted

@@ -69,7 +69,7 @@ def json_name(accept: str) -> str | None:
     """The media type under which an `Accept` header wants JSON, None if it wants none; an empty one has no wishes."""
     if accept.strip() in ("", "*/*", JSON):
         return JSON
-    ranges = sorted(_ranges(accept), key=lambda each: -each.quality)
+    ranges = _ranges(accept)
     quality_of_json = _quality_of_json({each.media: each.quality for each in ranges})
     for each in ranges:
         if each.media in RANGES_OF_JSON[1:] and quality_of_json:
@@ -79,12 +79,22 @@ def json_name(accept: str) -> str | None:
     return None
 
 
+def preferred(accept: str, *names: str) -> str | None:
+    """Which of these media types an `Accept` header names and likes best, or names first; None if it names none."""
+    return next((each.media for each in _ranges(accept) if each.quality and each.media in names), None)
+
+
 def _quality_of_json(qualities: Mapping[str, float]) -> float:
     """What names JSON more exactly decides: `application/json;q=0, */*` is for everything but JSON."""
     return next((qualities[media] for media in RANGES_OF_JSON if media in qualities), 0.0)
 
 
-def _ranges(accept: str) -> Iterator[_Range]:
+def _ranges(accept: str) -> list[_Range]:
+    """The ranges of the header, the best first."""
+    return sorted(_readable(accept), key=lambda each: -each.quality)
+
+
+def _readable(accept: str) -> Iterator[_Range]:
     """The ranges of the header that can be read; the others count as if they were not there."""
     for text in BETWEEN[","].findall(accept):
         media, *rest = [each.strip() for each in BETWEEN[";"].findall(text)] or [""]

@@ -94,7 +94,9 @@ def _content(content: Node) -> list[Html]:
 
 
 def _media_type(media_type: str, content: Node) -> Html:
-    about = element("p", element("code", media_type), " ", type_of(content["schema"]), class_="media")
+    items = content.get("x-item-schema")
+    what = joined(["lines of ", type_of(items)]) if items else type_of(content["schema"])
+    about = element("p", element("code", media_type), " ", what, class_="media")
     shown = [
         element("details", element("summary", heading), code_block(value), class_="example", open=None if index else "")
         for index, (heading, value) in enumerate(examples.of_media_type(content))

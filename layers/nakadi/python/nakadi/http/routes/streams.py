@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 
 from nakadi.http.message import ClientGone, Outlet, Request, Streaming
+from nakadi.http.negotiation import preferred
 from nakadi.http.problem import problem_of
 from nakadi.http.routing import Lane, Route
 from nakadi.streaming.lines import JsonLines, Lines, ServerSentEvents
@@ -17,7 +17,8 @@ WARNING = (
     "Please consider migrating to the Subscriptions API."
 )
 
-EVENT_STREAM = re.compile(r"\s*text/event-stream\s*(?!;\s*q=0(\.0*)?\s*$)(;|$)", re.IGNORECASE)
+EVENT_STREAM = "text/event-stream"
+JSON_STREAM = "application/x-json-stream"
 
 
 def routes(streams: Streams) -> list[Route]:
@@ -58,8 +59,8 @@ class _Doors:
 
 
 def wants_server_sent_events(request: Request) -> bool:
-    """Browsers name this type and no other when they open an event source."""
-    return any(EVENT_STREAM.match(each) for each in request.headers.get("accept", "").split(","))
+    """Browsers name this type and no other when they open an event source; generated clients name all there are."""
+    return preferred(request.headers.get("accept", ""), EVENT_STREAM, JSON_STREAM) == EVENT_STREAM
 
 
 def _cursors(request: Request, server_sent: bool) -> str | None:
