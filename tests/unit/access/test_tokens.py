@@ -133,6 +133,9 @@ def test_what_is_no_token_is_refused(tokens, header):
         {"exp": InSeconds(-31)},
         {"exp": None},
         {"exp": "tomorrow"},
+        {"exp": 10**400},
+        {"exp": float("nan")},
+        {"nbf": -(10**400)},
         {"nbf": InSeconds(40)},
         {"iat": InSeconds(40)},
         {"iss": "https://somebody.else"},
@@ -147,6 +150,18 @@ def test_a_claim_that_does_not_hold_refuses_the_token(tokens, issuer, claims):
     """Issuer, audience, times and subject are all checked. (R43)"""
     with pytest.raises(NotAuthenticated):
         tokens.subject("Bearer " + issuer.signed({"sub": "ann", "scope": "uid", **told(claims)}))
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["[" * 6000, '{"alg":"ES256","kid":' + "[" * 6000, '{"alg":["ES256"]}', '{"alg":"ES256","kid":{}}', "5", "\ud800"],
+)
+def test_a_token_whose_header_is_rubbish_is_refused(tokens, header):
+    """Whatever stands in the part of a token that nobody has signed, it is 401. (R43)"""
+    first = base64.urlsafe_b64encode(header.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+    with pytest.raises(NotAuthenticated):
+        tokens.subject(f"Bearer {first}.e30.c2lnbmF0dXJl")
 
 
 @pytest.mark.parametrize("claims", [{"exp": InSeconds(-20)}, {"nbf": InSeconds(20)}, {"iat": InSeconds(20)}])

@@ -487,6 +487,7 @@ def test_a_write_that_is_given_up_cuts_the_connection():
 
     class Connection:
         half_closed = False
+        lost = False
         did = None
 
         def close_soon(self):
@@ -579,3 +580,19 @@ def effort_of_saying(times):
 def test_what_is_said_again_and_again_costs_no_more_each_time():
     """A request with 64 times as many parameters and headers takes about 64 times as long, not its square."""
     assert effort_of_saying(64_000) < 64 * 10 * effort_of_saying(1_000)
+
+
+def test_an_answer_that_cannot_be_sent_becomes_a_problem(caplog):
+    """Servers would answer in their own way when an answer is not fit to be sent."""
+
+    class Unsendable(Application):
+        def answer(self, _request):
+            return Response(200, {"x": 5})
+
+    edge = asgi_application(Unsendable([], lambda _: UNAUTHENTICATED), threads=1)
+    client = Client()
+    asyncio.run(edge(a_scope(), client.receive, client.send))
+
+    assert client.sent[0]["status"] == 500
+    assert json.loads(client.sent[1]["body"])["status"] == 500
+    assert "Answering GET failed" in caplog.text

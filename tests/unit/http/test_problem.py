@@ -31,7 +31,7 @@ def body_of(response):
         (outcomes.Invalid("x"), 422, "Unprocessable Entity"),
         (outcomes.SwitchedOff("x"), 501, "Not Implemented"),
         (outcomes.TryLater("x"), 503, "Service Unavailable"),
-        (outcomes.Unavailable("x"), 503, "Service Unavailable"),
+        (outcomes.Unavailable("y", told="x"), 503, "Service Unavailable"),
     ],
 )
 def test_every_outcome_has_its_status(error, status, title):
@@ -42,7 +42,7 @@ def test_every_outcome_has_its_status(error, status, title):
     assert response.headers["content-type"] == "application/problem+json"
     assert body_of(response)["title"] == title
     assert body_of(response)["status"] == status
-    assert body_of(response)["detail"] == str(error)
+    assert body_of(response)["detail"] == getattr(error, "told", str(error))
     assert "instance" not in body_of(response)
 
 
@@ -118,6 +118,46 @@ def test_a_fault_keeps_its_secrets():
     assert re.fullmatch(
         r"An internal error happened\. Please report it\. \(ETI[a-zA-Z0-9]{24}\)", body_of(response)["detail"]
     )
+
+
+def test_a_store_that_does_not_answer_keeps_its_secrets():
+    """A fault of a store is 503 with a ticket: files, statements and tables are none of a client's business."""
+    response = problem.problem_of(outcomes.Unavailable("/var/nakadi.db: no such table: documents"))
+
+    assert (response.status, response.headers["retry-after"]) == (503, "1")
+    assert re.fullmatch(
+        r"A part of the broker does not answer at the moment, please repeat request \(ETI[a-zA-Z0-9]{24}\)",
+        body_of(response)["detail"],
+    )
+
+
+def test_a_fault_may_have_words_for_clients():
+    """What is written for clients is told in a fault of a store, and nothing else."""
+    fault = outcomes.Unavailable("arn:aws:kinesis:eu-central-1:1:stream/x", told="The storage x cannot be reached")
+
+    assert body_of(problem.problem_of(fault))["detail"] == "The storage x cannot be reached"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("hunter2"), outcomes.Unavailable("hunter2")])
+def test_the_log_has_the_cause_beside_the_ticket(error, caplog):
+    """A fault stands in the log with the Problem that it was answered with."""
+    response = problem.logged_problem(error, "GET /x")
+
+    [record] = caplog.records
+    assert body_of(response)["detail"] in record.getMessage()
+    assert "hunter2" in caplog.text
+
+
+def test_an_outcome_is_not_logged(caplog):
+    """An answer that was meant for the client is nothing for operators."""
+    problem.logged_problem(outcomes.TryLater("x"), "GET /x")
+
+    assert caplog.records == []
+
+
+def test_what_a_client_sent_can_always_be_told_back():
+    """Half of a surrogate pair in a detail does not make the Problem fail."""
+    assert json.loads(problem.problem_of(outcomes.Invalid("no \ud800")).body)["detail"] == "no \ud800"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ def test_cursors_are_read_from_a_list_of_objects(header, cursors):
     "header",
     [
         "",
+        '[{"partition":"\\ud800","offset":"BEGIN"}]',
+        '[{"partition":"0","offset":"\\udc00\\ud800"}]',
+        '[{"partition":"0","offset":"BEGIN","\\ud83d":1}]',
         "garbage",
         "{}",
         '{"partition":"0","offset":"1"}',

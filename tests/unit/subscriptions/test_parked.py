@@ -183,3 +183,13 @@ def test_ids_name_places():
     event = a_parked_event(12, timeline=0xABCDE).parked
     assert place_in(id_of(event)) == (event.place, event.position)
     assert place_in("a:b:c") is None
+
+
+@pytest.mark.parametrize("offset", ["9" * 19, "9" * 30, "9" * 5000, "٣" * 18])
+def test_ids_beyond_64_bits_name_nothing(house, offset):
+    """An id with an offset that no event can have is 404, and not looked up."""
+    lot = Lot(house)
+    parked_id = f"{lot.name}:0:001-0001-{offset}"
+
+    assert place_in(parked_id) is None
+    assert house.api.get(f"/subscriptions/{lot.id}/parked-events/{parked_id}").status_code == 404

@@ -18,6 +18,9 @@ MISSING = "Full authentication is required to access this resource"
 # A token is a few kilobytes at most; nothing longer is worth a signature check.
 LONGEST_TOKEN = 16_384
 
+# In seconds, thirty million years: numbers beyond are no times, and neither is what is no number at all (NaN).
+FAR = 10.0**15
+
 USER, SERVICE = "user", "service"
 ANY_REALM = "*"
 
@@ -76,7 +79,7 @@ class Tokens:
             if key is None:
                 raise NotAuthenticated("The token is signed with a key that is not known")
             claims = self._decoded(token, key)
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise NotAuthenticated(f"The token is not valid: {error}") from error
         self._check_times(claims)
         return claims
@@ -124,7 +127,7 @@ def _bearer(header: str | None) -> str:
 
 def _seconds(claims: Mapping[str, Any], name: str, default: float) -> float:
     value = claims.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -FAR < value < FAR:
         raise NotAuthenticated(f"The token's {name} is not a time")
     return float(value)
 

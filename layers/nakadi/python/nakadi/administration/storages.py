@@ -138,7 +138,7 @@ class Storages:
             self._reach(storage)
         except Unavailable as error:
             log.warning("The storage %s cannot be used", storage.id, exc_info=True)
-            raise Invalid(str(error)) from error
+            raise Invalid(error.told or f"The storage {storage.id} cannot be reached") from error
 
     def _document(self, storage_id: str) -> Document | None:
         document = self._registry.get(KIND, storage_id)

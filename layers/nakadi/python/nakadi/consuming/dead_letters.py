@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,9 @@ SCHEMA: Mapping[str, Any] = {
 }
 
 
+log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
     """The store of a broker: an event type of its own, made when it is first needed."""
@@ -79,7 +83,8 @@ class DeadLetters:
         letter = {**letter_of(subscription_id, drop), "metadata": self._metadata()}
         outcome = self.publisher.publish(self.name, orjson.dumps([letter]), BROKER, flow_id="")
         if outcome.verdict is not Verdict.STORED:
-            raise TryLater(f"A dead letter was not stored in {self.name}: {outcome.items}")
+            log.warning("A dead letter was not stored in %s: %s", self.name, outcome.items)
+            raise TryLater(f"A dead letter was not stored in {self.name}")
 
     def _metadata(self) -> Mapping[str, str]:
         return {"eid": str(uuid4()), "occurred_at": self.clock.now().isoformat()}

@@ -169,4 +169,4 @@ def asking() -> Iterator[None]:
     try:
         yield
     except (Unavailable, UnknownTopic) as error:
-        raise Unavailable(NO_ANSWER) from error
+        raise Unavailable(NO_ANSWER, told=NO_ANSWER) from error

@@ -49,7 +49,8 @@ def url_of(storage: Storage, built_in: str) -> str:
         return built_in
     stream = storage.configuration.get("stream")
     if storage.type is not StorageType.KINESIS or not on_kinesis or not is_stream_name(stream):
-        raise Unavailable(f"This broker cannot reach the storage {storage.id}, it has no engine for it")
+        unreachable = f"This broker cannot reach the storage {storage.id}, it has no engine for it"
+        raise Unavailable(unreachable, told=unreachable)
     return at_stream(built_in, str(stream))
 
 
@@ -64,7 +65,8 @@ def check_reachable(storage: Storage, built_in: str) -> None:
         check_stream(url)
     except Unavailable as error:
         stream = storage.configuration["stream"]
-        raise Unavailable(f"The stream {stream} of the storage {storage.id} cannot be reached") from error
+        told = f"The stream {stream} of the storage {storage.id} cannot be reached"
+        raise Unavailable(told, told=told) from error
 
 
 def at_stream(url: str, stream: str) -> str:

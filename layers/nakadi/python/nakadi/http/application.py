@@ -17,12 +17,11 @@ from urllib.parse import unquote_to_bytes
 
 from nakadi.http import compression, negotiation
 from nakadi.http.message import Answer, Request, Response, Streaming
-from nakadi.http.problem import problem_of, token_problem
+from nakadi.http.problem import logged_problem, problem_of, token_problem
 from nakadi.http.routing import Lane, Route, Router
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Malformed, NotAuthenticated, NotPermitted, Outcome
 
-log = logging.getLogger(__name__)
 access_log = logging.getLogger("nakadi.access")
 
 flow_of_this_request: ContextVar[str] = ContextVar("flow_id", default="")
@@ -83,7 +82,7 @@ class Application:
                 return token_problem(refusal)
             return self._dispatch(compression.unpacked(request))
         except Exception as error:  # noqa: BLE001  # the last line of defence: a client always gets a Problem
-            return negotiation.adapted(request, self._problem(request, error))
+            return negotiation.adapted(request, logged_problem(error, f"{request.method} {_raw_path(request)}"))
 
     def _dispatch(self, request: Request) -> Answer:
         raw_path = _raw_path(request)
@@ -100,14 +99,7 @@ class Application:
             negotiation.check_body(request, route)
             return negotiation.negotiated(request, route, route.handler(request))
         except Exception as error:  # noqa: BLE001  # counted with the operation that it belongs to
-            return negotiation.adapted(request, self._problem(request, error))
-
-    def _problem(self, request: Request, error: Exception) -> Response:
-        problem = problem_of(error)
-        if problem.status >= 500 and not isinstance(error, Outcome):
-            # The ticket in the Problem is what a client can report; the flow id finds the rest of the story.
-            log.error("%s %s failed: %s", request.method, _raw_path(request), problem.body.decode(), exc_info=error)
-        return problem
+            return negotiation.adapted(request, logged_problem(error, f"{request.method} {_raw_path(request)}"))
 
 
 def new_flow_id() -> str:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 from nakadi.http import compression
 from nakadi.http.application import flow_of_this_request
 from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, grouped, headers_of, still_there
-from nakadi.http.problem import TooLarge, TooSlow
+from nakadi.http.problem import TooLarge, TooSlow, logged_problem
 from nakadi.http.routing import Lane
 from nakadi.model.outcomes import Outcome, TryLater
 
@@ -113,7 +113,7 @@ class Edge:
         if scope["type"] == "http":
             # Only the last step of a server that ends cancels, when it has closed the connection.
             with suppress(asyncio.CancelledError):
-                await self._http(scope, receive, send)
+                await self._http_to_the_end(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
 
@@ -126,6 +126,23 @@ class Edge:
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
+
+    async def _http_to_the_end(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer with a Problem also if an answer cannot be sent as it is; servers would answer in their own way."""
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            await send(message)
+            begun = True
+
+        try:
+            await self._http(scope, receive, sending)
+        except Exception as error:
+            problem = logged_problem(error, f"Answering {scope['method']}")
+            if begun:
+                raise
+            await _respond(problem, send)
 
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
         request = request_of(scope)

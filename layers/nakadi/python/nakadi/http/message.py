@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -89,7 +90,16 @@ class Response:
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(status, {"content-type": JSON, **(headers or {})}, orjson.dumps(content))
+    return Response(status, {"content-type": JSON, **(headers or {})}, json_text(content))
+
+
+def json_text(content: Any) -> bytes:
+    """Content as JSON, whatever it holds: what clients sent is told back to them, half of a surrogate pair included."""
+    try:
+        return orjson.dumps(content)
+    except TypeError:
+        # It writes an escape where orjson gives up, and numbers beyond 64 bits.
+        return json.dumps(content, separators=(",", ":")).encode()
 
 
 def empty_response(status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

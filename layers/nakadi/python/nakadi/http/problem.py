@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import string
 from http import HTTPStatus
 from typing import Any
 
-import orjson
-
 from nakadi import ports
-from nakadi.http.message import JSON, PROBLEM_JSON, Response
+from nakadi.http.message import JSON, PROBLEM_JSON, Response, json_text
 from nakadi.model import outcomes
+
+log = logging.getLogger(__name__)
 
 
 class MethodNotAllowed(outcomes.Outcome):
@@ -61,6 +62,9 @@ STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 RACES = (ports.AssignmentChanged, ports.ChangedMeanwhile, ports.SealedTopic, ports.UnknownTopic)
 RACE_LOST = "This was changed by others meanwhile, please repeat request"
 
+# What went wrong inside is for operators: they find it in the log, by the ticket that clients are given.
+NO_ANSWER = "A part of the broker does not answer at the moment, please repeat request"
+
 # How long a client may sensibly wait before it tries again, in seconds.
 RETRY_AFTER = "1"
 
@@ -68,7 +72,10 @@ CONSTRAINT_VIOLATION = "https://zalando.github.io/problem/constraint-violation"
 
 
 def problem_of(error: Exception) -> Response:
-    """The Problem that answers an outcome or a fault; an unknown error is a 500 that can be found in the logs."""
+    """The Problem that answers an outcome or a fault; an unknown error is a 500 that can be found in the logs.
+
+    Of a fault it tells nothing but what was written for clients.
+    """
     if isinstance(error, outcomes.Incomplete):
         return _constraint_violations(error)
     if isinstance(error, RACES):
@@ -78,7 +85,17 @@ def problem_of(error: Exception) -> Response:
         return _problem(
             HTTPStatus.INTERNAL_SERVER_ERROR, f"An internal error happened. Please report it. ({_ticket()})"
         )
+    if isinstance(error, outcomes.Unavailable):
+        return _problem(status, error.told or f"{NO_ANSWER} ({_ticket()})", headers=_headers(error, status))
     return _problem(status, str(error), headers=_headers(error, status), reasons=_reasons(error))
+
+
+def logged_problem(error: Exception, during: str) -> Response:
+    """The Problem that answers an error. A fault goes into the log with it, so that its ticket leads to the cause."""
+    problem = problem_of(error)
+    if problem.status >= 500 and not isinstance(error, outcomes.Outcome):
+        log.error("%s failed: %s", during, problem.body.decode(), exc_info=error)
+    return problem
 
 
 def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> Response:
@@ -86,13 +103,13 @@ def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> R
     status = HTTPStatus.UNAUTHORIZED if isinstance(error, outcomes.NotAuthenticated) else HTTPStatus.FORBIDDEN
     body = _body(status, error.detail, problem_type=f"https://httpstatus.es/{status.value}")
     headers = {"www-authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
-    return Response(status.value, {"content-type": JSON, **headers}, orjson.dumps(body))
+    return Response(status.value, {"content-type": JSON, **headers}, json_text(body))
 
 
 def _constraint_violations(error: outcomes.Incomplete) -> Response:
     listed = [{"field": each.path, "message": each.message} for each in error.violations]
     body = {"type": CONSTRAINT_VIOLATION, "title": "Constraint Violation", "status": 400, "violations": listed}
-    return Response(400, {"content-type": PROBLEM_JSON}, orjson.dumps(body))
+    return Response(400, {"content-type": PROBLEM_JSON}, json_text(body))
 
 
 def _problem(
@@ -105,7 +122,7 @@ def _problem(
     body = problem_body(status, detail)
     if reasons:
         body["reasons"] = reasons
-    return Response(status.value, {"content-type": PROBLEM_JSON, **(headers or {})}, orjson.dumps(body))
+    return Response(status.value, {"content-type": PROBLEM_JSON, **(headers or {})}, json_text(body))
 
 
 def problem_body(status: HTTPStatus, detail: str) -> dict[str, Any]:

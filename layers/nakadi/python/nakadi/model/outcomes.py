@@ -114,4 +114,12 @@ class Fault(Exception):
 
 
 class Unavailable(Fault):
-    """Raised when a store, a log or another service did not answer in time or refused to work."""
+    """Raised when a store, a log or another service did not answer in time or refused to work.
+
+    Its text is for operators: it may name files, tables and statements. Clients read `told`, or that there is nothing
+    more to say.
+    """
+
+    def __init__(self, cause: str, *, told: str = "") -> None:
+        super().__init__(cause)
+        self.told = told

@@ -24,6 +24,8 @@ def cursors_in(header: str) -> tuple[Cursor, ...]:
 def _objects(header: str) -> list[dict[str, Any]]:
     try:
         found, _ = DECODER.raw_decode(header.lstrip())
+        # Half of a surrogate pair is no character: it could be neither looked up nor told.
+        json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Malformed(BAD_SYNTAX) from error
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):

@@ -17,6 +17,7 @@ from nakadi.access.permissions import Permissions
 from nakadi.administration.features import Features
 from nakadi.catalog.event_types import EventTypes
 from nakadi.cursors import timelines
+from nakadi.cursors.conversion import GREATEST
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.coordination import Entry, Offset, Parked, Replay
@@ -37,7 +38,7 @@ MOST_KEYS = 50
 
 TOO_MANY = f"More than {MOST_KEYS} keys are being redriven at once, wait for them or redrive all parked events"
 
-_ID = re.compile(r"(?P<event_type>[^:]+):(?P<partition>[^:]+):001-(?P<timeline>[0-9a-f]{4,})-(?P<offset>[0-9]{18,})")
+_ID = re.compile(r"(?P<event_type>[^:]+):(?P<partition>[^:]+):001-(?P<timeline>[0-9a-f]{4,8})-(?P<offset>[0-9]{18,19})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +240,9 @@ def place_in(parked_id: str) -> tuple[Place, Position] | None:
     if found is None:
         return None
     position = Position(int(found["timeline"], 16), int(found["offset"]))
+    # Stores keep 64 bits.
+    if position.offset > GREATEST:
+        return None
     return Place(found["event_type"], found["partition"]), position
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from nakadi.http.message import ClientGone, Outlet, Request, Streaming
 from nakadi.http.negotiation import preferred
-from nakadi.http.problem import problem_of
+from nakadi.http.problem import logged_problem
 from nakadi.http.routing import Lane, Route
 from nakadi.streaming.lines import JsonLines, Lines, ServerSentEvents
 from nakadi.streaming.parameters import Asked
@@ -53,9 +53,15 @@ class _Doors:
 
     async def _serve(self, opening: Opening, lines: Lines, outlet: Outlet) -> None:
         try:
-            await self.streams.serve(opening, lines, outlet, lambda error: problem_of(error).body)
+            await self.streams.serve(
+                opening, lines, outlet, lambda error: logged_problem(error, "A stream of events").body
+            )
         except ClientGone:
             return
+
+
+def _described(error: Exception) -> bytes:
+    return logged_problem(error, "A stream of events").body
 
 
 def wants_server_sent_events(request: Request) -> bool:

@@ -1,0 +1,68 @@
+"""What clients read when a store fails: nothing of files, statements and tables; operators find all of it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import httpx
+import pytest
+
+from nakadi.http import openapi
+from nakadi.http.docs_page.examples import of_media_type, of_parameter
+from nakadi.http.openapi import Operation
+from nakadi.local import Broker
+from tests.support.api import created
+
+# Neither the registry nor a log is needed for these.
+WITHOUT_STORE = {
+    *("get_health", "get_metrics", "get_version", "get_openapi", "get_docs", "list_partition_strategies"),
+    *("list_enrichment_strategies", "list_validation_strategies"),
+}
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """A broker that has worked, and the tables of whose file are gone."""
+    path = tmp_path / "secret.db"
+    with Broker(registry=f"sqlite:///{path}", event_log=f"sqlite:///{path}", cache_seconds=0) as broker:
+        with httpx.Client(base_url=broker.url) as api:
+            created(api, name="order.created")
+        yield broker, path
+
+
+def lose_the_tables(path):
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
+        for (name,) in tables.fetchall():
+            connection.execute(f"DROP TABLE {name}")
+
+
+def said(operation: Operation, broker: Broker) -> httpx.Response:
+    """The answer to the example of an operation."""
+    path = operation.path
+    for each in operation.parameters:
+        if each["in"] == "path":
+            path = path.replace(f"{{{each['name']}}}", of_parameter(each))
+    described = operation.description.get("requestBody")
+    body = None if described is None else of_media_type(described["content"]["application/json"])[0][1]
+    return httpx.request(operation.method, broker.url + path, json=body, timeout=30)
+
+
+def test_no_operation_tells_what_happened_inside(broken, caplog):
+    """When the store fails, every answer is a Problem with a ticket, and the log has the ticket and the cause."""
+    broker, path = broken
+    lose_the_tables(path)
+    failed = 0
+    for name, operation in openapi.operations().items():
+        answer = said(operation, broker)
+
+        for secret in ("no such table", "secret.db", "SELECT", "sqlite", "documents", "Traceback"):
+            assert secret not in answer.text or name in WITHOUT_STORE, f"{name}: {answer.text}"
+        if answer.status_code >= 500:
+            failed += 1
+            detail = answer.json()["detail"]
+            assert answer.status_code == 503, f"{name}: {detail}"
+            assert detail in caplog.text or "ETI" not in detail
+    assert failed > 20
+    assert "no such table" in caplog.text
