@@ -18,6 +18,7 @@ from nakadi.model.event_type import Category, EnrichmentStrategy, EventType
 from nakadi.model.events import Fate, Record, Refused
 from nakadi.model.schema import Version
 from nakadi.ports import EventLog
+from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.outcome import BatchOutcome
 from nakadi.publishing.pipeline import Publisher
 from nakadi.registries.memory import MemoryRegistry
@@ -87,7 +88,7 @@ class House:
             features=self.features,
             logs=self,
             clock=self.clock,
-            most_event_bytes=999_000,
+            limits=BatchLimits(),
             pause=self._pause,
             draw=self._draw,
         )

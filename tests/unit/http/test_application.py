@@ -8,10 +8,9 @@ import pytest
 
 from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, Streaming, json_response
-from nakadi.http.problem import TooLarge
 from nakadi.http.routing import Route
 from nakadi.model.authorization import Subject
-from nakadi.model.outcomes import Conflict, NotAuthenticated, NotFound, NotPermitted
+from nakadi.model.outcomes import Conflict, NotAuthenticated, NotFound, NotPermitted, TooLarge
 
 ANN = Subject(name="ann")
 

@@ -10,8 +10,8 @@ import zstandard
 from nakadi.http import compression
 from nakadi.http.compression import StreamPacker, packed, unpacked, wants_gzip
 from nakadi.http.message import Request, Response
-from nakadi.http.problem import NotAcceptable, TooLarge
-from nakadi.model.outcomes import Malformed
+from nakadi.http.problem import NotAcceptable
+from nakadi.model.outcomes import Malformed, TooLarge
 
 EVENTS = b'[{"metadata":{"eid":"a"},"n":1}]'
 

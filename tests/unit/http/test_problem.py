@@ -26,7 +26,7 @@ def body_of(response):
         (problem.TooSlow("x"), 408, "Request Timeout"),
         (outcomes.Conflict("x"), 409, "Conflict"),
         (outcomes.Unusable("x"), 412, "Precondition Failed"),
-        (problem.TooLarge("x"), 413, "Request Entity Too Large"),
+        (outcomes.TooLarge("x"), 413, "Request Entity Too Large"),
         (problem.UnsupportedMediaType("x"), 415, "Unsupported Media Type"),
         (outcomes.Invalid("x"), 422, "Unprocessable Entity"),
         (outcomes.SwitchedOff("x"), 501, "Not Implemented"),

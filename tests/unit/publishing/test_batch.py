@@ -1,12 +1,25 @@
 import json
+import weakref
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
-from nakadi.model.outcomes import Malformed
-from nakadi.publishing.batch import read
+from nakadi.model.outcomes import Malformed, TooLarge
+from nakadi.publishing import batch as batches
+from nakadi.publishing.batch import BatchLimits, read
 from nakadi.schemas import strict_json
+
+
+@pytest.fixture(scope="module", autouse=True, params=["at once", "in pieces"])
+def way(request):
+    """Every batch is read at once, as short ones are; and in pieces, as long ones are."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "in pieces":
+            patch.setattr(batches, "SHORT_BODY", 0)
+            patch.setattr(batches, "PIECE_BYTES", 24)
+        yield request.param
+
 
 PREFIX = "Error occurred when parsing event(s). "
 
@@ -19,14 +32,17 @@ def refusal(body: bytes | str) -> str:
 
 
 def texts(body: bytes | str) -> list[str]:
-    batch = read(body if isinstance(body, bytes) else body.encode())
-    return [batch.text(index).decode() for index in range(len(batch.events))]
+    return texts_of(read(body if isinstance(body, bytes) else body.encode()))
+
+
+def texts_of(batch) -> list[str]:
+    return [piece.text(index).decode() for piece in batch.pieces() for index in range(len(piece.events))]
 
 
 @pytest.mark.parametrize("body", ["[]", "[ ]", " \t\r\n[]\n", "[,]"])
 def test_an_empty_array_has_no_events(body):
     """An array without events is a batch, with blanks around it or within. (P19, P23)"""
-    assert read(body.encode()).events == []
+    assert list(read(body.encode()).events) == []
 
 
 @pytest.mark.parametrize("body", ["{}", "null", "]", "x[{}]", '"[]"', "\ufeff[]", ""])
@@ -242,7 +258,8 @@ def test_a_member_is_replaced_in_its_place(event):
     rest = after.partition("}")[2]
     expected = before + 'etadata":{"new":[1,"é"]}' + rest
     assert key
-    assert read(f"[{event}]".encode()).text_with(0, "metadata", {"new": [1, "é"]}).decode() == expected
+    [piece] = read(f"[{event}]".encode()).pieces()
+    assert piece.text_with(0, "metadata", {"new": [1, "é"]}).decode() == expected
 
 
 def test_the_rest_of_the_batch_is_untouched_by_odd_members():
@@ -296,8 +313,8 @@ def packed(value: str) -> str:
 def test_every_batch_is_read_as_it_is(events, dumps):
     """Whatever events are sent, in whatever spelling, are understood and kept to the letter. (P19, P105, P107)"""
     batch = read(dumps(events).encode("utf-8"))
-    assert batch.events == json.loads(dumps(events))
-    assert [batch.text(index).decode() for index in range(len(events))] == [packed(dumps(event)) for event in events]
+    assert list(batch.events) == json.loads(dumps(events))
+    assert texts_of(batch) == [packed(dumps(event)) for event in events]
 
 
 @given(some.text(alphabet='[]{},:"\\ae10.-+tn \n\x00é', max_size=30) | some.binary(max_size=30))
@@ -309,7 +326,7 @@ def test_every_body_is_read_or_refused(body):
             batch = read(around % body)
         except Malformed:
             continue
-        assert all(json.loads(batch.text(index)) == event for index, event in enumerate(batch.events))
+        assert [json.loads(text) for text in texts_of(batch)] == list(batch.events)
 
 
 def object_text(members):
@@ -357,4 +374,55 @@ def test_the_fast_way_is_as_strict_as_the_slow_one(events):
     except strict_json.StrictJsonError:
         assert refusal(f"[{','.join(events)}]")
     else:
-        assert read(f"[{','.join(events)}]".encode()).events == expected
+        assert list(read(f"[{','.join(events)}]".encode()).events) == expected
+
+
+@pytest.mark.parametrize("body", ["[{},{},{},{}]", "[{} {} {}{}]", '[{"a":{}},{"a":[{}]},{},{"a":1,"a":2}]'])
+def test_a_batch_has_only_so_many_events(body):
+    """A batch with more events than the limit is refused, whatever else is wrong, and the limit is told. (P40)"""
+    with pytest.raises(TooLarge, match="The batch has more than 3 events"):
+        read(body.encode(), BatchLimits(events=3))
+    assert len(read(body.replace(',"a":2', "").encode(), BatchLimits(events=4)).events) == 4
+
+
+def test_events_can_be_gone_through_again_and_looked_up(way):
+    """The events of a batch are there as often as they are wanted, and one by one."""
+    events = [{"number": number, "text": "x" * number} for number in range(20)]
+    batch = read(json.dumps(events).encode())
+
+    assert list(batch.events) == list(batch.events) == events
+    assert (batch.events[7], batch.events[-1], batch.events[3:5]) == (events[7], events[19], events[3:5])
+    assert (len(list(batch.pieces())) > 1) == (way == "in pieces")
+
+
+def test_a_long_batch_leaves_nothing_behind(way):
+    """What a long batch holds is given back with it, without waiting for garbage to be collected."""
+    if way == "at once":
+        return
+    batch = read(b'[{"a":1},{"b":"' + b"x" * 100 + b'"}]')
+    held = weakref.ref(batch)
+    assert len(batch.events) == 2
+    del batch
+    assert held() is None
+
+
+@pytest.mark.parametrize(
+    "value", ["[" + "{}," * 90_000 + "{}]", "[" + "[]," * 190_000 + "[]]", '{"a":' * 150 + "1" + "}" * 150]
+)
+def test_an_event_has_only_so_many_values(value):
+    """An event that would take dozens of times its size in memory is refused, and the others are named. (P40)"""
+    body = f'[{{}},{{"a":[{",".join([value] * (1 + 900_000 // len(value)))}]}}]'.encode()
+    with pytest.raises(TooLarge, match="The event at index 1 has too many values within it"):
+        read(body)
+
+
+def test_symbols_in_texts_are_no_values():
+    """A text may have as many commas and braces as fit into an event. (P105)"""
+    event = json.dumps({"csv": "1,2,{[" * 150_000}, separators=(",", ":"))
+    assert texts(f"[{event}]") == [event]
+
+
+def test_what_is_many_times_too_large_is_not_parsed():
+    """An event several times as large as any may be is refused with its size, as soon as its end is found. (P38)"""
+    with pytest.raises(TooLarge, match="Event too large: 4500008 bytes, max size is 999000 bytes"):
+        read(b'[{"a":"' + b"x" * 4_500_000 + b'"}]')

@@ -339,6 +339,7 @@ class Broker:
 
     @cached_property
     def publisher(self) -> Publisher:
+        from nakadi.publishing.batch import BatchLimits
         from nakadi.publishing.pipeline import Publisher
 
         return Publisher(
@@ -348,7 +349,7 @@ class Broker:
             features=self.features,
             logs=self.logs,
             clock=self.clock,
-            most_event_bytes=self.settings.max_event_bytes,
+            limits=BatchLimits(events=self.settings.max_batch_events, event_bytes=self.settings.max_event_bytes),
         )
 
     @cached_property

@@ -168,6 +168,8 @@ class Writer:
                 self._commit(appends)
             for step in steps:
                 self._take(step)
+            # Not kept while nothing comes: a large batch would stay in memory until the next one.
+            del turns, appends, steps
 
     def _next_turns(self) -> tuple[list[_Append], list[_Step[Any]]] | None:
         """As many appends as fit into a commit, and one step; None when there will be nothing more."""

@@ -12,8 +12,8 @@ from typing import Protocol
 import zstandard
 
 from nakadi.http.message import Request, Response
-from nakadi.http.problem import NotAcceptable, TooLarge
-from nakadi.model.outcomes import Malformed
+from nakadi.http.problem import NotAcceptable
+from nakadi.model.outcomes import Malformed, TooLarge
 
 # An honest batch of events stays far below; a bomb does not get further.
 MAX_UNPACKED = 64 * 1024 * 1024

@@ -35,10 +35,6 @@ class TooSlow(outcomes.Outcome):
     """Raised when a client takes too long to send what it announced."""
 
 
-class TooLarge(outcomes.Outcome):
-    """Raised when a body, as sent or unpacked, exceeds what the broker takes in."""
-
-
 # First match wins, so that a family's special members stand before it.
 STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (outcomes.Malformed, HTTPStatus.BAD_REQUEST),
@@ -50,7 +46,7 @@ STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (TooSlow, HTTPStatus.REQUEST_TIMEOUT),
     (outcomes.Conflict, HTTPStatus.CONFLICT),
     (outcomes.Unusable, HTTPStatus.PRECONDITION_FAILED),
-    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (outcomes.TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (UnsupportedMediaType, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     (outcomes.Invalid, HTTPStatus.UNPROCESSABLE_ENTITY),
     (outcomes.SwitchedOff, HTTPStatus.NOT_IMPLEMENTED),

@@ -8,6 +8,7 @@
     ├── NotFound               what was named is not there
     ├── Conflict               it is there already, or changed meanwhile
     ├── Unusable               a cursor that points at nothing readable
+    ├── TooLarge               more than the broker takes in at once
     ├── Invalid                understood, and against a rule
     │   ├── Violations         ... one line per field
     │   └── Incompatible       ... a schema that may not follow the one before it
@@ -54,6 +55,10 @@ class Conflict(Outcome):
 
 class Unusable(Outcome):
     """Raised when a stream cannot start at the cursor it was given."""
+
+
+class TooLarge(Outcome):
+    """Raised when a request, or a part of it, exceeds what the broker takes in."""
 
 
 class Invalid(Outcome):

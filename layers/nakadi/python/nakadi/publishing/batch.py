@@ -3,34 +3,45 @@
 The way through for what nearly every producer sends: parse, write down again, compare. A text that comes out as it went
 in has no repeated key, no odd number and no needless blank. Only where it comes out differently is it looked at closer,
 and only a text that is wrong is read by the strict parser, which can tell what is wrong and where.
+
+Parsed JSON takes five to fifty times the memory of its text. So a long body is never parsed as a whole: it is cut into
+the texts of its events, which are read a piece at a time, and once more whenever somebody goes through them.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, overload
 
 import msgspec
 import orjson
 
-from nakadi.model.outcomes import Malformed
+from nakadi.model.outcomes import Malformed, TooLarge
 from nakadi.schemas import strict_json
-from nakadi.schemas.strict_json import units
 
 Event = dict[str, Any]
+Text = bytes | memoryview
 
 # Values can be written down up to 254 levels deep. Lists around the batch take up those beyond the strict limit.
 _WRITABLE_DEPTH = 254
 _SPARE_DEPTH = _WRITABLE_DEPTH - strict_json.MAX_DEPTH - 1
 
-_BLANK = " \t\r\n"
-_FILLING = re.compile(r"[ \t\r\n,]*")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+_BLANK = b" \t\r\n"
+_BRACE = ord("{")
+_FILLING = re.compile(rb"[ \t\r\n,]*")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_STRING_OR_NOT = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
 
-# A backslash hides what follows it, wherever it stands.
-_TO_BRACE = re.compile(r'(?:[^{}"\\]++|\\.|"(?:[^"\\]|\\.)*+")*+[{}]', re.DOTALL)
+# The next brace outside of strings; objects that hold no other are stepped over. A backslash hides what follows it,
+# wherever it stands.
+_OTHERS = rb'[^{}"\\]++|\\.|"(?:[^"\\]|\\.)*+"'
+_TO_BRACE = re.compile(rb"(?:%b|\{(?:%b)*+\})*+[{}]" % (_OTHERS, _OTHERS), re.DOTALL)
+# Bytes that do not go on with a character of UTF-8, and bytes that do not begin one of four bytes.
+_BEGINNINGS = bytes({*range(256)} - {*range(0x80, 0xC0)})
+_NOT_THE_LONGEST = bytes(range(0xF0))
 _ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
 
 # An integer of 19 digits may or may not fit 64 bits. In a text without blanks, these symbols stand around a number.
@@ -42,6 +53,24 @@ _LARGEST = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
 # An event this large would hardly be stored, and the strict parser takes a second for it: long enough for a message.
 _MOST_EXPLAINED = 1_000_000
 
+# A body up to this long is parsed at once whatever it holds: at worst that takes 6 MB.
+SHORT_BODY = 128 * 1024
+# A longer one is parsed in pieces of this many bytes, and of this much memory by the estimate below.
+PIECE_BYTES = 1024 * 1024
+PIECE_MEMORY = 8 * 1024 * 1024
+# An event that would take more than this, once parsed, is refused: it has 60 000 objects, say, or 280 000 numbers.
+EVENT_MEMORY = 16 * 1024 * 1024
+# An event that is too large to be stored has an answer of its own up to this size; beyond it, it is not even looked at.
+MOST_READ = 4 * 1024 * 1024
+# What the parsed form takes for each of these symbols; measured, with what the parser itself needs meanwhile.
+_MEMORY_OF = ((b"{", 200), (b"[", 90), (b",", 60), (b":", 80))
+_MOST_BRACES = 2 * EVENT_MEMORY // 200
+# Finding the events in a body takes about a second for so many objects, if it cannot be done in the fast way.
+MOST_OBJECTS = 1_000_000
+# What there is of each event beside its text and its parsed form: a view of the text at first, then a record.
+_EVENT_MEMORY = 500
+_RAW_MEMORY = 72
+
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -50,12 +79,37 @@ class Unfit(Exception):
     """Raised when a body is JSON, and no strict JSON or no array of objects."""
 
 
-NOT_READ = (Unfit, orjson.JSONDecodeError, orjson.JSONEncodeError, msgspec.MsgspecError)
+NOT_READ = (Unfit, orjson.JSONDecodeError, orjson.JSONEncodeError, msgspec.MsgspecError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """How many events a batch may have, and how large one of them may be."""
+
+    events: int = 10_000
+    event_bytes: int = 999_000
+
+
+DEFAULT_LIMITS = BatchLimits()
+
+
+class Batch(Protocol):
+    """The events of a request in their order."""
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """All of them."""
+
+    def pieces(self) -> Iterator[Piece]:
+        """All of them, some at a time."""
+
+    def sizes_above(self, limit: int) -> Mapping[int, int]:
+        """The sizes, as received, of the events that are larger than this."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """The events of a request in their order.
+class Piece:
+    """Events that follow each other: a short batch, or a part of a long one.
 
     `spelled` has the text, without blanks, of those events that we would have written differently, by their index.
     """
@@ -64,49 +118,193 @@ class Batch:
     spelled: Mapping[int, bytes]
     received: bytes
 
+    def pieces(self) -> Iterator[Piece]:
+        yield self
+
     def sizes_above(self, limit: int) -> Mapping[int, int]:
-        """The sizes, as received, of the events that are larger than this."""
-        if len(self.received) <= limit:
-            return {}
-        sizes = (len(text) for text in _texts(self.received))
-        return {index: size for index, size in enumerate(sizes) if size > limit}
+        return _sizes_above(limit, _ARRAY.decode(self.received)) if len(self.received) > limit else {}
 
     def text(self, index: int) -> bytes:
         """An event as it came, less the blanks."""
-        return self.spelled.get(index) or orjson.dumps(self.events[index])
+        return self.spelled.get(index) or _dumped(self.events[index])
 
     def text_with(self, index: int, member: str, value: Mapping[str, Any]) -> bytes:
         """The same with another object in the place of one that it has as a member."""
         spelled = self.spelled.get(index)
         if spelled is None:
-            return orjson.dumps({**self.events[index], member: value})
+            return _dumped({**self.events[index], member: value})
         old = orjson.dumps(self.events[index][member])
         return _with_member(spelled, member.encode(), old, orjson.dumps(value))
 
 
-def read(body: bytes) -> Batch:
-    """The events that a body holds; raises `Malformed`."""
+class LongBatch:
+    """The texts of events, parsed a piece at a time, and anew whenever somebody goes through them."""
+
+    def __init__(self, texts: Sequence[Text], limits: BatchLimits) -> None:
+        self.texts = texts
+        self._bounds = list(_bounds(texts, limits))
+
+    @property
+    def is_one_piece(self) -> bool:
+        return len(self._bounds) <= 1
+
+    @property
+    def events(self) -> Sequence[Event]:
+        # Made anew each time: two that hold each other would keep the body in memory until garbage is collected.
+        return _Events(self)
+
+    def pieces(self) -> Iterator[Piece]:
+        return map(_read, self.arrays())
+
+    def arrays(self) -> Iterator[bytes]:
+        """The text of each piece."""
+        return (_array_of(self.texts[first:last]) for first, last in self._bounds)
+
+    def sizes_above(self, limit: int) -> Mapping[int, int]:
+        return _sizes_above(limit, self.texts)
+
+
+class _Events(Sequence[Event]):
+    def __init__(self, batch: LongBatch) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return len(self._batch.texts)
+
+    def __iter__(self) -> Iterator[Event]:
+        for array in self._batch.arrays():
+            # Not kept in a variable: it has to be gone before the next piece is parsed.
+            yield from orjson.loads(array)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        if isinstance(index, slice):
+            return [orjson.loads(text) for text in self._batch.texts[index]]
+        event: Event = orjson.loads(self._batch.texts[index])
+        return event
+
+
+def read(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> Batch:
+    """The events that a body holds; raises `Malformed` or `TooLarge`."""
     try:
-        return _read(body)
+        return _taken_as_sent(body, limits)
     except NOT_READ:
-        strict = _strictly(body)
+        texts = list(_strictly_cut(body, limits))
     try:
-        return _read(strict)
+        return _batch_of(texts, limits)
     except NOT_READ as error:
         raise _unreadable(str(error)) from error
 
 
-def _read(body: bytes) -> Batch:
-    events = orjson.loads(body)
+def memory_needed(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> int:
+    """About how much memory is needed to read a body and to store its events, beside the body itself, at most."""
+    if len(body) <= SHORT_BODY:
+        return 10 * len(body)  # what is usual; counting would take longer than the little that it may be short of
+    events = min(body.count(b"{"), limits.events)
+    parsed = min(4 * len(body) + _parsed_memory(body), 4 * MOST_READ + EVENT_MEMORY)
+    return 3 * len(body) + _EVENT_MEMORY * events + parsed
+
+
+def _taken_as_sent(body: bytes, limits: BatchLimits) -> Batch:
+    if _fits_a_piece(body, limits):
+        piece = _read(body)
+        _check_number(len(piece.events), limits)
+        return piece
+    if body.count(b"{") > max(limits.events, len(body) // _RAW_MEMORY):
+        # Cutting them all out at once could take more memory than the body has.
+        raise Unfit
+    raws = _ARRAY.decode(body)
+    _check_number(len(raws), limits)
+    texts = [memoryview(raw) for raw in raws]
+    if not all(text[0] == _BRACE for text in texts):
+        raise Unfit
+    return _batch_of(texts, limits)
+
+
+def _fits_a_piece(body: bytes, limits: BatchLimits) -> bool:
+    """Whether so many bytes may be parsed at once."""
+    if len(body) <= SHORT_BODY:
+        return True
+    return len(body) <= PIECE_BYTES and _parsed_memory(body) <= PIECE_MEMORY and body.count(b"{") <= limits.events
+
+
+def _batch_of(texts: Sequence[Text], limits: BatchLimits) -> Batch:
+    """A batch of these events; raises one of `NOT_READ` if they are not all strict JSON."""
+    batch = LongBatch(texts, limits)
+    if batch.is_one_piece:
+        return _read(_array_of(texts))
+    for array in batch.arrays():
+        _read(array)
+    return batch
+
+
+def _bounds(texts: Sequence[Text], limits: BatchLimits) -> Iterator[tuple[int, int]]:
+    """Where the pieces begin and end."""
+    first = size = memory = 0
+    for index, text in enumerate(texts):
+        length = len(text)
+        needed = _event_memory(index, text, limits)
+        if index > first and (size + length > PIECE_BYTES or memory + needed > PIECE_MEMORY):
+            yield first, index
+            first, size, memory = index, 0, 0
+        size += length
+        memory += needed
+    if texts:
+        yield first, len(texts)
+
+
+def _event_memory(index: int, text: Text, limits: BatchLimits) -> int:
+    if len(text) > max(MOST_READ, limits.event_bytes):
+        raise TooLarge(f"Event too large: {len(text)} bytes, max size is {limits.event_bytes} bytes")
+    needed = _parsed_memory(text)
+    # Perhaps it is only text with many commas in it.
+    if needed > EVENT_MEMORY and _parsed_memory(_without_strings(text)) > EVENT_MEMORY:
+        raise _too_many_values(index)
+    return needed
+
+
+def _too_many_values(number: int) -> TooLarge:
+    return TooLarge(f"The event at index {number} has too many values within it")
+
+
+def _parsed_memory(text: Text) -> int:
+    """About how many bytes the values of the text take, at most, beside the characters of strings."""
+    windows = (bytes(text[at : at + PIECE_BYTES]) for at in range(0, len(text), PIECE_BYTES))
+    return sum(window.count(symbol) * each for window in windows for symbol, each in _MEMORY_OF)
+
+
+def _without_strings(text: Text) -> bytes:
+    return b"".join(match[1] for match in _STRING_OR_NOT.finditer(text) if match[1])
+
+
+def _check_number(events: int, limits: BatchLimits) -> None:
+    if events > limits.events:
+        raise TooLarge(f"The batch has more than {limits.events} events")
+
+
+def _array_of(texts: Sequence[Text]) -> bytes:
+    return b"[%b]" % b",".join(texts)
+
+
+def _parsed(array: bytes) -> list[Event]:
+    events = orjson.loads(array)
     if not isinstance(events, list) or not all(type(event) is dict for event in events):
         raise Unfit
+    return events
+
+
+def _read(body: bytes) -> Piece:
+    events = _parsed(body)
     written, small = _written(events)
     if written == body and small:
-        return Batch(events, {}, body)
+        return Piece(events, {}, body)
     packed = msgspec.json.format(body, indent=-1)
     if packed == written and small:
-        return Batch(events, {}, body)
-    return Batch(events, dict(_spelled_otherwise(events, packed)), body)
+        return Piece(events, {}, body)
+    return Piece(events, dict(_spelled_otherwise(events, packed)), body)
 
 
 def _written(events: list[Event]) -> tuple[bytes, bool]:
@@ -122,8 +320,9 @@ def _written(events: list[Event]) -> tuple[bytes, bool]:
 
 
 def _spelled_otherwise(events: list[Event], packed: bytes) -> Iterator[tuple[int, bytes]]:
-    for index, (event, text) in enumerate(zip(events, _texts(packed), strict=True)):
+    for index, (event, raw) in enumerate(zip(events, _ARRAY.decode(packed), strict=True)):
         written = orjson.dumps(event)
+        text = bytes(raw)
         if _colons(text) != written.count(b":") or _holds_too_long_integer(text):
             raise Unfit
         if text != written:
@@ -143,8 +342,14 @@ def _holds_too_long_integer(text: bytes) -> bool:
     return any(len(digits) > 19 or digits > _LARGEST[sign] for sign, digits in found)
 
 
-def _texts(array: bytes) -> list[bytes]:
-    return [bytes(text) for text in _ARRAY.decode(array)]
+def _dumped(event: Event) -> bytes:
+    """The event's text, and no more: the buffer that it was written into is longer, and stays in memory with it."""
+    return memoryview(orjson.dumps(event)).tobytes()
+
+
+def _sizes_above(limit: int, texts: Iterable[Text | msgspec.Raw]) -> Mapping[int, int]:
+    sizes = (memoryview(text).nbytes for text in texts)
+    return {index: size for index, size in enumerate(sizes) if size > limit}
 
 
 def _with_member(text: bytes, name: bytes, old: bytes, new: bytes) -> bytes:
@@ -169,80 +374,103 @@ def _value_in(text: bytes, name: str) -> tuple[int, int]:
     raise KeyError(name)
 
 
-def _strictly(body: bytes) -> bytes:
-    """The body with one comma between events, which is more than the contract asks; raises when it is not in order."""
-    text = _decoded(body)
-    first, last = _array_in(text)
-    events: list[str] = []
-    at = _past_filling(text, first + 1)
+def _strictly_cut(body: bytes, limits: BatchLimits) -> Iterator[Text]:
+    """The texts of the events, with any commas between them; raises when one of them is not in order."""
+    _check_encoding(body)
+    first, last = _array_in(body)
+    view = memoryview(body)
+    at = _past_filling(body, first + 1)
+    number = objects = 0
     while at < last:
-        end = _end_of_event(text, at, last)
-        events.append(text[at:end])
-        at = _past_filling(text, end)
-    return f"[{','.join(events)}]".encode()
+        _check_number(number + 1, limits)
+        end = _end_of_event(body, at, last, number, limits)
+        yield view[at:end]
+        number, objects = number + 1, objects + body.count(b"{", at, end)
+        if objects > MOST_OBJECTS:
+            raise TooLarge(f"The events of the batch have more than {MOST_OBJECTS} objects within them")
+        at = _past_filling(body, end)
 
 
-def _decoded(body: bytes) -> str:
-    try:
-        return body.decode()
-    except UnicodeDecodeError as error:
-        raise _unreadable(f"Not in UTF-8 at position {error.start}") from error
+def _check_encoding(body: bytes) -> None:
+    """A bit at a time: decoded, a body may take four times the memory."""
+    if body.isascii():
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(0, len(body), PIECE_BYTES):
+        waiting = len(decoder.getstate()[0])
+        try:
+            decoder.decode(body[at : at + PIECE_BYTES], final=at + PIECE_BYTES >= len(body))
+        except UnicodeDecodeError as error:
+            raise _unreadable(f"Not in UTF-8 at position {at - waiting + error.start}") from error
 
 
-def _array_in(text: str) -> tuple[int, int]:
+def _array_in(body: bytes) -> tuple[int, int]:
     """Where the brackets around the events are."""
-    first = len(text) - len(text.lstrip(_BLANK))
-    last = len(text.rstrip(_BLANK)) - 1
-    if first > last or text[first] != "[":
-        raise _unreadable(f"Array of events should start with [ at position {units(text[:first])}")
-    if first == last or text[last] != "]":
-        raise _unreadable(f"Array of events should end with ] at position {units(text[:last])}")
+    first = len(body) - len(body.lstrip(_BLANK))
+    last = len(body.rstrip(_BLANK)) - 1
+    if first > last or body[first : first + 1] != b"[":
+        raise _unreadable(f"Array of events should start with [ at position {_units(body, first)}")
+    if first == last or body[last : last + 1] != b"]":
+        raise _unreadable(f"Array of events should end with ] at position {_units(body, last)}")
     return first, last
 
 
-def _past_filling(text: str, at: int) -> int:
+def _units(body: bytes, at: int) -> int:
+    """How many UTF-16 units stand before this byte, which begins a character: two for each of the longest ones."""
+    before = body[:at]
+    return at - len(before.translate(None, _BEGINNINGS)) + len(before.translate(None, _NOT_THE_LONGEST))
+
+
+def _past_filling(body: bytes, at: int) -> int:
     """Blanks, and any number of commas: producers have left out some, and sent some too many."""
-    filling = _FILLING.match(text, at)
+    filling = _FILLING.match(body, at)
     assert filling is not None
     return filling.end()
 
 
-def _end_of_event(text: str, at: int, last: int) -> int:
+def _end_of_event(body: bytes, at: int, last: int, number: int, limits: BatchLimits) -> int:
     """The place behind the event that begins here, in a list that is closed at `last`."""
-    if text[at] != "{":
-        raise _unreadable(f"Illegal character at position {units(text[:at])}")
-    end = _closing_brace(text, at, last)
+    if body[at] != _BRACE:
+        raise _unreadable(f"Illegal character at position {_units(body, at)}")
+    end = _closing_brace(body, at, last, number)
     if end is None:
         # The event is not closed: the bracket of the list is what does not belong into it.
-        return at + _explained(text[at : last + 1])
-    return end if _is_event(text[at:end]) else at + _explained(text[at:end])
+        return at + _explained(body[at : last + 1][:_MOST_EXPLAINED])
+    event = body[at:end]
+    _event_memory(number, event, limits)
+    return end if _is_event(event) else at + _explained(event[:_MOST_EXPLAINED])
 
 
-def _closing_brace(text: str, at: int, last: int) -> int | None:
-    """The place behind the brace that closes the one here, if one does before `last`."""
-    depth = 0
-    while brace := _TO_BRACE.match(text, at, last):
+def _closing_brace(body: bytes, at: int, last: int, number: int) -> int | None:
+    """The place behind the brace that closes the one here, if one does before `last` and not too deep within it."""
+    depth, at = 1, at + 1
+    for _ in range(_MOST_BRACES):
+        brace = _TO_BRACE.match(body, at, last)
+        if brace is None or depth > strict_json.MAX_DEPTH:
+            return None
         at = brace.end()
-        depth += 1 if text[at - 1] == "{" else -1
+        depth += 1 if body[at - 1 : at] == b"{" else -1
         if not depth:
             return at
-    return None
+    raise _too_many_values(number)
 
 
-def _is_event(text: str) -> bool:
+def _is_event(text: bytes) -> bool:
     try:
-        _read(f"[{text}]".encode())
+        _read(b"[%b]" % text)
     except NOT_READ:
         return False
     return True
 
 
-def _explained(event: str) -> int:
+def _explained(event: bytes) -> int:
     """What is wrong with an event; or where it ends, if nothing is."""
+    text = event.decode(errors="ignore")  # it may have been cut in the middle of a character
     try:
-        return strict_json.read(event[:_MOST_EXPLAINED])[1]
+        end = strict_json.read(text)[1]
     except strict_json.StrictJsonError as error:
         raise _unreadable(str(error)) from error
+    return len(text[:end].encode())
 
 
 def _unreadable(reason: str) -> Malformed:

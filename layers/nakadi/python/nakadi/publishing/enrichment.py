@@ -25,7 +25,7 @@ class Origin:
 def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Sequence[int]) -> list[bytes]:
     """The events as they are stored: as they came, but for their metadata."""
     if EnrichmentStrategy.METADATA not in event_type.enrichment_strategies:
-        return [batch.text(index) for index in range(len(batch.events))]
+        return [piece.text(index) for piece in batch.pieces() for index in range(len(piece.events))]
     stamp = {
         "published_by": origin.published_by,
         "received_at": moment_text(origin.received_at),
@@ -33,13 +33,16 @@ def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Se
         "version": str(origin.version),
     }
     texts: list[bytes] = []
-    for index, (event, partition) in enumerate(zip(batch.events, partitions, strict=True)):
-        metadata = event.get("metadata")
-        if not isinstance(metadata, dict):
-            raise Rejected(Step.ENRICHING, index, "enrichment error", reached=Step.PARTITIONING, partitions=partitions)
-        flow_id = metadata.get("flow_id") or origin.flow_id
-        added = {**metadata, **stamp, "flow_id": flow_id, "partition": str(partition)}
-        texts.append(batch.text_with(index, "metadata", added))
+    for piece in batch.pieces():
+        for index, event in enumerate(piece.events):
+            metadata, partition = event.get("metadata"), partitions[len(texts)]
+            if not isinstance(metadata, dict):
+                raise Rejected(
+                    Step.ENRICHING, len(texts), "enrichment error", reached=Step.PARTITIONING, partitions=partitions
+                )
+            flow_id = metadata.get("flow_id") or origin.flow_id
+            added = {**metadata, **stamp, "flow_id": flow_id, "partition": str(partition)}
+            texts.append(piece.text_with(index, "metadata", added))
     return texts
 
 

@@ -26,7 +26,7 @@ from nakadi.model.outcomes import TryLater, Unavailable
 from nakadi.model.schema import Schema, SchemaType
 from nakadi.model.timeline import Timeline
 from nakadi.ports import Clock, EventLogs, SealedTopic, UnknownTopic
-from nakadi.publishing.batch import Batch, read
+from nakadi.publishing.batch import Batch, BatchLimits, read
 from nakadi.publishing.compaction import keys_of
 from nakadi.publishing.enrichment import Origin, enriched
 from nakadi.publishing.outcome import BatchOutcome, Rejected, Step, appended, rejected
@@ -63,7 +63,7 @@ class Publisher:
     features: Features
     logs: EventLogs
     clock: Clock
-    most_event_bytes: int
+    limits: BatchLimits
     most_wait: float = 40.0
     pause: Callable[[float], None] = time.sleep
     draw: Draw = random.random
@@ -72,12 +72,13 @@ class Publisher:
         self, event_type: str, body: bytes, subject: Subject, flow_id: str, directed_to: str | None = None
     ) -> BatchOutcome:
         """Store the events of a body; raises what keeps it from being looked at, such as `Malformed` or `NotFound`."""
-        delivery = Delivery(batch=read(body), subject=subject, flow_id=flow_id, directed_to=directed_to)
+        batch = read(body, self.limits)
+        delivery = Delivery(batch=batch, subject=subject, flow_id=flow_id, directed_to=directed_to)
         return self._carried_out(event_type, subject, lambda current: self._published(delivery, current))
 
     def delete(self, event_type: str, body: bytes, subject: Subject, flow_id: str) -> BatchOutcome:
         """Store a tombstone for each event of a body."""
-        delivery = Delivery(batch=read(body), subject=subject, flow_id=flow_id)
+        delivery = Delivery(batch=read(body, self.limits), subject=subject, flow_id=flow_id)
         return self._carried_out(event_type, subject, lambda current: self._deleted(delivery, current))
 
     def _published(self, delivery: Delivery, event_type: EventType) -> BatchOutcome:
@@ -149,7 +150,7 @@ class Publisher:
             raise Rejected(Step.VALIDATING, 0, detail, reached=reached)
         judging = event_type if schema is event_type.schema else replace(event_type, schema=schema)
         validator = self.validators.of(judging, lambda: effective_schema_of(judging))
-        validate(judging, delivery.batch, validator, most_bytes=self.most_event_bytes, reached=reached)
+        validate(judging, delivery.batch, validator, most_bytes=self.limits.event_bytes, reached=reached)
         return schema
 
     def _json_schema(self, event_type: EventType) -> Schema | None:
@@ -161,7 +162,7 @@ class Publisher:
     def _check_deletable(self, delivery: Delivery, event_type: EventType) -> None:
         if not event_type.cleanup_policy.compacts:
             raise Rejected(Step.VALIDATING)
-        check_sizes(delivery.batch, most_bytes=self.most_event_bytes, reached=self._reached(event_type))
+        check_sizes(delivery.batch, most_bytes=self.limits.event_bytes, reached=self._reached(event_type))
 
     def _reached(self, event_type: EventType) -> Step:
         """How far events came before any of them was validated: asking for their owners is a part of it."""

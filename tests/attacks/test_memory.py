@@ -1,0 +1,101 @@
+"""Requests that would take the memory of the whole process."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.attacked import LONG, MEGABYTE
+from tests.support.wire import eventually
+
+DEFINITION = {"owning_application": "me", "category": "undefined", "schema": {"type": "json_schema", "schema": "{}"}}
+
+
+def post(broker, path, body, **headers):
+    """Status and body of the answer."""
+    connection = HTTPConnection(urlsplit(broker.url).netloc, timeout=120)
+    try:
+        connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def published(broker, name, body):
+    """The answer to a batch that is sent in gzip."""
+    return post(broker, f"/event-types/{name}/events", gzip.compress(body, 1), **{"Content-Encoding": "gzip"})
+
+
+def an_event_type(broker, name):
+    status, answer = post(broker, "/event-types", json.dumps({"name": name, **DEFINITION}).encode())
+    assert status == 201, answer
+    return name
+
+
+def batch_of(event, size):
+    """As many of these events as fit into so many bytes."""
+    return b"[" + b",".join([event] * (size // (len(event) + 1))) + b"]"
+
+
+@pytest.fixture
+def quiet(broker):
+    """How much memory the broker had when it had answered what comes before."""
+    broker.forget_peak()
+    return broker.memory()
+
+
+def test_millions_of_tiny_events_are_refused(broker, quiet):
+    """Twenty-two million empty events in 65 KB are 413, and take little more than they have unpacked."""
+    status, answer = published(broker, an_event_type(broker, "tiny"), b"[" + b"{}," * 21_999_999 + b"{}]")
+
+    assert (status, json.loads(answer)["detail"]) == (413, "The batch has more than 10000 events")
+    assert broker.peak_memory() - quiet < 3 * 66 * MEGABYTE
+    assert eventually(lambda: broker.memory() - quiet < 30 * MEGABYTE)
+
+
+def test_half_a_million_tiny_events_are_refused_unparsed(broker, quiet):
+    """Half a million empty events in 1.5 KB are refused at the price of their text."""
+    status, _ = published(broker, an_event_type(broker, "half"), b"[" + b"{}," * 499_999 + b"{}]")
+
+    assert status == 413
+    assert broker.peak_memory() - quiet < 20 * MEGABYTE
+
+
+SHAPES = {
+    "lists": b'{"a":[' + b",".join([b"[]"] * 100_000) + b"]}",
+    "towers": b'{"a":[' + b",".join([b"[" * 100 + b"]" * 100] * 1_000) + b"]}",
+    "objects": b'{"a":[' + b",".join([b'{"a":{}}'] * 20_000) + b"]}",
+    "numbers": b'{"a":[' + b",".join([b"0.5"] * 200_000) + b"]}",
+    "digits": b'{"a":[' + b",".join([b"0"] * 270_000) + b"]}",
+    "names": b"{" + b",".join(b'"%x":1' % number for number in range(60_000)) + b"}",
+    "long names": b"{" + b",".join(b'"%s%x":1' % (b"k" * 300, number) for number in range(3_000)) + b"}",
+    "letters": ('{"a":"' + "a" * 900_000 + '😀"}').encode(),
+    "blanks": b'{ "a" :' + b" " * 900_000 + b"1 }",
+}
+OFTEN = ("numbers", "names", "letters")
+
+
+@pytest.mark.parametrize("shape", SHAPES if LONG else OFTEN)
+def test_a_body_takes_a_few_times_its_size(broker, quiet, shape, record_property):
+    """A body takes less than eight times its size in memory, whatever it holds; what is stored is among them."""
+    body = batch_of(SHAPES[shape], 16 * MEGABYTE)
+    status, answer = published(broker, an_event_type(broker, f"shape.{shape.replace(' ', '-')}"), body)
+
+    factor = (broker.peak_memory() - quiet) / len(body)
+    record_property("figures", f"{len(body) / MEGABYTE:.1f} MB of {shape}: {factor:.1f} times that in memory")
+    assert (status, answer) == (200, b"")
+    assert factor < 8
+
+
+@pytest.mark.parametrize("body", [b"[" * 16_000_000, b"[{" + b"{" * 16_000_000, b"[" + b'{"a":{}}' * 2_000_000])
+def test_what_is_no_batch_takes_no_more(broker, quiet, body):
+    """A body that cannot be read takes as little as one that can."""
+    status, _ = published(broker, an_event_type(broker, f"rubbish.{len(body)}"), body)
+
+    assert status in (400, 413)
+    assert broker.peak_memory() - quiet < 3 * len(body) + 20 * MEGABYTE

@@ -1,0 +1,41 @@
+"""What reading a body takes in memory."""
+
+import tracemalloc
+
+import pytest
+
+from nakadi.publishing import batch as batches
+from nakadi.publishing.batch import memory_needed, read
+
+SHAPES = {
+    "empty objects": b'{"a":[' + b",".join([b"{}"] * 5_000) + b"]}",
+    "numbers": b'{"a":[' + b",".join([b"0.5"] * 20_000) + b"]}",
+    "names": b"{" + b",".join(b'"%x":1' % number for number in range(6_000)) + b"}",
+    "letters": ('{"a":"' + "a" * 100_000 + '😀"}').encode(),
+    "blanks": b'{ "a" :' + b" " * 100_000 + b"1 }",
+    "small events": b",".join([b'{"a":{}}'] * 10),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
+    """Reading a long body takes no more than its size beside it, and a constant for one piece, whatever it holds."""
+    monkeypatch.setattr(batches, "SHORT_BODY", 32 * 1024)
+    monkeypatch.setattr(batches, "PIECE_BYTES", 128 * 1024)
+    monkeypatch.setattr(batches, "PIECE_MEMORY", 1024 * 1024)
+    event = SHAPES[shape]
+    # Without commas between them, the events are looked for in the slow way.
+    for between in (b",", b" "):
+        body = b"[" + between.join([event] * min(900, 500_000 // len(event))) + b"]"
+        tracemalloc.start()
+        try:
+            batch = read(body)
+            for piece in batch.pieces():
+                for index in range(len(piece.events)):
+                    piece.text(index)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+        assert peak < len(body) + 6_000_000
+        assert peak < memory_needed(body)
