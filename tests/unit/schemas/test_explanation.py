@@ -42,11 +42,11 @@ def test_several_violations():
 
     assert explain(schema, {"a": 1, "b": {"c": 2, "d": 3}}).split("\n") == [
         "#: 4 schema violations found",
+        "#: required key [e] not found",
         "#/a: expected type: String, found: Integer",
         "#/b: 2 schema violations found",
         "#/b/c: expected: null, found: Integer",
         "#/b/d: 3 is not less or equal to 1",
-        "#: required key [e] not found",
     ]
 
 
@@ -97,6 +97,8 @@ def test_events_without_metadata_worth_the_name(metadata, line):
         ("string", {}, "expected type: String, found: JSONObject"),
         ("string", [], "expected type: String, found: JSONArray"),
         ("integer", 1.0, "expected type: Integer, found: Double"),
+        ("integer", "1", "expected type: Number, found: String"),
+        ("integer", True, "expected type: Number, found: Boolean"),
         ("number", "1", "expected type: Number, found: String"),
         ("boolean", 1, "expected type: Boolean, found: Integer"),
         ("object", [], "expected type: JSONObject, found: JSONArray"),
@@ -126,8 +128,12 @@ def test_types(type_name, value, text):
         ({"enum": ["a", 1]}, "b", "b is not a valid enum value"),
         ({"enum": ["a"]}, {"b": [1, None]}, '{"b":[1,null]} is not a valid enum value'),
         ({"enum": ["a"], "type": "string"}, 5, "5 is not a valid enum value"),
-        ({"enum": ["a"], "type": "integer"}, "a", "expected type: Integer, found: String"),
-        ({"enum": ["a"], "type": ["integer", "null"]}, "a", "expected type: Integer, found: String"),
+        ({"enum": ["a"], "type": "integer"}, "a", "expected type: Number, found: String"),
+        ({"enum": ["a", "b"], "maxLength": 0}, "c", "c is not a valid enum value"),
+        ({"enum": [1]}, 1e10, "1.0E10 is not a valid enum value"),
+        ({"type": "integer", "multipleOf": 2}, 1.5, "expected type: Integer, found: Double"),
+        ({"type": "string", "minLength": 1, "not": {}}, 5, "expected type: String, found: Integer"),
+        ({"type": "string", "not": {}}, "a", "subject must not be valid against schema {}"),
         ({"minLength": 1}, "", "expected minLength: 1, actual: 0"),
         ({"maxLength": 1}, "ab", "expected maxLength: 1, actual: 2"),
         ({"pattern": "^a$"}, "v", "string [v] does not match pattern ^a$"),
@@ -137,7 +143,14 @@ def test_types(type_name, value, text):
         ({"minimum": 1}, 0, "0 is not greater or equal to 1"),
         ({"maximum": 1}, 1.5, "1.5 is not less or equal to 1"),
         ({"minimum": 1, "exclusiveMinimum": True}, 1, "1 is not greater than 1"),
-        ({"minimum": 1, "exclusiveMinimum": True}, 0, "0 is not greater or equal to 1"),
+        ({"minimum": 1, "exclusiveMinimum": True}, 0, "0 is not greater than 1"),
+        ({"maximum": 1, "exclusiveMaximum": True}, 2.5, "2.5 is not less than 1"),
+        ({"maximum": 1e10}, 1e20, "1.0E20 is not less or equal to 1.0E10"),
+        (
+            SEVEN | {"additionalProperties": {"allOf": []}, "maxProperties": 0},
+            {"a": 1},
+            "maximum size: [0], found: [1]",
+        ),
         ({"maximum": 1, "exclusiveMaximum": True}, 1, "1 is not less than 1"),
         (SEVEN | {"exclusiveMinimum": 1}, 1, "1 is not greater than 1"),
         (SEVEN | {"exclusiveMaximum": 1}, 2, "2 is not less than 1"),
@@ -180,7 +193,7 @@ def test_places(schema, value, pointer):
         (
             {"anyOf": [{"type": "string"}, {"type": "null"}]},
             [
-                "#: no subschema matched out of the total 2 subschemas",
+                "#: #: no subschema matched out of the total 2 subschemas",
                 "#: expected type: String, found: Integer",
                 "#: expected: null, found: Integer",
             ],
@@ -188,31 +201,63 @@ def test_places(schema, value, pointer):
         (
             {"type": ["string", "null"]},
             [
-                "#: no subschema matched out of the total 2 subschemas",
+                "#: #: no subschema matched out of the total 2 subschemas",
                 "#: expected type: String, found: Integer",
                 "#: expected: null, found: Integer",
             ],
         ),
         (
+            {"type": ["number", "null"], "maximum": 4, "multipleOf": 2},
+            [
+                "#: #: no subschema matched out of the total 2 subschemas",
+                "#: 2 schema violations found",
+                "#: 5 is not less or equal to 4",
+                "#: 5 is not a multiple of 2",
+                "#: expected: null, found: Integer",
+            ],
+        ),
+        (
+            {"type": "number", "maximum": 4, "anyOf": [{"minimum": 1}]},
+            ["#: #: only 1 subschema matches out of 2", "#: 5 is not less or equal to 4"],
+        ),
+        (
+            {"maximum": 4, "oneOf": [{"minimum": 6}, {"type": "null"}]},
+            [
+                "#: #: only 0 subschema matches out of 2",
+                "#: 5 is not less or equal to 4",
+                "#: #: 0 subschemas matched instead of one",
+                "#: 5 is not greater or equal to 6",
+                "#: expected: null, found: Integer",
+            ],
+        ),
+        (
+            {"title": "beside", "not": {"type": "null"}, "anyOf": [{"minimum": 6}]},
+            ["#: #: no subschema matched out of the total 1 subschemas", "#: 5 is not greater or equal to 6"],
+        ),
+        (
             {"allOf": [{"type": "string"}, {"type": "integer"}]},
-            ["#: only 1 subschema matches out of 2", "#: expected type: String, found: Integer"],
+            ["#: #: only 1 subschema matches out of 2", "#: expected type: String, found: Integer"],
         ),
         (
             {"oneOf": [{"type": "string"}, {"type": "null"}]},
             [
-                "#: 0 subschemas matched instead of one",
+                "#: #: 0 subschemas matched instead of one",
                 "#: expected type: String, found: Integer",
                 "#: expected: null, found: Integer",
             ],
         ),
-        ({"oneOf": [{}, {"type": "integer"}]}, ["#: 2 subschemas matched instead of one"]),
+        ({"oneOf": [{}, {"type": "integer"}]}, ["#: #: 2 subschemas matched instead of one"]),
         (
             SEVEN | {"if": {"type": "integer"}, "then": {"minimum": 6}},
             ['#: input is invalid against the "then" schema', "#: 5 is not greater or equal to 6"],
         ),
         (
             SEVEN | {"if": {"type": "string"}, "else": {"minimum": 6}},
-            ['#: input is invalid against the "else" schema', "#: 5 is not greater or equal to 6"],
+            [
+                '#: input is invalid against both the "if" and "else" schema',
+                "#: expected type: String, found: Integer",
+                "#: 5 is not greater or equal to 6",
+            ],
         ),
         (SEVEN | {"properties": {"a": False}, "not": {}}, ["#: subject must not be valid against schema {}"]),
     ],
@@ -220,6 +265,19 @@ def test_places(schema, value, pointer):
 def test_schemas_within_schemas(schema, lines):
     """Where several schemas have their say, what each said follows. (P71)"""
     assert explain(schema, 5).split("\n") == lines
+
+
+def test_a_combinator_at_a_place():
+    """What a combinator says has a second pointer behind the one of its place; its causes have their place. (P71)"""
+    assert explain({"properties": {"v": {"anyOf": [{"type": "null"}]}}}, {"v": {}}).split("\n") == [
+        "#/v: #: no subschema matched out of the total 1 subschemas",
+        "#/v: expected: null, found: JSONObject",
+    ]
+
+
+def test_the_schema_false():
+    """The schema that nothing is valid against says so. (P72)"""
+    assert explain(SEVEN | {"properties": {"a": False}}, {"a": 1}) == "#/a: false schema always fails"
 
 
 def test_many_violations():

@@ -12,7 +12,7 @@ from enum import Enum, StrEnum, auto
 from typing import Any
 
 from nakadi.model.events import Fate, Refused
-from nakadi.publishing.javatext import text_of
+from nakadi.schemas.json_text import text_of
 
 
 class Step(StrEnum):
@@ -31,13 +31,13 @@ class PublishingStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemResult:
-    """The members are named as clients know them."""
+    """The members have the names, and the order, that clients know."""
 
+    publishing_status: PublishingStatus
+    detail: str = ""
+    step: Step
     eid: str
     partition: str | None = None
-    publishing_status: PublishingStatus
-    step: Step
-    detail: str = ""
 
 
 class Verdict(Enum):

@@ -9,9 +9,9 @@ from typing import Any
 from nakadi.access.permissions import Permissions, denied
 from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import OwnerSelector, OwnerSelectorType
-from nakadi.publishing.javatext import text_of
 from nakadi.publishing.outcome import Rejected, Step, eid_of
 from nakadi.publishing.paths import NoSuchField, segments, value_at
+from nakadi.schemas.json_text import text_of
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
-from nakadi.publishing.javatext import signed, string_hash, text_of
+from nakadi.publishing.javatext import signed, string_hash
 from nakadi.publishing.outcome import Rejected, Step
 from nakadi.publishing.paths import NoSuchField, segments, value_at
+from nakadi.schemas.json_text import text_of
 
 Event = Mapping[str, Any]
 

@@ -1,17 +1,19 @@
-"""Why an event is not valid: every violation of its schema.
+"""Why an event is not valid: every violation of its schema, in the words that clients know.
 
-Only events that were refused already come here, so this may take its time, within bounds.
+Only events that were refused already come here, so this may take its time, within bounds. Whether an event is valid was
+judged by all that its schema says. What is told is what a schema says first and foremost: the values that it lists,
+else how it combines other schemas, else a type and the keywords about values of this type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from nakadi.schemas.document import Document, Draft, RawSchema
+from nakadi.schemas.document import COMBINATORS, Document, Draft, RawSchema
 from nakadi.schemas.patterns import Patterns
-from nakadi.schemas.scalar_violations import REASONS, fits
+from nakadi.schemas.scalar_violations import REASONS, VALUES, fits
 from nakadi.schemas.steps import MOST_STEPS, Exhausted, Steps, spend
 from nakadi.schemas.violation import MOST_LINES, Violation, cut, member, mismatch, quoted, together
 
@@ -44,21 +46,24 @@ class _Explainer:
 
     def failure(self, schema: RawSchema, value: Any, pointer: str) -> Violation | None:
         """All violations of one schema as one; None when there is none, or none that is worth the search."""
+        return self._as_one(self._violations(schema, value, pointer), pointer)
+
+    def _as_one(self, violations: Iterator[Violation], pointer: str) -> Violation | None:
         if self._level == _MOST_LEVELS or self._steps[0] < 0:
             self._complete = False
             return None
         self._level += 1
         try:
-            return together(pointer, self._found(schema, value, pointer))
+            return together(pointer, self._found(violations))
         finally:
             self._level -= 1
 
-    def _found(self, schema: RawSchema, value: Any, pointer: str) -> tuple[Violation, ...]:
+    def _found(self, violations: Iterator[Violation]) -> tuple[Violation, ...]:
         """What is found before the steps run out is worth telling."""
         found = []
         try:
             spend(self._steps, _STEPS_PER_SCHEMA)
-            for violation in islice(self._violations(schema, value, pointer), MOST_LINES + 1):
+            for violation in islice(violations, MOST_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # what is found stays found when the next raises
         except Exhausted:
             self._complete = False
@@ -67,24 +72,72 @@ class _Explainer:
     def _violations(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[Violation]:
         if isinstance(schema, bool):
             if not schema:
-                yield Violation(pointer, "nothing is valid here")
+                yield Violation(pointer, "false schema always fails")
         elif "$ref" in schema:
             target = self._document.target(schema["$ref"])
             assert target is not None, "a schema is checked before events are"
             yield from self._within(target, value, pointer)
         else:
-            yield from self._violations_of_keywords(schema, value, pointer)
+            yield from _first_of(
+                self._of_values(schema, value, pointer),
+                self._of_keywords(schema, value, pointer),
+                self._negated(schema, value, pointer),
+            )
 
-    def _violations_of_keywords(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        for keyword in schema:
-            if self._document.draft < _SINCE.get(keyword, Draft.FOUR):
-                continue
-            if keyword in REASONS:
-                text = REASONS[keyword](schema, value, self._patterns, self._steps)
-                if text is not None:
-                    yield Violation(pointer, text)
-            if keyword in _EXPLAINED:
-                yield from _EXPLAINED[keyword](self, schema, value, pointer)
+    def _of_values(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        for keyword, reason in VALUES.items():
+            text = reason(schema, value, self._patterns, self._steps) if self._counts(keyword, schema) else None
+            if text is not None:
+                yield Violation(pointer, text)
+                return
+
+    def _counts(self, keyword: str, schema: Schema) -> bool:
+        """Whether the schema has the keyword, and its draft knows it."""
+        return keyword in schema and self._document.draft >= _SINCE.get(keyword, Draft.FOUR)
+
+    def _of_keywords(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        combinator = next((each for each in COMBINATORS if each in schema), None)
+        if combinator is None:
+            yield from self._beside(schema, value, pointer)
+        elif not any(self._counts(each, schema) for each in _BESIDE):
+            yield from _COMBINED[combinator](self, schema, value, pointer)
+        else:
+            # What stands beside a combinator is one of two schemas, and the combinator is the other.
+            pair = (self._beside(schema, value, pointer), _COMBINED[combinator](self, schema, value, pointer))
+            causes = _present(self._as_one(each, pointer) for each in pair)
+            if causes:
+                yield Violation(pointer, _only(len(pair) - len(causes), len(pair)), causes)
+
+    def _beside(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        """All that is neither a list of values nor a combinator."""
+        return _first_of(self._of_types(schema, value, pointer), self._conditional(schema, value, pointer))
+
+    def _of_types(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        """Several types are as many schemas, one of which has to fit."""
+        types = schema.get("type")
+        if isinstance(types, list):
+            causes = _present(self._as_one(self._of_type(each, schema, value, pointer), pointer) for each in types)
+            if len(causes) == len(types):
+                yield Violation(pointer, _none_of(len(types)), causes)
+        elif types is not None:
+            yield from self._of_type(types, schema, value, pointer)
+        else:
+            yield from self._of_any_type(schema, value, pointer)
+
+    def _of_type(self, type_name: str, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        if fits(value, type_name):
+            yield from self._of_any_type(schema, value, pointer)
+        else:
+            yield Violation(pointer, mismatch(type_name, value))
+
+    def _of_any_type(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        for keyword, reason in REASONS.items():
+            text = reason(schema, value, self._patterns, self._steps) if keyword in schema else None
+            if text is not None:
+                yield Violation(pointer, text)
+        for keyword, violations in _INSIDE:
+            if self._counts(keyword, schema):
+                yield from violations(self, schema, value, pointer)
 
     def _within(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[Violation]:
         violation = self.failure(schema, value, pointer)
@@ -93,45 +146,44 @@ class _Explainer:
 
     # One value, several schemas
 
-    def types(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        types = schema["type"]
-        if isinstance(types, list) and "enum" not in schema and not fits(value, types):
-            causes = tuple(Violation(pointer, mismatch(each, value)) for each in types)
-            yield Violation(pointer, _none_matches(len(types)), causes)
-
     def all_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         members = schema["allOf"]
         causes = self._failures(members, value, pointer)
         if causes:
-            text = f"only {len(members) - len(causes)} subschema matches out of {len(members)}"
-            yield Violation(pointer, text, causes)
+            yield Violation(pointer, _only(len(members) - len(causes), len(members)), causes)
 
     def any_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         members = schema["anyOf"]
         causes = self._failures(members, value, pointer)
         if len(causes) == len(members):
-            yield Violation(pointer, _none_matches(len(members)), causes)
+            yield Violation(pointer, _none_of(len(members)), causes)
 
     def one_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         members = schema["oneOf"]
         causes = self._failures(members, value, pointer)
         matching = len(members) - len(causes)
         if matching != 1 and (not matching or self._complete):
-            yield Violation(pointer, f"{matching} subschemas matched instead of one", causes)
+            yield Violation(pointer, f"#: {matching} subschemas matched instead of one", causes)
 
     def _failures(self, members: list[RawSchema], value: Any, pointer: str) -> tuple[Violation, ...]:
-        failures = (self.failure(each, value, pointer) for each in members)
-        return tuple(each for each in failures if each is not None)
+        return _present(self.failure(each, value, pointer) for each in members)
 
-    def negated(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        if self.failure(schema["not"], value, pointer) is None and self._complete:
+    def _negated(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        if "not" in schema and self.failure(schema["not"], value, pointer) is None and self._complete:
             yield Violation(pointer, f"subject must not be valid against schema {quoted(schema['not'])}")
 
-    def conditional(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        branch = "then" if self.failure(schema["if"], value, pointer) is None else "else"
-        cause = self.failure(schema.get(branch, True), value, pointer) if self._complete else None
-        if cause is not None:
-            yield Violation(pointer, f'input is invalid against the "{branch}" schema', (cause,))
+    def _conditional(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        if not self._counts("if", schema):
+            return
+        refused = self.failure(schema["if"], value, pointer)
+        cause = self.failure(schema.get("else" if refused else "then", True), value, pointer)
+        if cause is None or not self._complete:
+            return
+        if refused is None:
+            yield Violation(pointer, 'input is invalid against the "then" schema', (cause,))
+        else:
+            text = 'input is invalid against both the "if" and "else" schema'
+            yield Violation(pointer, text, (refused, cause))
 
     # Objects
 
@@ -174,7 +226,8 @@ class _Explainer:
             self._patterns.of(each).found_in(name, self._steps) for each in patterns
         )
 
-    def dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def needed(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        """The dependencies that are lists of names."""
         if not isinstance(value, dict):
             return
         spend(self._steps, len(schema["dependencies"]))
@@ -182,7 +235,14 @@ class _Explainer:
             if name in value and isinstance(needed, list):
                 missing = (each for each in needed if each not in value)
                 yield from (Violation(pointer, f"property [{cut(each)}] is required") for each in missing)
-            elif name in value:
+
+    def dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+        """The dependencies that are schemas."""
+        if not isinstance(value, dict):
+            return
+        spend(self._steps, len(schema["dependencies"]))
+        for name, needed in schema["dependencies"].items():
+            if name in value and not isinstance(needed, list):
                 yield from self._within(needed, value, pointer)
 
     def names(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
@@ -219,26 +279,53 @@ class _Explainer:
                 yield Violation(pointer, "expected at least one array item to match 'contains' schema")
 
 
-def _none_matches(number: int) -> str:
-    return f"no subschema matched out of the total {number} subschemas"
+def _first_of(*alternatives: Iterator[Violation]) -> Iterator[Violation]:
+    """The violations of the first alternative that has any: to clients, the others do not matter beside it."""
+    for violations in alternatives:
+        found = next(violations, None)
+        if found is not None:
+            yield found
+            yield from violations
+            return
 
 
-_EXPLAINED: Mapping[str, Callable[[_Explainer, Schema, Any, str], Iterator[Violation]]] = {
-    "type": _Explainer.types,
-    "required": _Explainer.required,
-    "properties": _Explainer.properties,
-    "patternProperties": _Explainer.patterned,
-    "additionalProperties": _Explainer.additional,
-    "propertyNames": _Explainer.names,
-    "dependencies": _Explainer.dependencies,
-    "items": _Explainer.items,
-    "additionalItems": _Explainer.additional_items,
-    "contains": _Explainer.containing,
+def _present(violations: Iterable[Violation | None]) -> tuple[Violation, ...]:
+    return tuple(each for each in violations if each is not None)
+
+
+# Each of these texts has a pointer of its own, which clients find behind the one of the value.
+
+
+def _none_of(number: int) -> str:
+    return f"#: no subschema matched out of the total {number} subschemas"
+
+
+def _only(matching: int, number: int) -> str:
+    return f"#: only {matching} subschema matches out of {number}"
+
+
+_Method = Callable[[_Explainer, Schema, Any, str], Iterator[Violation]]
+
+_COMBINED: Mapping[str, _Method] = {
     "allOf": _Explainer.all_of,
     "anyOf": _Explainer.any_of,
     "oneOf": _Explainer.one_of,
-    "not": _Explainer.negated,
-    "if": _Explainer.conditional,
 }
+
+# In the order in which they are told.
+_INSIDE: tuple[tuple[str, _Method], ...] = (
+    ("required", _Explainer.required),
+    ("propertyNames", _Explainer.names),
+    ("dependencies", _Explainer.needed),
+    ("additionalProperties", _Explainer.additional),
+    ("patternProperties", _Explainer.patterned),
+    ("dependencies", _Explainer.dependencies),
+    ("properties", _Explainer.properties),
+    ("items", _Explainer.items),
+    ("additionalItems", _Explainer.additional_items),
+    ("contains", _Explainer.containing),
+)
+
+_BESIDE = ("type", "if", *REASONS, *(keyword for keyword, _ in _INSIDE))
 
 _SINCE = {"const": Draft.SIX, "propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 
 from nakadi.schemas import timestamps
 
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*").fullmatch
+# Letters of all scripts, between dots that may be those of other scripts as well. The last label is no number.
+_DOT = r"[.\u3002\uff0e\uff61]"
+_SYMBOL = r"(?:[A-Za-z0-9]|[^\x00-\x7f\u3002\uff0e\uff61])"
+_LABEL = rf"{_SYMBOL}(?:(?:{_SYMBOL}|-){{0,61}}{_SYMBOL})?"
+_HOSTNAME = re.compile(rf"(?:{_LABEL}{_DOT})*(?![0-9]){_LABEL}{_DOT}?").fullmatch
 _LONGEST_HOSTNAME = 253
 
 # A mailbox: words of ordinary characters between single dots, or anything in quotes.
@@ -81,13 +84,17 @@ def _ipv6(text: str) -> str | None:
 
 
 def _is_address(text: str, version: int | None = None) -> bool:
-    if len(text) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255") or "%" in text:
+    """Addresses of version 6 may have a zone, whatever its name; those that stand for one of version 4 are that one."""
+    plain, percent, _ = text.partition("%")
+    if len(plain) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"):
         return False
     try:
-        address = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(plain)
     except ValueError:
         return False
-    return version in (None, address.version)
+    if isinstance(address, ipaddress.IPv4Address):
+        return not percent and version in (None, 4)
+    return version in (None, 6 if address.ipv4_mapped is None else 4)
 
 
 def _hostname(text: str) -> str | None:

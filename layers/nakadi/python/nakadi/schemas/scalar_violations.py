@@ -8,9 +8,10 @@ from typing import Any
 
 from nakadi.schemas.equality import all_differ, exact, is_multiple, key
 from nakadi.schemas.formats import FORMATS
+from nakadi.schemas.json_text import text_of
 from nakadi.schemas.patterns import Patterns
 from nakadi.schemas.steps import MOST_STEPS, Steps, spend
-from nakadi.schemas.violation import cut, mismatch, quoted
+from nakadi.schemas.violation import cut, quoted
 
 Schema = Mapping[str, Any]
 _Sized = str | list[Any] | dict[str, Any]
@@ -31,27 +32,14 @@ _STEPS_PER_ALLOWED_VALUE = 20
 _STEPS_PER_MULTIPLE = 100
 
 
-def fits(value: Any, types: str | list[str]) -> bool:
-    return any(_IS_A[each](value) for each in (types if isinstance(types, list) else [types]))
-
-
-def _type(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
-    """When none of several types fits, the explanation tells it as for `anyOf`."""
-    expected = schema["type"]
-    if isinstance(expected, list) or "enum" in schema or fits(value, expected):
-        return None
-    return mismatch(expected, value)
+def fits(value: Any, type_name: str) -> bool:
+    return _IS_A[type_name](value)
 
 
 def _enum(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
-    """A value that is not even one of the allowed ones needs not be told that it is of the wrong type, too."""
     spend(steps, len(schema["enum"]) * _STEPS_PER_ALLOWED_VALUE)
-    if key(value, steps) not in {key(each, [MOST_STEPS]) for each in schema["enum"]}:
-        return f"{quoted(value)} is not a valid enum value"
-    expected = schema.get("type", list(_IS_A))
-    if fits(value, expected):
-        return None
-    return mismatch(expected if isinstance(expected, str) else expected[0], value)
+    allowed = {key(each, [MOST_STEPS]) for each in schema["enum"]}
+    return None if key(value, steps) in allowed else f"{quoted(value)} is not a valid enum value"
 
 
 def _const(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
@@ -76,39 +64,39 @@ def _format(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None
 
 def _minimum(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
     bound = schema["minimum"]
-    if fits(value, "number") and value < bound:
-        return f"{value} is not greater or equal to {bound}"
-    if fits(value, "number") and value == bound and schema.get("exclusiveMinimum") is True:
-        return f"{value} is not greater than {bound}"
-    return None
+    if not fits(value, "number"):
+        return None
+    if schema.get("exclusiveMinimum") is True:
+        return f"{text_of(value)} is not greater than {text_of(bound)}" if value <= bound else None
+    return f"{text_of(value)} is not greater or equal to {text_of(bound)}" if value < bound else None
 
 
 def _maximum(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
     bound = schema["maximum"]
-    if fits(value, "number") and value > bound:
-        return f"{value} is not less or equal to {bound}"
-    if fits(value, "number") and value == bound and schema.get("exclusiveMaximum") is True:
-        return f"{value} is not less than {bound}"
-    return None
+    if not fits(value, "number"):
+        return None
+    if schema.get("exclusiveMaximum") is True:
+        return f"{text_of(value)} is not less than {text_of(bound)}" if value >= bound else None
+    return f"{text_of(value)} is not less or equal to {text_of(bound)}" if value > bound else None
 
 
 def _exclusive_minimum(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
     bound = schema["exclusiveMinimum"]
     broken = not isinstance(bound, bool) and fits(value, "number") and value <= bound
-    return f"{value} is not greater than {bound}" if broken else None
+    return f"{text_of(value)} is not greater than {text_of(bound)}" if broken else None
 
 
 def _exclusive_maximum(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
     bound = schema["exclusiveMaximum"]
     broken = not isinstance(bound, bool) and fits(value, "number") and value >= bound
-    return f"{value} is not less than {bound}" if broken else None
+    return f"{text_of(value)} is not less than {text_of(bound)}" if broken else None
 
 
 def _multiple_of(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
     spend(steps, _STEPS_PER_MULTIPLE)
     if not fits(value, "number") or is_multiple(value, exact(schema["multipleOf"])):
         return None
-    return f"{value} is not a multiple of {schema['multipleOf']}"
+    return f"{text_of(value)} is not a multiple of {text_of(schema['multipleOf'])}"
 
 
 def _size(keyword: str, kind: type[_Sized], is_broken: Callable[[int, int], bool], words: str) -> Reason:
@@ -125,17 +113,18 @@ def _unique(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None
     return "array items are not unique" if broken else None
 
 
+# The whole of what a schema says, in the eyes of clients: where the value is none of these, nothing else is told.
+VALUES: Mapping[str, Reason] = {"enum": _enum, "const": _const}
+
+# In the order in which they are told.
 REASONS: Mapping[str, Reason] = {
-    "type": _type,
-    "enum": _enum,
-    "const": _const,
     "minLength": _size("minLength", str, lt, "expected minLength: {}, actual: {}"),
     "maxLength": _size("maxLength", str, gt, "expected maxLength: {}, actual: {}"),
     "pattern": _pattern,
     "format": _format,
     "minimum": _minimum,
-    "maximum": _maximum,
     "exclusiveMinimum": _exclusive_minimum,
+    "maximum": _maximum,
     "exclusiveMaximum": _exclusive_maximum,
     "multipleOf": _multiple_of,
     "minItems": _size("minItems", list, lt, "expected minimum item count: {}, found: {}"),

@@ -1,8 +1,8 @@
 """Moments as RFC 3339 writes them, told apart by the same rules as a strict parser of ISO 8601 in Java would.
 
 `2026-11-21T12:00:00.123Z` and `2026-11-21t13:00:00+01:00` are moments. Seconds and offset must be there, the day must
-exist, there is no second 60 and no hour 24. Two oddities are let through because producers rely on them: a decimal
-point without digits, and years beyond 9999 behind a plus sign.
+exist, there is no second 60 and no hour 24. Some oddities are let through because producers rely on them: a decimal
+point without digits, years beyond 9999 behind a plus sign, and years before the first behind a minus sign.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _USUAL = re.compile(
 _PARTS = tuple(
     (name, re.compile(pattern, re.ASCII))
     for name, pattern in (
-        ("year", r"\+\d{5,9}|\d{4}"),
+        ("year", r"\+\d{5,9}|-(?!0+-)\d{4,9}|\d{4}(?!\d)"),
         ("", "-"),
         ("month", r"\d\d"),
         ("", "-"),
@@ -30,19 +30,19 @@ _PARTS = tuple(
         ("hour", r"\d\d"),
         ("", ":"),
         ("minute", r"\d\d"),
-        ("", ":"),
-        ("second", r"\d\d"),
-        ("", r"(?:\.\d{0,9})?"),
-        ("offset", r"[Zz]|[+-]\d\d:[0-5]\d"),
+        # What ISO 8601 lets be left out is found missing only when all else is in order.
+        ("second", r"(?::\d\d(?:\.\d{0,9})?)?"),
+        ("offset", r"[Zz]|[+-]\d\d(?::[0-5]\d(?::[0-5]\d)?)?"),
     )
 )
+_WHOLE_OFFSET = re.compile(r"[Zz]|[+-]\d\d:\d\d", re.ASCII).fullmatch
 
 _RANGES = (
-    ("month", "MonthOfYear", 1, 12),
-    ("day", "DayOfMonth", 1, 31),
-    ("hour", "HourOfDay", 0, 23),
-    ("minute", "MinuteOfHour", 0, 59),
-    ("second", "SecondOfMinute", 0, 59),
+    ("month", "MonthOfYear", range(1, 13), "1 - 12"),
+    ("day", "DayOfMonth", range(1, 32), "1 - 28/31"),
+    ("hour", "HourOfDay", range(24), "0 - 23"),
+    ("minute", "MinuteOfHour", range(60), "0 - 59"),
+    ("second", "SecondOfMinute", range(60), "0 - 59"),
 )
 
 _MONTHS = tuple(name.upper() for name in calendar.month_name)
@@ -53,16 +53,19 @@ def problem_with(text: str) -> str | None:
     """Why this is not a moment, in the words that clients are told, or None if it is one."""
     if _USUAL(text) is not None:
         return None
-    reason = _unusual(text)
-    return None if reason is None else f"must be a valid date-time Text '{_quoted(text)}' could not be parsed{reason}"
+    found: dict[str, str] = {}
+    reason = _unreadable(text, found) or _out_of_range(found)
+    if reason is not None:
+        return f"must be a valid date-time Text '{_quoted(text)}' could not be parsed{reason}"
+    return None if found["second"] and _WHOLE_OFFSET(found["offset"]) else "must be a valid date-time"
 
 
 def _quoted(text: str) -> str:
     return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}..."
 
 
-def _unusual(text: str) -> str | None:
-    found: dict[str, str] = {}
+def _unreadable(text: str, found: dict[str, str]) -> str | None:
+    """The place where a text leaves the form of a moment; its parts are put into `found`."""
     at = 0
     for name, pattern in _PARTS:
         part = pattern.match(text, at)
@@ -70,15 +73,15 @@ def _unusual(text: str) -> str | None:
             return f" at index {at}"
         found[name] = part.group()
         at = part.end()
-    if at < len(text):
-        return f", unparsed text found at index {at}"
-    return _out_of_range(found)
+    return f", unparsed text found at index {at}" if at < len(text) else None
 
 
 def _out_of_range(found: dict[str, str]) -> str | None:
-    for name, field, lowest, highest in _RANGES:
-        if not lowest <= int(found[name]) <= highest:
-            return f": Invalid value for {field} (valid values {lowest} - {highest}): {int(found[name])}"
+    for name, field, values, told in _RANGES:
+        # A second comes with its colon and its fraction.
+        value = int(found[name].removeprefix(":").partition(".")[0] or 0)
+        if value not in values:
+            return f": Invalid value for {field} (valid values {told}): {value}"
     return _no_such_day(int(found["year"]), int(found["month"]), int(found["day"])) or _too_far(found["offset"])
 
 

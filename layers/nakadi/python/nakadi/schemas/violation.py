@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from nakadi.schemas.json_text import text_of
 
 MOST_LINES = 100
 
@@ -14,7 +15,7 @@ _MOST_QUOTED = 1_000
 _EXPECTED = {
     "array": "expected type: JSONArray",
     "boolean": "expected type: Boolean",
-    "integer": "expected type: Integer",
+    "integer": "expected type: Number",
     "null": "expected: null",
     "number": "expected type: Number",
     "object": "expected type: JSONObject",
@@ -51,7 +52,8 @@ def together(pointer: str, violations: tuple[Violation, ...]) -> Violation | Non
 
 
 def mismatch(type_name: str, value: Any) -> str:
-    return f"{_EXPECTED[type_name]}, found: {_name_of_type(value)}"
+    expected = "expected type: Integer" if type_name == "integer" and isinstance(value, float) else _EXPECTED[type_name]
+    return f"{expected}, found: {_name_of_type(value)}"
 
 
 def _name_of_type(value: Any) -> str:
@@ -66,8 +68,8 @@ def member(pointer: str, name: str) -> str:
 
 
 def quoted(value: Any) -> str:
-    """Texts as they are, everything else as JSON."""
-    return cut(value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+    """Texts as they are, objects and arrays as JSON, and numbers as Java writes them."""
+    return cut(text_of(value))
 
 
 def cut(text: str) -> str:
