@@ -121,15 +121,43 @@ def test_a_new_process_begins_where_the_index_ends(world: World, log):
     assert calls() <= 2
 
 
+def test_bounds_have_whatever_was_acknowledged_before_they_were_asked_for(world: World, log):
+    """A tip that was read before the question is no answer to it; partitions share a read. (C13, L36)"""
+    reader = world.a_log(replace(HURRIED, shared_for=60))
+    assert reader.bounds("t", [0, 1]) == {0: Bounds(0, 0), 1: Bounds(0, 0)}
+    publish(log, range(3))
+    publish(log, range(2), partition=1)
+
+    calls = world.counting("GetRecords")
+    assert reader.bounds("t", [0, 1]) == {0: Bounds(0, 6), 1: Bounds(0, 4)}
+    assert calls() <= 1
+
+    publish(log, range(3, 5))
+    assert reader.offset_at("t", 0, world.clock.now() + timedelta(seconds=1)) == 10
+
+
 def test_the_tip_is_shared(world: World, log):
-    """Many who ask at once, and again within a moment, cost the shard one read."""
+    """Streams that have come to the tip, and ask again within a moment, cost the shard no read."""
     publish(log, range(3))
     reader = world.a_log(replace(HURRIED, shared_for=30.0))
     reader.bounds("t", [0])
     calls = world.counting("GetRecords")
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda _: reader.bounds("t", [0, 1]), range(100)))
+        list(threads.map(lambda _: reader.read("t", 0, 6), range(100)))
     assert calls() == 0
+
+
+def test_those_who_asked_before_a_read_began_share_it(world: World, log):
+    """However many want to know the tip, a read that began after they had asked answers all of them."""
+    publish(log, range(3))
+    reader = world.a_log()
+    reader.bounds("t", [0])
+    asked_at = time.monotonic()
+    calls = world.counting("GetRecords")
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: reader._reader.bounds("t", 0, asked_at), range(100)))
+    assert set(found) == {Bounds(0, 6)}
+    assert calls() == 1
 
 
 @pytest.mark.usefixtures("log")
@@ -277,8 +305,8 @@ def test_what_the_archive_has_already_is_told_when_the_tip_is(world: World, log)
     publish(log, range(3, 5))
     index_all(world)
     assert events(reader, limit=100) == of(range(3))
-    assert reader.bounds("t", [0]) == {0: Bounds(0, 6)}
     assert reader.read("t", 0, 10).events == ()
+    assert reader.bounds("t", [0]) == {0: Bounds(0, 10)}
     assert events(reader) == of(range(5))
     with pytest.raises(OffsetUnavailable):
         reader.read("t", 0, 11)

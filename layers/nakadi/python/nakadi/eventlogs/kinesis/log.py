@@ -1,9 +1,10 @@
 """The event log in a Kinesis stream.
 
-What the port leaves open is this here. An append that timed out may have been stored; whoever publishes again may
-store its events twice, each time whole and in order. A read sees at once what this process stored, and what others
-stored at the latest `shared_for` seconds later. A topic that is deleted takes appends of other processes for a lease
-longer; they are gone with it.
+What the port leaves open is this here. An append that timed out may have been stored; whoever publishes again may store
+its events twice, each time whole and in order. Bounds, and offsets that are asked for by time, are exact: they have
+whatever was acknowledged before the question. A read sees at once what this process stored, and what others stored at
+the latest `shared_for` seconds later. A topic that is deleted takes appends of other processes for a lease longer; they
+are gone with it.
 """
 
 from __future__ import annotations
@@ -187,7 +188,9 @@ class KinesisLog:
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
         self._refuse_if_closed()
         self._topics.known(topic)
-        return {number: self._reader.bounds(topic, number) for number in partitions}
+        # One moment for all partitions: those in the same shard are answered by the same read.
+        now = time.monotonic()
+        return {number: self._reader.bounds(topic, number, now) for number in partitions}
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         self._refuse_if_closed()

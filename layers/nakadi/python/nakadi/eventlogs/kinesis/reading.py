@@ -57,9 +57,10 @@ class Reader:
         self.tails.know(hash_key(key), time.monotonic() - self._shared_for if since is None else since)
         return self._counted(key, topic, partition)
 
-    def bounds(self, topic: str, partition: int) -> Bounds:
+    def bounds(self, topic: str, partition: int, since: float) -> Bounds:
+        """What there is to be read, with everything that was acknowledged before `since`."""
         found = self._topics.with_partition(topic, partition)
-        following = self.state(topic, partition).next
+        following = self.state(topic, partition, since).next
         return Bounds(min(found.oldest.get(partition, 0), following), following)
 
     def _received(self, records: list[Arrived], rank: Rank) -> None:
@@ -104,7 +105,7 @@ class Reader:
 
     def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
         found = self._topics.with_partition(topic, partition)
-        state = self.state(topic, partition)
+        state = self.state(topic, partition, time.monotonic())
         place = found.oldest.get(partition, 0)
         if state.latest < stored_at:
             return state.next

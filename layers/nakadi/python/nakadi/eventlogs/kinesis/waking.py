@@ -40,8 +40,8 @@ class LastingReader:
     def state(self, topic: str, partition: int, since: float | None = None) -> Counted:
         return self._awake(lambda reader: reader.state(topic, partition, since))
 
-    def bounds(self, topic: str, partition: int) -> Bounds:
-        return self._awake(lambda reader: reader.bounds(topic, partition))
+    def bounds(self, topic: str, partition: int, since: float) -> Bounds:
+        return self._awake(lambda reader: reader.bounds(topic, partition, since))
 
     def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
         return self._awake(lambda reader: reader.look(topic, partition, start, limit, max_bytes))
