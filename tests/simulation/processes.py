@@ -53,7 +53,7 @@ class Stream:
         self.session = Session(session_id, limits, process.clock.monotonic(), around, policy)
         lot: Any = Lot(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
         attendant = Attendant(lot, process.clock, follows=policy is not None and policy.parks)
-        self.clerk = Clerk(process.members, self.session, process, process, attendant)
+        self.clerk = Clerk(process.members, self.session, process.beginning, process, attendant)
         self.facts: deque[Fact] = deque()
         self.calls: deque[Call] = deque()
         self.reads: dict[Place, int] = {}

@@ -134,7 +134,7 @@ class World:
         )
         session = Session(stored.id, limits, self.clock.monotonic(), around, POLICY)
         attendant = Attendant(self.lot, self.clock, follows=True)
-        self.consumer = Consumer(session, Clerk(self.members, session, self, self, attendant))
+        self.consumer = Consumer(session, Clerk(self.members, session, self.beginning, self, attendant))
 
     def end(self) -> None:
         if self.consumer is not None:

@@ -73,7 +73,10 @@ class House:
     def __init__(self, log: EventLog | None = None) -> None:
         self.clock = HandMovedClock()
         self.log = UnreliableLog(log or MemoryLog(self.clock))
-        self.event_types = EventTypes(MemoryRegistry(), Cache(self.clock, 1))
+        registry = MemoryRegistry()
+        self.event_types = EventTypes(registry, Cache(self.clock, 1))
+        # Those of another process.
+        self.elsewhere = EventTypes(registry, Cache(self.clock, 1))
         self.features = Features(settings_document("features"))
         self.blacklist = Blacklist(settings_document("blacklist"))
         admins = Admins(settings_document("admins"), self.features, ())

@@ -62,6 +62,17 @@ def test_redriven_events_come_to_the_subscription_they_are_for(api, consumer, lo
     assert stream.batch()["cursor"]["event_type"] == subscription["event_types"][0]
 
 
+def test_redriven_events_come_also_after_a_switch_of_timelines(api, consumer, look_around, subscription):
+    """A stream that reads the redrive event type beside its own goes on with its next timeline. (S273, S299)"""
+    redrive(api, subscription["id"], 1)
+    look_around()
+    stream = consumer(subscription, batch_flush_timeout=1, stream_timeout=30)
+    stream.consumed(1)
+    assert api.post(f"/event-types/{REDRIVE}/timelines", json={"storage_id": "default"}).status_code == 201
+    redrive(api, subscription["id"], 2)
+    assert stream.consumed(1) == [{"n": 2}]
+
+
 def test_what_is_attached(api, consumer, look_around, subscription):
     """An attached partition is a slot, is told with the cursors and can be committed; it cannot be reset or asked for
     by name, and statistics do not tell of it. (S276, S107, S146)"""

@@ -324,6 +324,21 @@ def test_a_new_timeline_is_invisible(api, consumer):
     assert opened.commit(batch).status_code == 204
 
 
+def test_an_event_type_that_is_made_again_is_read_by_streams_that_open_right_after(api, consumer):
+    """An event type is deleted and made again while it is streamed; a stream of the new one that opens within moments
+    gets its events. (S299)"""
+    subscription = from_the_beginning(api, events=3)
+    [name] = subscription["event_types"]
+    consumer(subscription)
+    assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
+    assert api.delete(f"/event-types/{name}").status_code == 200
+    created(api, name=name)
+    second = subscribed(api, name, read_from="begin", consumer_group="another")
+    opened = consumer(second, batch_flush_timeout=1, stream_timeout=20)
+    publish(api, name, 3)
+    opened.consumed(3)
+
+
 # Sharing
 
 

@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 import jwt
 import pytest
 
-from nakadi.access.keys import KeySet, fetch_from
+from nakadi.access.keys import LOOK_AGAIN_SECONDS, KeySet, fetch_from
 from nakadi.access.tokens import TokenRules, Tokens
 from nakadi.clock import SystemClock
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import NotAuthenticated
+from tests.support.clock import HandMovedClock
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 RULES = TokenRules(
@@ -207,3 +208,31 @@ def test_scopes_may_come_as_a_list(tokens, issuer):
     listed = issuer.signed({"sub": "ann", "scp": ["uid", "nakadi.event_stream.read"]})
 
     assert tokens.subject(f"bearer {listed}").scopes == {"uid", "nakadi.event_stream.read"}
+
+
+def test_a_key_that_took_the_id_of_another_one_is_found(tmp_path):
+    """An issuer that gives a new key the id of the old one, or no ids at all: tokens of the new key are good as soon as
+    it may be looked for, and those of the old key are not any more. Wrong signatures do not have it read each time."""
+    clock = HandMovedClock(datetime.now(UTC))
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    old, new = Issuer(tmp_path / "old"), Issuer(tmp_path / "new")
+    current, reads = [old], []
+
+    def fetch():
+        reads.append(1)
+        return current[0].path.read_bytes()
+
+    tokens = Tokens(KeySet(fetch, clock), RULES, clock)
+    tokens.subject(f"Bearer {old.token()}")
+    current[0] = new
+    for _ in range(5):
+        with pytest.raises(NotAuthenticated):
+            tokens.subject(f"Bearer {new.token()}")
+    assert len(reads) == 1
+    clock.move(LOOK_AGAIN_SECONDS)
+    assert tokens.subject(f"Bearer {new.token()}").name == "ann"
+    for _ in range(5):
+        with pytest.raises(NotAuthenticated):
+            tokens.subject(f"Bearer {old.token()}")
+    assert len(reads) == 2

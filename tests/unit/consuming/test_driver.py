@@ -13,7 +13,7 @@ from nakadi.consuming.facts import End, Shared, Surroundings
 from nakadi.consuming.lines import JsonLines
 from nakadi.consuming.parameters import Limits
 from nakadi.consuming.session import Session
-from nakadi.consuming.survey import Beginning
+from nakadi.consuming.survey import Beginning, KnownEventTypes
 from nakadi.model.coordination import Assignment, Offset
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.chunks import some_events
@@ -29,10 +29,10 @@ class Clerk:
 
     def __init__(self):
         self.performed = []
-        self.called = asyncio.Event()
+        self.found = an_event_type()
 
     def begin(self, opening):
-        return Beginning(an_event_type(), opening.position)
+        return Beginning(self.found, opening.position)
 
     def perform(self, call):
         self.performed.append(call)
@@ -74,6 +74,8 @@ class Carried:
         clock = SystemClock()
         limits = Limits(batch_limit=1, flush_seconds=30, commit_seconds=0.1)
         self.clerk = Clerk()
+        self.source = source
+        self.opened = None
         self.driver = Driver(
             Session(ME, limits, clock.monotonic(), around),
             self.clerk,
@@ -81,11 +83,15 @@ class Carried:
             outlet,
             clock=clock,
             threads=threads,
-            new_place=lambda _, __: source,
-            find_out=lambda: None,
+            new_place=self.new_place,
+            known=KnownEventTypes([], lambda: None),
         )
         self.running = asyncio.create_task(self.driver.run())
         self.look(ME)
+
+    def new_place(self, _place, beginning):
+        self.opened = beginning
+        return self.source
 
     def look(self, owners, committed=-1):
         """Partition 0 belongs to these, and is committed up to there."""
@@ -163,6 +169,20 @@ def test_what_is_committed_meanwhile_is_handed_over(threads):
         return [type(each) for each in stream.clerk.performed]
 
     assert asyncio.run(ended()) == [HandOver]
+
+
+def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
+    """An event type moves to another timeline while a partition is being opened, and the stream hears of it before the
+    partition is there: it is read as the event type is now. (S299)"""
+
+    async def revision():
+        stream = Carried(threads, KeptOutlet(), Source())
+        stream.clerk.found = an_event_type(name="order", revision=1)
+        stream.driver.update(an_event_type(name="order", revision=2))
+        await stream.ended()
+        return stream.opened.event_type.revision
+
+    assert asyncio.run(revision()) == 2
 
 
 def test_a_client_that_reads_gets_everything(threads):

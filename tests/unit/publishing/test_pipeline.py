@@ -8,6 +8,7 @@ from nakadi.model.authorization import Attribute, Authorization, Subject
 from nakadi.model.event_type import CleanupPolicy, PartitionStrategy
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Malformed, NotFound, NotPermitted, TryLater, Unavailable
+from nakadi.model.schema import Version
 from nakadi.ports import SealedTopic, UnknownTopic
 from nakadi.publishing.outcome import BatchOutcome, Verdict
 from tests.support.builders import a_schema, a_timeline, an_event_type
@@ -319,3 +320,57 @@ def test_features_are_only_asked_for_where_they_matter(house):
     """An event type without an owner selector is published to whatever the features say. (P129)"""
     house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
     assert house.publish(house.add(an_event_type()), [{}], Subject("bob")).verdict is Verdict.STORED
+
+
+def made_again(house, event_type, **changes):
+    """Another process has deleted an event type that this one remembers, and made another one of its name."""
+    house.event_types.cached(event_type.name)
+    house.elsewhere.remove(event_type)
+    house.log.delete_topic(event_type.timeline.topic)
+    another = replace(
+        event_type, **{"id": f"after {event_type.id}", "timelines": (a_timeline(),), "revision": 1} | changes
+    )
+    house.log.create_topic(another.timeline.topic, 1)
+    house.elsewhere.add(another)
+    return another
+
+
+def test_the_schema_of_a_deleted_event_type_is_not_used(house):
+    """Right after an event type was deleted and made again by another process, events are judged by the schema that it
+    has now: what only the old one refused is stored, what only the new one refuses is not."""
+    strict, lenient = STRICT["schema"], a_schema("{}")
+    another = made_again(house, house.add(an_event_type(schema=strict)), schema=lenient)
+    assert house.publish(another, [{"n": 1}]).verdict is Verdict.STORED
+    assert house.stored(another) == [{"n": 1}]
+    another = made_again(house, house.add(an_event_type(schema=lenient)), schema=strict)
+    assert house.publish(another, [{"n": 1}]).verdict is Verdict.REJECTED
+    assert house.stored(another) == []
+
+
+def test_a_refusal_is_by_the_schema_that_there_is(house):
+    """An event that is refused by what this process remembers of a schema is judged by what it is now."""
+    event_type = house.add(an_event_type(**STRICT))
+    house.event_types.cached(event_type.name)
+    house.elsewhere.replace(event_type, replace(event_type, schema=a_schema("{}", version=Version(1, 1, 0))))
+    assert house.publish(event_type, [{"n": 1}]).verdict is Verdict.STORED
+
+
+def test_permission_for_a_deleted_event_type_is_none_for_its_successor(house):
+    """Who could write to an event type that was deleted is asked for permission to write to the one that has its name;
+    who may write to the new one alone is let in. (P50)"""
+    bob = Subject("bob", frozenset({Attribute("user", "bob")}))
+    event_type = house.add(an_event_type(authorization=lists(writer="ann")))
+    another = made_again(house, event_type, authorization=lists(writer="bob"))
+    with pytest.raises(NotPermitted):
+        house.publish(another, [{"n": 1}], ANN)
+    assert house.publish(another, [{"n": 2}], bob).verdict is Verdict.STORED
+    third = made_again(house, house.elsewhere.get(another.name), authorization=lists(writer="ann"))
+    assert house.publish(third, [{"n": 3}], ANN).verdict is Verdict.STORED
+    assert house.stored(third) == [{"n": 3}]
+
+
+def test_tombstones_do_not_come_to_the_successor_of_a_compacted_event_type(house):
+    """A deletion is refused by an event type that is not compacted, though the one before it was."""
+    event_type = house.add(a_compacted_type())
+    another = made_again(house, event_type, cleanup_policy=CleanupPolicy.DELETE)
+    assert house.delete(another, [tombstone()]).verdict is Verdict.REJECTED

@@ -142,6 +142,27 @@ def test_sealing_waits_for_publishers_who_rely_on_their_lease(world: World, topi
     assert time.monotonic() - begun >= 0.3
 
 
+def test_other_processes_learn_of_a_deletion_in_time(world: World, topic):
+    """Once a topic is deleted by one process, no other acknowledges what is lost with it, though it remembers the
+    topic."""
+    deleting, publishing = world.a_log(with_lease(0.2)), world.a_log(with_lease(0.2))
+    publishing.append(topic, {0: [Record(b"1")]})
+    deleting.delete_topic(topic)
+    with pytest.raises(UnknownTopic):
+        publishing.append(topic, {0: [Record(b"2")]})
+
+
+def test_what_is_deleted_again_is_not_waited_for(world: World, topic, monkeypatch):
+    """Nobody publishes to a topic that is gone, or closed: deleting it takes no lease."""
+    log = world.a_log(with_lease(0.01))
+    world.index.create_topic("closed", 1)
+    log.seal_topic("closed")
+    log.delete_topic(topic)
+    monkeypatch.setattr(log._topics, "wait_for_leases", lambda: pytest.fail("there is nothing to wait for"))
+    log.delete_topic(topic)
+    log.delete_topic("closed")
+
+
 def test_closing_ends_everything(world: World, topic):
     """A closed log answers nothing any more, and leaves no thread behind."""
     log = world.a_log()

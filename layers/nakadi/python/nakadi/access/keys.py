@@ -12,8 +12,8 @@ import jwt
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import Clock
 
-# Keys are rotated rarely; a key id that nobody knows is a reason to look again, though not for every request that
-# invents one.
+# Keys are rotated rarely; a key id that is not known, and a signature that does not fit its key, are reasons to look
+# again, though not for every request that invents one.
 KEEP_SECONDS = 300.0
 LOOK_AGAIN_SECONDS = 10.0
 TIMEOUT_SECONDS = 5.0
@@ -44,6 +44,17 @@ class KeySet:
         finally:
             self._lock.release()
         return self._find(key_id)
+
+    def successor(self, key_id: str | None, known: jwt.PyJWK) -> jwt.PyJWK | None:
+        """The key that has this id now, if it is another one than was known: some issuers use an id again, or none."""
+        if self._lock.acquire(blocking=False):  # who looks already finds it for the next request
+            try:
+                if self._older_than(LOOK_AGAIN_SECONDS):
+                    self._refresh()
+            finally:
+                self._lock.release()
+        current = self._find(key_id)
+        return None if current is known else current
 
     def _find(self, key_id: str | None) -> jwt.PyJWK | None:
         if key_id is None and len(self._keys) == 1:

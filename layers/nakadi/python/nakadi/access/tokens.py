@@ -78,11 +78,20 @@ class Tokens:
             key = self._keys.key(header.get("kid"))
             if key is None:
                 raise NotAuthenticated("The token is signed with a key that is not known")
-            claims = self._decoded(token, key)
+            claims = self._checked(token, header.get("kid"), key)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise NotAuthenticated(f"The token is not valid: {error}") from error
         self._check_times(claims)
         return claims
+
+    def _checked(self, token: str, key_id: str | None, key: jwt.PyJWK) -> Mapping[str, Any]:
+        try:
+            return self._decoded(token, key)
+        except jwt.InvalidSignatureError:
+            successor = self._keys.successor(key_id, key)
+            if successor is None:
+                raise
+            return self._decoded(token, successor)
 
     def _decoded(self, token: str, key: jwt.PyJWK) -> Mapping[str, Any]:
         rules = self._rules

@@ -35,10 +35,15 @@ class Admission:
         self._initialise(subscription)
         return subscription, event_types
 
+    def check_still_there(self, subscription: Subscription) -> None:
+        """Raise `NotFound` if the subscription was deleted since it was admitted."""
+        self.subscriptions.get(subscription.id)
+
     def _subscription(self, subscription_id: str, subject: Subject) -> Subscription:
         """Who is blocked does not learn whether it exists."""
         try:
-            subscription: Subscription = self.subscriptions.cached(subscription_id)
+            # Not as it was a moment ago: what is shared of one that was deleted must not come into being again.
+            subscription: Subscription = self.subscriptions.get(subscription_id)
         except NotFound:
             self.permissions.require_consumer(subject, ())
             raise

@@ -19,9 +19,8 @@ Fact = Callable[[float], Sequence[Action]]
 """What a session is told, with the time."""
 
 
-class Surveyor(Protocol):
-    def beginning(self, place: EventTypePartition, stored: Position) -> Beginning:
-        """Where to begin behind what is committed. Raises `Unusable` if there is no such place."""
+Find = Callable[[EventTypePartition, Position], Beginning]
+"""Where to begin behind what is committed. Raises `Unusable` if there is no such place."""
 
 
 class Undertaker(Protocol):
@@ -36,27 +35,27 @@ class Clerk:
         self,
         members: Members,
         session: Session,
-        surveyor: Surveyor,
+        beginning_of: Find,
         undertaker: Undertaker,
         attendant: Attendant | None = None,
     ) -> None:
         self._members = members
         self._session = session
-        self._surveyor = surveyor
+        self._beginning_of = beginning_of
         self._undertaker = undertaker
         self._attendant = attendant
 
     def begin(self, opening: Open) -> Beginning:
         if self._attendant is None:
-            return self._surveyor.beginning(opening.place, opening.position)
+            return self._beginning_of(opening.place, opening.position)
         parked = self._attendant.keys(opening.place, opening.replay)
         return replace(self._beginning(opening, self._attendant), parked=parked)
 
     def _beginning(self, opening: Open, attendant: Attendant) -> Beginning:
         place, replay = opening.place, opening.replay
         if replay is None:
-            return self._surveyor.beginning(place, opening.position)
-        onward = self._surveyor.beginning(place, max(opening.position, replay.until))
+            return self._beginning_of(place, opening.position)
+        onward = self._beginning_of(place, max(opening.position, replay.until))
         again = Again(attendant.again(place, replay, opening.position), replay.until, onward.start)
         return replace(onward, start=opening.position, again=again)
 

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 
 from nakadi.consuming.actions import Action, Call, Close, Open, SendBatch, SendKeepAlive
 from nakadi.consuming.clerk import Clerk, Fact
@@ -19,7 +20,7 @@ from nakadi.consuming.facts import Shared
 from nakadi.consuming.lines import Lines
 from nakadi.consuming.replaying import Source
 from nakadi.consuming.session import Session
-from nakadi.consuming.survey import Beginning
+from nakadi.consuming.survey import Beginning, KnownEventTypes
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.model.subscription import EventTypePartition
@@ -40,7 +41,7 @@ NewPlace = Callable[[EventTypePartition, Beginning], Source]
 
 
 class Driver:
-    """`find_out` is called when a topic is gone: whoever knows should `update`, or `tell` what became of it."""
+    """When a topic is gone, `known` is asked to look again: then `update` or `tell` says what became of it."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Driver:
         clock: Clock,
         threads: Executor,
         new_place: NewPlace,
-        find_out: Callable[[], None],
+        known: KnownEventTypes,
     ) -> None:
         self.session = session
         self._clerk = clerk
@@ -61,7 +62,7 @@ class Driver:
         self._clock = clock
         self._threads = threads
         self._new_place = new_place
-        self._find_out = find_out
+        self._known = known
         self._places: dict[EventTypePartition, Source] = {}
         self._facts: list[Fact] = []
         self._updates: list[EventType] = []
@@ -88,6 +89,7 @@ class Driver:
 
     def update(self, event_type: EventType) -> None:
         """An event type has changed: there may be a new timeline to go on in."""
+        self._known.newest(event_type)
         self._updates.append(event_type)
         self.wake()
 
@@ -174,7 +176,7 @@ class Driver:
         run = place.take()
         if run is None:
             if place.lost:
-                self._find_out()
+                self._known.look_again()
             return False
         self._carry_out(self.session.arrived(each, run, self._clock.monotonic()))
         await self._flush_if_full()
@@ -231,7 +233,9 @@ class Driver:
     def _opened(self, opening: Open, beginning: Beginning, now: float) -> Sequence[Action]:
         if not self.session.expects(opening):
             return []
-        self._places[opening.place] = self._new_place(opening.place, beginning)
+        # It may have changed since the survey looked: whoever told that was not heard by a place that was not there.
+        newest = self._known.newest(beginning.event_type)
+        self._places[opening.place] = self._new_place(opening.place, replace(beginning, event_type=newest))
         return self.session.opened(opening, beginning.start, beginning.lost, now, beginning.parked)
 
     # Writing

@@ -27,13 +27,13 @@ from nakadi.consuming.parking import Attendant
 from nakadi.consuming.policy import policy_of
 from nakadi.consuming.replaying import Replaying, Source
 from nakadi.consuming.session import Session
-from nakadi.consuming.survey import Beginning, Survey, distance
+from nakadi.consuming.survey import Beginning, KnownEventTypes, Survey, distance
 from nakadi.cursors.service import Cursors
 from nakadi.model import coordination as shared
 from nakadi.model.authorization import Subject
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
-from nakadi.model.outcomes import Fault, Outcome, TryLater, Unavailable
+from nakadi.model.outcomes import Fault, NotFound, Outcome, TryLater, Unavailable
 from nakadi.model.subscription import EventTypePartition, Subscription
 from nakadi.ports import Clock, Coordination, EventLogs
 from nakadi.streaming.feeds import Feeds
@@ -124,7 +124,8 @@ class SubscriptionStreams:
         try:
             lease = self._host.lease()
             self._join(subscription_id, self._session(stream_id, lease.holder, limits, asked))
-            self._check_beginnings(subscription_id, stream_id)
+            self._check_still_there(subscription)
+            self._check_beginnings(subscription_id, stream_id, event_types)
         except Unavailable as error:
             self._host.left_behind(subscription_id, stream_id)
             raise TryLater(CANNOT_GO_ON) from error
@@ -149,12 +150,22 @@ class SubscriptionStreams:
         self._host.bury(members, members.assignment())
         members.join(session)
 
-    def _check_beginnings(self, subscription_id: str, stream_id: str) -> None:
+    def _check_still_there(self, subscription: Subscription) -> None:
+        """Whoever deletes a subscription removes it first, and then what its streams share: what we have put there in
+        between, or after, nobody else would clear away."""
+        try:
+            self._admission.check_still_there(subscription)
+        except NotFound:
+            self._coordination.forget(subscription.id)
+            raise
+
+    def _check_beginnings(self, subscription_id: str, stream_id: str, event_types: Sequence[EventType]) -> None:
         """Raise `Unusable` now if a partition cannot be read: later there is no way to say so."""
+        known = {each.name: each for each in event_types}
         offsets = self._coordination.offsets(subscription_id)
         for place, offset in offsets.items():
             if offset.owner == stream_id:
-                self._survey.beginning(place, offset.position)
+                self._survey.beginning(place, offset.position, known.get(place.event_type))
 
     def _give_back(self, subscription_id: str, stream_id: str) -> None:
         try:
@@ -166,10 +177,10 @@ class SubscriptionStreams:
 
     async def serve(self, opening: Opening, lines: Lines, outlet: Outlet) -> None:
         """Stream until the end, and leave before the client can see it."""
-        driver = self._driver(opening, lines, outlet)
-        self._drivers[driver] = opening.lease
-        self._begin_keeping()
         with ExitStack() as around:
+            driver = self._driver(opening, lines, outlet, around)
+            self._drivers[driver] = opening.lease
+            self._begin_keeping()
             around.callback(self._drivers.pop, driver)
             for event_type in opening.event_types:
                 around.enter_context(self._oversight.over(driver, opening.subject, event_type))
@@ -187,13 +198,17 @@ class SubscriptionStreams:
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._host.close()
 
-    def _driver(self, opening: Opening, lines: Lines, outlet: Outlet) -> Driver:
-        event_types = {each.name: each for each in opening.event_types}
+    def _driver(self, opening: Opening, lines: Lines, outlet: Outlet, around: ExitStack) -> Driver:
+        known = KnownEventTypes(opening.event_types, self._oversight.hurry)
+        overseen = {each.name for each in opening.event_types}
         members = self._members(opening.subscription.id)
         judge = self._judge
 
         def measure(place: EventTypePartition, first: Position, last: Position) -> int:
-            return distance(event_types.get(place.event_type), place, first, last)
+            return distance(known.get(place.event_type), place, first, last)
+
+        def beginning(place: EventTypePartition, stored: Position) -> Beginning:
+            return self._survey.beginning(place, stored, known.get(place.event_type))
 
         redrive = self._bounds.redrive
         attached = "" if redrive in opening.subscription.event_types else redrive
@@ -202,26 +217,30 @@ class SubscriptionStreams:
         attendant = Attendant(lot, self._clock, follows=policy is not None and policy.parks)
 
         def new_place(place: EventTypePartition, beginning: Beginning) -> Source:
-            event_types[place.event_type] = beginning.event_type
+            if place.event_type not in overseen:
+                # It is attached: nobody asks whether the subject may read it, but it may change like any other.
+                overseen.add(place.event_type)
+                around.enter_context(self._oversight.over(driver, None, beginning.event_type))
             return self._source(place, beginning, attendant)
 
-        around = Surroundings(
+        surroundings = Surroundings(
             measure=measure,
             deliverable=deliverable(judge, opening.subscription.id, opening.subject, attached),
             leased_until=lambda: opening.lease.good_until,
-            closely=lambda: judge.misplaced_are_skipped or attached in event_types,
+            closely=lambda: judge.misplaced_are_skipped or attached in known,
         )
-        session = Session(opening.id, opening.limits, self._clock.monotonic(), around, policy)
-        return Driver(
+        session = Session(opening.id, opening.limits, self._clock.monotonic(), surroundings, policy)
+        driver = Driver(
             session,
-            Clerk(members, session, self._survey, Undertaker(self._letters, opening.subscription), attendant),
+            Clerk(members, session, beginning, Undertaker(self._letters, opening.subscription), attendant),
             lines,
             outlet,
             clock=self._clock,
             threads=self._threads,
             new_place=new_place,
-            find_out=self._oversight.hurry,
+            known=known,
         )
+        return driver
 
     def _source(self, place: EventTypePartition, beginning: Beginning, attendant: Attendant) -> Source:
         """Where the events come from: the log, or first the lot."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.cursors import timelines
 from nakadi.cursors.conversion import CursorError
@@ -43,29 +45,65 @@ class Beginning:
     again: Again | None = None
 
 
+class KnownEventTypes:
+    """The event types of a stream, each as it was last seen, whoever saw it.
+
+    Two look independently of each other: the survey when a partition is opened, and the oversight once a second. What
+    one of them saw later must not be forgotten for what the other one saw before: a partition that is read by an event
+    type as it was before it moved to another timeline would wait for events that never come there.
+    """
+
+    def __init__(self, event_types: Iterable[EventType], look_again: Callable[[], None]) -> None:
+        """`look_again` has the oversight look soon."""
+        self._by_name = {each.name: each for each in event_types}
+        self.look_again = look_again
+
+    def get(self, name: str) -> EventType | None:
+        return self._by_name.get(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def newest(self, seen: EventType) -> EventType:
+        """The event type as it was last seen, this time included. To be called on the loop alone."""
+        known = self._by_name.get(seen.name)
+        if known is not None and known.id == seen.id and known.revision > seen.revision:
+            return known
+        self._by_name[seen.name] = seen
+        return seen
+
+
 class Survey:
     """Looks things up, and so belongs into a thread."""
 
     def __init__(self, event_types: EventTypes, cursors: Cursors, clock: Clock) -> None:
         self._event_types = event_types
         self._cursors = cursors
-        self._clock = clock
-        self._views: dict[str, tuple[float, EventType, View]] = {}
+        # By the id of the event type and the revision that is known at least: another one may get its name, and who
+        # knows of a change must not be told what was before.
+        self._views: Cache[tuple[str, int], tuple[EventType, View]] = Cache(clock, VIEW_SECONDS)
 
-    def beginning(self, place: EventTypePartition, stored: Position) -> Beginning:
-        """Where to begin behind what is committed. Raises `Unusable` if there is no such place."""
-        known = self._views.get(place.event_type)
-        if known is not None and self._clock.monotonic() < known[0] + VIEW_SECONDS:
-            try:
-                return self._in_view(known[1], known[2], place, stored)
-            except Unusable:
-                pass  # there may have come events since
-        event_type = self._event_types.get(place.event_type)
-        view = self._cursors.at(event_type)
-        self._views[place.event_type] = (self._clock.monotonic(), event_type, view)
-        return self._in_view(event_type, view, place, stored)
+    def beginning(self, place: EventTypePartition, stored: Position, known: EventType | None = None) -> Beginning:
+        """Where to begin behind what is committed. Raises `Unusable` if there is no such place.
 
-    def _in_view(self, event_type: EventType, view: View, place: EventTypePartition, stored: Position) -> Beginning:
+        `known` is the event type as the caller knows it; without it, it is looked up.
+        """
+        event_type = known or self._event_types.get(place.event_type)
+        key = (event_type.id, event_type.revision)
+        try:
+            return self._in_view(*self._views.get(key, lambda: self._look(event_type)), place, stored)
+        except Unusable:
+            self._views.forget(key)  # events may have come since
+        return self._in_view(*self._views.get(key, lambda: self._look(event_type)), place, stored)
+
+    def _look(self, known: EventType) -> tuple[EventType, View]:
+        current = self._event_types.get(known.name)
+        if current.id != known.id:
+            raise Unusable(f"The event type {known.name} was deleted, and another one has its name")
+        return current, self._cursors.at(current)
+
+    @staticmethod
+    def _in_view(event_type: EventType, view: View, place: EventTypePartition, stored: Position) -> Beginning:
         oldest = view.beginning().get(place.partition, stored)
         start = max(stored, oldest)
         try:

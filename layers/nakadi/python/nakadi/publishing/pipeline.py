@@ -22,14 +22,14 @@ from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Fate, Record, Refused
-from nakadi.model.outcomes import TryLater, Unavailable
+from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
 from nakadi.model.schema import Schema, SchemaType
 from nakadi.model.timeline import Timeline
 from nakadi.ports import Clock, EventLogs, SealedTopic, UnknownTopic
 from nakadi.publishing.batch import Batch, BatchLimits, read
 from nakadi.publishing.compaction import keys_of
 from nakadi.publishing.enrichment import Origin, enriched
-from nakadi.publishing.outcome import BatchOutcome, Rejected, Step, appended, rejected
+from nakadi.publishing.outcome import BatchOutcome, Rejected, Step, Verdict, appended, rejected
 from nakadi.publishing.ownership import Owners, check_owners, owners_of
 from nakadi.publishing.partitioning import Draw, placed
 from nakadi.publishing.validation import check_sizes, effective_schema_of, validate
@@ -109,15 +109,37 @@ class Publisher:
         return self._append(delivery, event_type, partitions, tombstones)
 
     def _carried_out(self, name: str, subject: Subject, attempt: Attempt) -> BatchOutcome:
-        """Attempt until the event type's current timeline is open, or for as long as one may be kept waiting."""
+        """Attempt until the event type's current timeline is open, or for as long as one may be kept waiting.
+
+        What is remembered of an event type may be of one that another process has changed since, or deleted and made
+        again. Nothing is refused for that: before a refusal it is looked at once more. Nothing is let in for it either:
+        the topic of a deleted event type is gone, and whoever comes to another one is asked for permission again.
+        """
         event_type = self.event_types.cached(name)
-        self.permissions.require(Operation.WRITE, event_type.resource, subject)
         deadline = self.clock.monotonic() + self.most_wait
         while True:
             try:
-                return attempt(event_type)
+                self.permissions.require(Operation.WRITE, event_type.resource, subject)
+                outcome = attempt(event_type)
             except (SealedTopic, UnknownTopic):
                 event_type = self._moved(event_type, deadline)
+                continue
+            except NotPermitted:
+                newer = self._newer(event_type, deadline)
+                if newer is None:
+                    raise
+                event_type = newer
+                continue
+            newer = self._newer(event_type, deadline) if outcome.verdict is Verdict.REJECTED else None
+            if newer is None:
+                return outcome
+            event_type = newer
+
+    def _newer(self, event_type: EventType, deadline: float) -> EventType | None:
+        """The event type of this name, if it is not as it was remembered."""
+        current = self.event_types.get(event_type.name)
+        same = (current.id, current.revision) == (event_type.id, event_type.revision)
+        return None if same or self.clock.monotonic() >= deadline else current
 
     def _moved(self, event_type: EventType, deadline: float) -> EventType:
         """The event type, once it has another timeline than this."""

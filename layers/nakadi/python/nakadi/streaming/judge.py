@@ -80,6 +80,11 @@ class Judge:
             return Refused(error)
         return Changed(current)
 
+    def change(self, known: EventType) -> Verdict:
+        """What has become of an event type that is read whatever its subject may read."""
+        current = self._current(known)
+        return Changed(current) if current is not None and current.revision > known.revision else None
+
     def look_at_features(self) -> None:
         """Remember what is asked for every event, where there is no time to look."""
         with self._looking:  # one by one, or somebody who looked earlier might have the last word

@@ -49,9 +49,10 @@ class Driver(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Audience:
-    """The streams of one subject over one event type, which was last seen like this."""
+    """The streams of one subject over one event type, which was last seen like this. Without a subject they only want
+    to know of changes."""
 
-    subject: Subject
+    subject: Subject | None
     event_type: EventType
     drivers: set[Driver] = field(default_factory=set)
 
@@ -60,14 +61,15 @@ class Oversight:
     def __init__(self, judge: Judge, seconds: float = SECONDS) -> None:
         self._judge = judge
         self._seconds = seconds
-        self._audiences: dict[tuple[Subject, str], Audience] = {}
+        self._audiences: dict[tuple[Subject | None, str], Audience] = {}
         self._looking: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell = asyncio.Event()
 
     @contextmanager
-    def over(self, driver: Driver, subject: Subject, event_type: EventType) -> Iterator[None]:
-        """Tell a driver what it has to know while it runs. To be entered on its loop."""
+    def over(self, driver: Driver, subject: Subject | None, event_type: EventType) -> Iterator[None]:
+        """Tell a driver what it has to know while it runs; without a subject, only what changes. To be entered on its
+        loop."""
         key = (subject, event_type.id)
         audience = self._audiences.setdefault(key, Audience(subject, event_type))
         audience.drivers.add(driver)
@@ -111,7 +113,7 @@ class Oversight:
     def _verdicts(self, audiences: Sequence[Audience]) -> list[Verdict]:
         try:
             self._judge.look_at_features()
-            return [self._judge.verdict(each.subject, each.event_type) for each in audiences]
+            return [self._verdict(each) for each in audiences]
         except Unavailable as error:
             log.warning("Streams go on unchecked for now: %s", error)
             return [None for _ in audiences]
@@ -119,6 +121,11 @@ class Oversight:
             # Whatever it is, streams must not be left without oversight for it.
             log.exception("Streams go on unchecked for now")
             return [None for _ in audiences]
+
+    def _verdict(self, audience: Audience) -> Verdict:
+        if audience.subject is None:
+            return self._judge.change(audience.event_type)
+        return self._judge.verdict(audience.subject, audience.event_type)
 
 
 def _tell(audience: Audience, verdict: Verdict) -> None:

@@ -127,7 +127,8 @@ class SubscriptionCursors:
         """Set offsets, back or forth. Without cursors, only see to it that there are offsets."""
         found = self.subscriptions.find(subscription_id)
         self._refuse_blocked(found, subject)
-        meant = [self._resolved(each) for each in cursors]
+        # Not by what is remembered: the bounds that are asked for next are those of the event type that is there now.
+        meant = [self._resolved_now(each) for each in cursors]
         if found is None:
             raise unknown(subscription_id)
         self.permissions.require(Operation.VIEW, found.resource, subject)
@@ -157,7 +158,9 @@ class SubscriptionCursors:
         try:
             return self._resolved_in(self.event_types.cached, cursor)
         except (CursorError, NotFound):
-            pass
+            return self._resolved_now(cursor)
+
+    def _resolved_now(self, cursor: SubscriptionCursor) -> _Meant:
         try:
             return self._resolved_in(self.event_types.get, cursor)
         except (CursorError, NotFound) as error:

@@ -113,9 +113,14 @@ class KinesisLog:
             self._reader.acknowledged(fate)
 
     def delete_topic(self, topic: str) -> None:
+        """Return when no publisher takes it for one that is still there: its event type may be made again at once, and
+        what is acknowledged after that must be in the new topic."""
         self._refuse_if_closed()
+        known = self._index.topic(topic)
         self._index.delete_topic(topic)
         self._topics.forget(topic)
+        if known is not None and not known.sealed:
+            self._topics.wait_for_leases()
 
     # Events in
 
