@@ -22,10 +22,10 @@ EVENT_STREAM = "text/event-stream"
 Validate = Callable[[Any], Any]
 
 # What may happen to a request that asks for no operation, or before it is known which.
-WITHOUT_OPERATION = frozenset({400, 401, 403, 404, 405, 406, 408, 413})
+WITHOUT_OPERATION = frozenset({400, 401, 403, 404, 405, 406, 408, 413, 431, 501})
 
 # Of these, what any request may meet, whatever its operation: a body that nobody asked for can be too long as well.
-WITH_ANY_OPERATION = frozenset({405, 408, 413})
+WITH_ANY_OPERATION = frozenset({405, 408, 413, 431})
 
 # Formats of OpenAPI that describe numbers, or that fastjsonschema leaves to its users.
 FORMATS = {

@@ -45,13 +45,16 @@ class Wire:
     def response(self) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of a response with a length."""
         status, headers = self.head()
-        length = int(headers.get("content-length", "0"))
+        return status, headers, self.body(int(headers.get("content-length", "0")))
+
+    def body(self, length: int) -> bytes:
+        """So many bytes."""
         while len(self._received) < length:
             more = self.socket.recv(65536)
             assert more, f"closed after {self._received!r}"
             self._received += more
         body, self._received = self._received[:length], self._received[length:]
-        return status, headers, body
+        return body
 
     def head(self) -> tuple[int, dict[str, str]]:
         first, *rest = self.until(b"\r\n\r\n").decode("latin-1").strip().split("\r\n")

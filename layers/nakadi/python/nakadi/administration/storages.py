@@ -137,7 +137,7 @@ class Storages:
         try:
             self._reach(storage)
         except Unavailable as error:
-            log.warning("The storage %s cannot be used", storage.id, exc_info=True)
+            log.warning("The storage %s cannot be used: %s", storage.id, error.__cause__ or error)
             raise Invalid(error.told or f"The storage {storage.id} cannot be reached") from error
 
     def _document(self, storage_id: str) -> Document | None:

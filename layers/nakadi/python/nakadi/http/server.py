@@ -23,6 +23,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from nakadi.http.application import new_flow_id
 from nakadi.http.asgi import Answering, Edge, Limits, asgi_application
 from nakadi.http.message import PROBLEM_JSON
 from nakadi.http.problem import problem_body
@@ -365,7 +366,7 @@ class Connection(HttpToolsProtocol):
         body = orjson.dumps(problem_body(refusal.status, refusal.detail))
         head = (
             f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}\r\nconnection: close\r\n"
-            f"content-type: {PROBLEM_JSON}\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"content-type: {PROBLEM_JSON}\r\ncontent-length: {len(body)}\r\nx-flow-id: {new_flow_id()}\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.write_eof()
