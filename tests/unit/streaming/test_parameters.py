@@ -1,5 +1,7 @@
 """What a client may ask of a stream."""
 
+import random
+
 import pytest
 
 from nakadi.model.outcomes import Invalid
@@ -100,9 +102,21 @@ def test_a_flush_timeout_beyond_all_random_stream_timeouts_is_refused():
 
 def test_the_place_where_we_run_may_end_streams_earlier():
     """A client that asks for more time than we may give gets what there is, and is not refused for it. (L1)"""
-    limits = limits_of(Asked(batch_flush_timeout=1000, stream_timeout=2000), smallest, longest_seconds=840)
+    limits = limits_of(Asked(batch_flush_timeout=1000, stream_timeout=2000), biggest, longest_seconds=840)
     assert limits.stream_seconds == 840
     assert limits_of(Asked(stream_timeout=60), smallest, longest_seconds=840).stream_seconds == 60
+
+
+def test_streams_that_end_because_of_the_place_do_not_end_together():
+    """Their ends lie in the last quarter of what the place allows; what a client asked below that is kept. (L1)"""
+    picks = random.Random(7).randint
+    ends = {limits_of(Asked(), picks, longest_seconds=840).stream_seconds for _ in range(200)}
+
+    assert len(ends) > 50
+    assert 630 <= min(ends) < 650
+    assert 820 < max(ends) <= 840
+    assert limits_of(Asked(stream_timeout=700), smallest, longest_seconds=840).stream_seconds == 630
+    assert limits_of(Asked(stream_timeout=700), biggest, longest_seconds=840).stream_seconds == 700
 
 
 def test_a_place_may_bound_the_silence():

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from nakadi.model.outcomes import Invalid
 from nakadi.model.subscription import EventTypePartition
-from nakadi.streaming.parameters import DEFAULT_FLUSH_SECONDS, DEFAULT_SECONDS, LONGEST_SECONDS, PickSeconds
+from nakadi.streaming.parameters import (
+    DEFAULT_FLUSH_SECONDS,
+    DEFAULT_SECONDS,
+    LONGEST_SECONDS,
+    PickSeconds,
+    shortened,
+)
 
 DEFAULT_WINDOW = 10
 
@@ -69,7 +75,7 @@ def limits_of(
         stream_limit=asked.stream_limit or 0,
         flush_seconds=asked.batch_flush_timeout or DEFAULT_FLUSH_SECONDS,
         timespan_seconds=asked.batch_timespan or 0,
-        stream_seconds=seconds if longest_seconds is None else min(seconds, longest_seconds),
+        stream_seconds=shortened(seconds, longest_seconds, pick_seconds),
         keep_alive_limit=asked.stream_keep_alive_limit or 0,
         commit_seconds=commit_timeout,
     )

@@ -63,7 +63,7 @@ class Attempts:
                 return call(in_doubt)
             except FAILURES as error:
                 if seconds is None or not _may_pass(error):
-                    raise Unavailable("DynamoDB did not do what it was asked") from error
+                    raise Unavailable(f"DynamoDB: {error}") from error
                 in_doubt = in_doubt or _may_have_happened(error)
             # Spread, so that those who were refused together do not come back together.
             self._pause(seconds * random.uniform(0.5, 1.0))  # noqa: S311  # nothing to guess here

@@ -63,9 +63,20 @@ def limits_of(
         batch_limit=batch_limit,
         stream_limit=stream_limit,
         flush_seconds=flush if longest_silence_seconds is None else min(flush, longest_silence_seconds),
-        stream_seconds=seconds if longest_seconds is None else min(seconds, longest_seconds),
+        stream_seconds=shortened(seconds, longest_seconds, pick_seconds),
         keep_alive_limit=asked.stream_keep_alive_limit or 0,
     )
+
+
+def shortened(seconds: int, longest: int | None, pick_seconds: PickSeconds) -> int:
+    """How long a stream lasts where a response may take so long at most.
+
+    Streams that would all last that long are given different ends, in the last quarter of it: opened together after a
+    deployment, they would else come back together again and again.
+    """
+    if longest is None or seconds <= longest * 3 // 4:
+        return seconds
+    return min(seconds, pick_seconds(longest * 3 // 4, longest))
 
 
 def _stream_seconds(asked: int | None, flush: int, pick_seconds: PickSeconds) -> int:

@@ -37,6 +37,10 @@ THROTTLING = {
 LONGEST_INTERVAL = 3.0
 """Seconds between two reads of a shard that many processes read."""
 
+IDLE_SECONDS = 10.0
+"""A connection that was not used for so long may be gone at its other end without our knowledge, above all after a
+function was frozen. A write on it would fail, and nothing would tell whether it was stored; a new one costs little."""
+
 READING = {"GetRecords", "GetShardIterator"}
 NOTHING_SENT = (ConnectTimeoutError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError)
 
@@ -95,12 +99,15 @@ class Stream:
         self._client = client
         self.name = name
         self._pace = Pace(1 / reads_per_second)
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._used_at = float("-inf")
 
     def shards(self) -> list[Shard]:
         found: list[Shard] = []
         asked: dict[str, Any] = {"StreamName": self.name}
         while True:
-            with _as_trouble():
+            with self._calling():
                 answer = self._client.list_shards(**asked)
             found += [_shard(each) for each in answer["Shards"]]
             if not answer.get("NextToken"):
@@ -129,7 +136,7 @@ class Stream:
         """The next records of a shard; waits until another read is due."""
         self._pace.wait(shard)
         try:
-            with _as_trouble():
+            with self._calling():
                 answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
         except Trouble as trouble:
             if trouble.passing and trouble.undone:
@@ -146,15 +153,32 @@ class Stream:
             {"Data": record.data, "PartitionKey": record.key, "ExplicitHashKey": str(record.hash_key)}
             for record in records
         ]
-        with _as_trouble():
+        with self._calling():
             answer = self._client.put_records(StreamName=self.name, Records=entries)
         return [_fate(each) for each in answer["Records"]]
 
     def close(self) -> None:
         self._client.close()
 
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Around a call: it meets a new connection, unless there was one a moment ago."""
+        with self._lock:
+            # By the clock on the wall: the other one may stand still while a function is frozen. Never while another
+            # call is under way: it may have just chosen the connection that would be closed under it.
+            if not self._under_way and not 0 <= time.time() - self._used_at < IDLE_SECONDS:
+                self._client.close()
+            self._under_way += 1
+        try:
+            with _as_trouble():
+                yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+                self._used_at = time.time()
+
     def _iterator(self, shard: str, **place: str) -> str:
-        with _as_trouble():
+        with self._calling():
             answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **place)
         return str(answer["ShardIterator"])
 
