@@ -10,7 +10,7 @@ STAGE  ?= dev
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:.
 
-.PHONY: help run jobs kill-jobs test test-aws-local simulate mutants soak storms attacks check format bench bench-aws lock synth diff bootstrap deploy destroy destroy-data clean
+.PHONY: help run jobs kill-jobs test test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws lock synth diff bootstrap deploy destroy destroy-data clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
@@ -25,6 +25,7 @@ help:
 	@echo 'make soak [MINUTES=10] [ENGINE=aws-local]  kill consumers and servers of a subscription, and count what comes'
 	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count what was lost'
 	@echo 'make attacks                       attack a broker on this machine with hostile requests (two minutes)'
+	@echo 'make clients                       generate clients in Python and Java, and use them (Java needs Maven and a JDK)'
 	@echo 'make format                        put the formatting right'
 	@echo 'make bench                         measure, and draw it (half an hour)'
 	@echo 'make bench-aws                     measure what AWS is asked and how long functions take (a quarter of an hour)'
@@ -74,6 +75,10 @@ storms: $(VENV)/.test
 
 attacks: $(VENV)/.test
 	@ATTACKS=long $(BIN)/python -m pytest tests/attacks $(ARGS)
+
+clients: $(VENV)/.test
+	@$(BIN)/python -m pytest -q tests/clients
+	@$(BIN)/python -m tests.clients .cache/clients
 
 format: $(VENV)/.test
 	@$(BIN)/ruff format .
