@@ -4,8 +4,10 @@ import random
 import pytest
 
 from nakadi.model.event_type import Category, PartitionStrategy
+from nakadi.publishing.effort import MOST_STEPS, Effort
 from nakadi.publishing.outcome import Rejected, Step
 from nakadi.publishing.partitioning import placed
+from nakadi.turns import Turns, still_there
 from tests.support.builders import an_event_type
 
 
@@ -14,7 +16,8 @@ def nowhere() -> float:
 
 
 def partitions_of(events, draw=nowhere, **event_type):
-    return [partition for partition, _ in placed(an_event_type(**event_type), events, draw)]
+    effort = Effort(MOST_STEPS, Turns(), still_there)
+    return [partition for partition, _ in placed(an_event_type(**event_type), events, draw, effort)]
 
 
 def by_hash(*fields, partitions, **more):

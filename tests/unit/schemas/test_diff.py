@@ -327,6 +327,20 @@ def doubling(levels):
     return {"$ref": "#/definitions/d0", "definitions": {**definitions, f"d{levels}": {}}}
 
 
+def test_a_change_is_told_wherever_it_is_used():
+    """What several parts share is told for each of them if it has changed, and for those around it. (R196)"""
+
+    def shared(leaf):
+        return {
+            "properties": {name: {"$ref": "#/definitions/d"} for name in "ab"} | {"same": {"items": {"type": "null"}}},
+            "definitions": {"d": {"properties": {"x": {"$ref": "#/definitions/e"}, "y": {}}}, "e": leaf},
+        }
+
+    assert told(shared({}), shared({"title": "t"})) == [
+        f"TITLE_CHANGED #/properties/{name}/$ref/properties/x/$ref/title" for name in "ab"
+    ]
+
+
 def cycle(length):
     definitions = {
         f"d{n}": {"properties": {"p": {"$ref": f"#/definitions/d{(n + 1) % length}"}}} for n in range(length)

@@ -387,7 +387,15 @@ def test_a_refusal_is_of_bounded_length():
 def test_an_entangled_schema_cannot_follow():
     """A schema whose references unfold without measure is refused, not compared for ever. (R196)"""
     definitions = {f"d{n}": {"properties": {s: {"$ref": f"#/definitions/d{n + 1}"} for s in "lr"}} for n in range(60)}
-    schema = {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d60": {}}}
+    old = {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d60": {}}}
 
     with pytest.raises(Invalid, match="too entangled"):
-        after(schema, schema | {"title": "t"})
+        after(old, old | {"definitions": {**definitions, "d60": {"title": "t"}}})
+
+
+def test_what_many_parts_share_may_be_compared():
+    """A schema whose references unfold without measure may follow if what they share has not changed. (R196)"""
+    definitions = {f"d{n}": {"properties": {s: {"$ref": f"#/definitions/d{n + 1}"} for s in "lr"}} for n in range(60)}
+    schema = {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d60": {}}}
+
+    assert str(after(schema, schema | {"title": "t"}).version) == "1.2.4"

@@ -1,5 +1,9 @@
 """What is wrong with an event, in words."""
 
+import pytest
+
+from nakadi.schemas.json_text import text_of
+from nakadi.schemas.steps import Exhausted
 from nakadi.schemas.violation import MOST_LINES, Violation, cut, member, mismatch, quoted, together
 
 
@@ -34,10 +38,35 @@ def test_very_many():
 
 def test_quoting():
     """Texts are quoted as they are, other values as JSON, and neither at any length. (P72)"""
-    assert quoted("a") == "a"
-    assert quoted(None) == "null"
-    assert quoted({"ä": [1.5, True]}) == '{"ä":[1.5,true]}'
-    assert quoted("a" * 2_000) == cut("a" * 2_000) == "a" * 1_000 + "…"
+    steps = [100_000]
+    assert quoted("a", steps) == "a"
+    assert quoted(None, steps) == "null"
+    assert quoted({"ä": [1.5, True]}, steps) == '{"ä":[1.5,true]}'
+    assert quoted("a" * 2_000, steps) == cut("a" * 2_000) == "a" * 1_000 + "…"
+
+
+LARGE = [
+    [1] * 100_000,
+    [[["x" * 300]] * 3] * 10,
+    {f"{number:05}": {"b": None, "a": [True]} for number in range(9_000, 0, -1)},
+    {"x" * 2_000: 1},
+    ["x" * 5_000, 1],
+    [[[]] * 500] * 500,
+]
+
+
+@pytest.mark.parametrize("value", LARGE)
+def test_a_large_value_is_quoted_by_its_beginning(value):
+    """Of a value that is too large to be told, no more is written than what is told. (P72)"""
+    steps = [1_000_000]
+    assert quoted(value, steps) == cut(text_of(value))
+    assert steps[0] > 1_000_000 - 6_000 - 5 * len(value)
+
+
+def test_quoting_is_work():
+    """What is to be quoted counts as work, of which there may be too much. (P71)"""
+    with pytest.raises(Exhausted):
+        quoted({str(number): 1 for number in range(1_000)}, [1_000])
 
 
 def test_types():

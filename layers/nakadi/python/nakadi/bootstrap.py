@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from nakadi.publishing.pipeline import Publisher
     from nakadi.schemas.validator import Validators
     from nakadi.streaming.streams import Streams
+    from nakadi.turns import Turns
 
 
 log = logging.getLogger(__name__)
@@ -213,6 +214,12 @@ class Broker:
         )
 
     @cached_property
+    def schema_turns(self) -> Turns:
+        from nakadi.turns import Turns
+
+        return Turns(patience=20.0)
+
+    @cached_property
     def creation(self) -> Creation:
         from nakadi.catalog.creation import Creation
 
@@ -223,6 +230,7 @@ class Broker:
             logs=self.logs,
             clock=self.clock,
             limits=self.limits,
+            turns=self.schema_turns,
         )
 
     @cached_property
@@ -235,6 +243,7 @@ class Broker:
             features=self.features,
             clock=self.clock,
             limits=self.limits,
+            turns=self.schema_turns,
         )
 
     @cached_property
@@ -291,6 +300,7 @@ class Broker:
             permissions=self.permissions,
             features=self.features,
             clock=self.clock,
+            turns=self.schema_turns,
         )
 
     @cached_property
@@ -349,7 +359,11 @@ class Broker:
             features=self.features,
             logs=self.logs,
             clock=self.clock,
-            limits=BatchLimits(events=self.settings.max_batch_events, event_bytes=self.settings.max_event_bytes),
+            limits=BatchLimits(
+                events=self.settings.max_batch_events,
+                event_bytes=self.settings.max_event_bytes,
+                steps=self.settings.max_batch_steps,
+            ),
         )
 
     @cached_property

@@ -73,6 +73,7 @@ class Settings:
     retention_max_ms: int = 345_600_000
     max_event_bytes: int = 999_000
     max_batch_events: int = 10_000
+    max_batch_steps: int = 50_000_000
     max_subscription_partitions: int = 100
 
     # What becomes of subscriptions.

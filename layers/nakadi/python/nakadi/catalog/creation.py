@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 from nakadi.administration.features import Features
@@ -14,7 +14,7 @@ from nakadi.catalog.data_lake import check_data_lake_annotations
 from nakadi.catalog.event_types import EventTypes, taken
 from nakadi.catalog.limits import Limits
 from nakadi.catalog.moments import now_in_milliseconds
-from nakadi.catalog.soundness import check_schema
+from nakadi.catalog.soundness import check_schema, turn_at
 from nakadi.catalog.timelines import first_timeline
 from nakadi.catalog.violations import violations
 from nakadi.model.administration import Feature
@@ -31,6 +31,7 @@ from nakadi.model.outcomes import (
 )
 from nakadi.model.schema import Schema, Version
 from nakadi.ports import Change, ChangedMeanwhile, Clock, EventLogs
+from nakadi.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Creation:
     logs: EventLogs
     clock: Clock
     limits: Limits
+    turns: Turns = field(default_factory=Turns)
 
     def create(self, draft: EventTypeDraft) -> EventType:
         """Register an event type. When this returns, events can be published and read."""
@@ -62,10 +64,15 @@ class Creation:
                 self.event_types.again_if_changed(lambda: self._stored(self._judged(draft)))
 
     def _created(self, draft: EventTypeDraft) -> EventType:
-        event_type = self._judged(draft)
+        event_type = self._judged_in_turn(draft)
         if self.event_types.find(event_type.name) is not None:
             raise taken(event_type.name)
         return self._stored(event_type)
+
+    def _judged_in_turn(self, draft: EventTypeDraft) -> EventType:
+        assert draft.schema is not None
+        with turn_at(draft.schema, self.turns):
+            return self._judged(draft)
 
     def _judged(self, draft: EventTypeDraft) -> EventType:
         """The event type that the draft asks for, if no rule stands against it. The order is the clients' to see."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import orjson
 
 from nakadi.access.permissions import Permissions
 from nakadi.administration.features import Features
 from nakadi.catalog.event_types import EventTypes
 from nakadi.catalog.moments import now_in_milliseconds
-from nakadi.catalog.soundness import NO_AVRO, check_schema
+from nakadi.catalog.soundness import NO_AVRO, check_schema, turn_at
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Incompatible, Incomplete, Invalid, Malformed, NotFound, Violation, Violations
@@ -18,7 +20,9 @@ from nakadi.model.schema import Schema, SchemaDraft, SchemaType
 from nakadi.ports import Clock
 from nakadi.schemas.evolution import evolved
 from nakadi.schemas.json_types import canonical
+from nakadi.schemas.limits import check_limits
 from nakadi.schemas.strict_json import StrictJsonError, parse
+from nakadi.turns import Turns
 
 LATEST = "latest"
 MOST_PER_PAGE = 1000
@@ -47,6 +51,7 @@ class SchemaVersions:
     permissions: Permissions
     features: Features
     clock: Clock
+    turns: Turns = field(default_factory=Turns)
 
     def page(self, name: str, offset: int, limit: int, subject: Subject) -> Page:
         event_type = self._visible(name, subject)
@@ -61,10 +66,12 @@ class SchemaVersions:
     def find_equal(self, name: str, draft: SchemaDraft, subject: Subject) -> Schema:
         """The newest version that says the same, whatever its layout."""
         text = _complete(draft)
+        check_limits(text)
         event_type = self._visible(name, subject)
         wanted = canonical(_parsed(text))
         for schema in self.event_types.schemas(event_type):
-            if canonical(parse(schema.text)) == wanted:
+            # What is stored was read strictly before, and there may be thousands of versions.
+            if canonical(orjson.loads(schema.text)) == wanted:
                 return schema
         raise NotFound(f"schema is not found for {name}")
 
@@ -80,19 +87,22 @@ class SchemaVersions:
             raise Violations((Violation("schema", "must not be null"),))
         event_type = self._visible(name, subject)
         against = self._version(event_type, version)
-        check_schema(SchemaDraft(type=against.type, text=text), event_type)
-        try:
-            evolved(replace(event_type, schema=against), text, event_type.compatibility_mode, self.clock.now())
-        except Incompatible as refusal:
-            return Verdict(event_type, against, refusal.detail)
+        draft = SchemaDraft(type=against.type, text=text)
+        with turn_at(draft, self.turns):
+            check_schema(draft, event_type)
+            try:
+                evolved(replace(event_type, schema=against), text, event_type.compatibility_mode, self.clock.now())
+            except Incompatible as refusal:
+                return Verdict(event_type, against, refusal.detail)
         return Verdict(event_type, against, None)
 
     def _add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
         event_type = self._visible(name, subject)
         self.permissions.require(Operation.ADMIN, event_type.resource, subject)
-        text = check_schema(draft, event_type)
         now = now_in_milliseconds(self.clock)
-        schema = evolved(event_type, text, event_type.compatibility_mode, now)
+        with turn_at(draft, self.turns):
+            text = check_schema(draft, event_type)
+            schema = evolved(event_type, text, event_type.compatibility_mode, now)
         if schema != event_type.schema:
             self.event_types.replace(event_type, replace(event_type, schema=schema, updated_at=now))
 

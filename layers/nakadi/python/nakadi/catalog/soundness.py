@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from nakadi.catalog.rules import check_fields_in_schema
@@ -14,8 +15,18 @@ from nakadi.schemas.limits import check_limits
 from nakadi.schemas.strict_json import parse
 from nakadi.schemas.submission import checked
 from nakadi.schemas.validator import compile_validator
+from nakadi.turns import Turns, still_there
 
 NO_AVRO = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
+
+
+# Longer ones take up to a second to be made ready.
+LONG_SCHEMA = 20_000
+
+
+def turn_at(schema: SchemaDraft, turns: Turns) -> AbstractContextManager[None]:
+    """What a check of this schema has to wait for: its turn, if it may take long."""
+    return turns.turn(still_there) if len(schema.text or "") > LONG_SCHEMA else nullcontext()
 
 
 def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str:

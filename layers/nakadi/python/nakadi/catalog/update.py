@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from nakadi.access import lists
@@ -14,7 +14,7 @@ from nakadi.catalog.data_lake import check_data_lake_annotations
 from nakadi.catalog.event_types import EventTypes
 from nakadi.catalog.limits import Limits
 from nakadi.catalog.moments import now_in_milliseconds
-from nakadi.catalog.soundness import check_schema
+from nakadi.catalog.soundness import check_schema, turn_at
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy
@@ -22,6 +22,7 @@ from nakadi.model.outcomes import Invalid
 from nakadi.model.timeline import Timeline
 from nakadi.ports import Clock
 from nakadi.schemas.evolution import evolved
+from nakadi.turns import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Update:
     features: Features
     clock: Clock
     limits: Limits
+    turns: Turns = field(default_factory=Turns)
 
     def update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
         """Replace the definition of an event type, as far as the rules of change allow it."""
@@ -41,7 +43,9 @@ class Update:
     def _update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
         old = self.event_types.get(name)
         self._check_permitted(old, draft, subject)
-        new = self._judged(old, draft, subject)
+        assert draft.schema is not None
+        with turn_at(draft.schema, self.turns):
+            new = self._judged(old, draft, subject)
         return self.event_types.replace(old, new)
 
     def _check_permitted(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> None:

@@ -14,10 +14,11 @@ from urllib.parse import parse_qsl, unquote
 
 from nakadi.http import compression
 from nakadi.http.application import flow_of_this_request
-from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, grouped, headers_of, still_there
+from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, grouped, headers_of
 from nakadi.http.problem import TooSlow, logged_problem
 from nakadi.http.routing import Lane
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
+from nakadi.turns import still_there
 
 log = logging.getLogger(__name__)
 

@@ -12,14 +12,10 @@ import orjson
 
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import Malformed
+from nakadi.turns import still_there
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
-
-
-def still_there() -> bool:
-    """What is known of a client over a connection that tells nothing: it has not gone."""
-    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

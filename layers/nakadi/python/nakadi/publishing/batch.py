@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
@@ -20,9 +21,11 @@ import msgspec
 import orjson
 
 from nakadi.model.outcomes import Malformed, TooLarge
+from nakadi.publishing.effort import MOST_STEPS
 from nakadi.schemas import strict_json
 
 Event = dict[str, Any]
+LongWork = Callable[[], AbstractContextManager[None]]
 Text = bytes | memoryview
 
 # Values can be written down up to 254 levels deep. Lists around the batch take up those beyond the strict limit.
@@ -84,10 +87,11 @@ NOT_READ = (Unfit, orjson.JSONDecodeError, orjson.JSONEncodeError, msgspec.Msgsp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """How many events a batch may have, and how large one of them may be."""
+    """How many events a batch may have, how large one of them may be, and how many steps all of them may take."""
 
     events: int = 10_000
     event_bytes: int = 999_000
+    steps: int = MOST_STEPS
 
 
 DEFAULT_LIMITS = BatchLimits()
@@ -187,12 +191,13 @@ class _Events(Sequence[Event]):
         return event
 
 
-def read(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> Batch:
-    """The events that a body holds; raises `Malformed` or `TooLarge`."""
+def read(body: bytes, limits: BatchLimits = DEFAULT_LIMITS, long_work: LongWork = nullcontext) -> Batch:
+    """The events that a body holds; raises `Malformed` or `TooLarge`. Work that may take a second is `long_work`."""
     try:
         return _taken_as_sent(body, limits)
     except NOT_READ:
-        texts = list(_strictly_cut(body, limits))
+        with nullcontext() if len(body) <= SHORT_BODY else long_work():
+            texts = list(_strictly_cut(body, limits))
     try:
         return _batch_of(texts, limits)
     except NOT_READ as error:

@@ -7,10 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
+from nakadi.publishing.effort import Effort
 from nakadi.publishing.javatext import signed, string_hash
 from nakadi.publishing.outcome import Rejected, Step
 from nakadi.publishing.paths import NoSuchField, segments, value_at
 from nakadi.schemas.json_text import text_of
+from nakadi.schemas.steps import Exhausted
 
 Event = Mapping[str, Any]
 
@@ -20,6 +22,8 @@ Draw = Callable[[], float]
 Place = tuple[int, str | None]
 """A partition, and the key fields' values by which it was chosen if it was chosen by key."""
 
+TOO_MUCH = "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"
+
 
 class Unplaceable(Exception):
     """Raised when an event does not hold what its partition is chosen by."""
@@ -28,9 +32,9 @@ class Unplaceable(Exception):
 Placing = Callable[[Event], Place]
 
 
-def placed(event_type: EventType, events: Sequence[Event], draw: Draw) -> list[Place]:
-    """A place for each event; raises `Rejected` at the first that has none."""
-    place = placing(event_type, draw)
+def placed(event_type: EventType, events: Sequence[Event], draw: Draw, effort: Effort) -> list[Place]:
+    """A place for each event; raises `Rejected` at the first that has none, or at which the work becomes too much."""
+    place = placing(event_type, draw, effort)
     if event_type.partition_strategy is PartitionStrategy.RANDOM:
         # Going through the events of a long batch parses them, so it is not done for nothing.
         return [place({}) for _ in range(len(events))]
@@ -38,13 +42,14 @@ def placed(event_type: EventType, events: Sequence[Event], draw: Draw) -> list[P
     for index, event in enumerate(events):
         try:
             places.append(place(event))
-        except Unplaceable as error:
+        except (Unplaceable, Exhausted) as error:
+            detail = str(error) if isinstance(error, Unplaceable) else TOO_MUCH
             chosen = [partition for partition, _ in places]
-            raise Rejected(Step.PARTITIONING, index, str(error), reached=Step.VALIDATING, partitions=chosen) from error
+            raise Rejected(Step.PARTITIONING, index, detail, reached=Step.VALIDATING, partitions=chosen) from error
     return places
 
 
-def placing(event_type: EventType, draw: Draw) -> Placing:
+def placing(event_type: EventType, draw: Draw, effort: Effort) -> Placing:
     """How the events of this type find their partition."""
     match event_type.partition_strategy:
         case PartitionStrategy.RANDOM:
@@ -52,7 +57,7 @@ def placing(event_type: EventType, draw: Draw) -> Placing:
         case PartitionStrategy.USER_DEFINED:
             return _as_told(event_type.partitions)
         case PartitionStrategy.HASH:
-            return _by_key(event_type)
+            return _by_key(event_type, effort)
 
 
 def _at_random(partitions: int, draw: Draw) -> Placing:
@@ -76,7 +81,7 @@ def _as_told(partitions: tuple[str, ...]) -> Placing:
     return place
 
 
-def _by_key(event_type: EventType) -> Placing:
+def _by_key(event_type: EventType, effort: Effort) -> Placing:
     if not event_type.partition_key_fields:
         raise Rejected(Step.PARTITIONING, reached=Step.VALIDATING)
     fields = [field for field in event_type.partition_key_fields if field is not None]
@@ -92,6 +97,8 @@ def _by_key(event_type: EventType) -> Placing:
         except NoSuchField as error:
             raise Unplaceable(str(error)) from error
         keys = [value if type(value) is str else text_of(value) for value in values]
+        # A key may be as long as an event. The hash takes a step for each character, and to write one takes some more.
+        effort.spend(sum(len(key) if key is value else 5 * len(key) for key, value in zip(keys, values, strict=True)))
         total = signed(sum(map(string_hash, keys)))
         return numbers[abs(total) % len(numbers)], ",".join(keys)
 

@@ -12,7 +12,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 
 from nakadi.access.permissions import Permissions
@@ -26,14 +26,16 @@ from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
 from nakadi.model.schema import Schema, SchemaType
 from nakadi.model.timeline import Timeline
 from nakadi.ports import Clock, EventLogs, SealedTopic, UnknownTopic
-from nakadi.publishing.batch import Batch, BatchLimits, read
+from nakadi.publishing.batch import Batch, BatchLimits, Piece, read
 from nakadi.publishing.compaction import keys_of
+from nakadi.publishing.effort import Effort
 from nakadi.publishing.enrichment import Origin, enriched
 from nakadi.publishing.outcome import BatchOutcome, Rejected, Step, Verdict, appended, rejected
 from nakadi.publishing.ownership import Owners, check_owners, owners_of
 from nakadi.publishing.partitioning import Draw, placed
 from nakadi.publishing.validation import check_sizes, effective_schema_of, validate
 from nakadi.schemas.validator import Validators
+from nakadi.turns import Turns, still_there
 
 log = logging.getLogger(__name__)
 
@@ -41,16 +43,21 @@ log = logging.getLogger(__name__)
 ASK_AGAIN_SECONDS = 0.05
 
 Attempt = Callable[[EventType], BatchOutcome]
+Gone = Callable[[], bool]
+
+# It takes a while to parse, and no other thread can do anything meanwhile.
+LONG_BODY = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A batch, who brings it, and for whom it is meant."""
+    """A batch, who brings it and may have gone since, and for whom it is meant."""
 
     batch: Batch
     subject: Subject
     flow_id: str
     directed_to: str | None = None
+    gone: Gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,32 +71,53 @@ class Publisher:
     logs: EventLogs
     clock: Clock
     limits: BatchLimits
+    turns: Turns = field(default_factory=Turns)
     most_wait: float = 40.0
     pause: Callable[[float], None] = time.sleep
     draw: Draw = random.random
 
     def publish(
-        self, event_type: str, body: bytes, subject: Subject, flow_id: str, directed_to: str | None = None
+        self,
+        event_type: str,
+        body: bytes,
+        subject: Subject,
+        flow_id: str,
+        directed_to: str | None = None,
+        gone: Gone = still_there,
     ) -> BatchOutcome:
         """Store the events of a body; raises what keeps it from being looked at, such as `Malformed` or `NotFound`."""
-        batch = read(body, self.limits)
-        delivery = Delivery(batch=batch, subject=subject, flow_id=flow_id, directed_to=directed_to)
+        batch = self._read(body, gone)
+        delivery = Delivery(batch=batch, subject=subject, flow_id=flow_id, directed_to=directed_to, gone=gone)
         return self._carried_out(event_type, subject, lambda current: self._published(delivery, current))
 
-    def delete(self, event_type: str, body: bytes, subject: Subject, flow_id: str) -> BatchOutcome:
+    def delete(
+        self, event_type: str, body: bytes, subject: Subject, flow_id: str, gone: Gone = still_there
+    ) -> BatchOutcome:
         """Store a tombstone for each event of a body."""
-        delivery = Delivery(batch=read(body, self.limits), subject=subject, flow_id=flow_id)
+        delivery = Delivery(batch=self._read(body, gone), subject=subject, flow_id=flow_id, gone=gone)
         return self._carried_out(event_type, subject, lambda current: self._deleted(delivery, current))
+
+    def _read(self, body: bytes, gone: Gone) -> Batch:
+        if len(body) <= LONG_BODY:
+            return read(body, self.limits, lambda: self.turns.turn(gone))
+        with self.turns.turn(gone):
+            return read(body, self.limits)
+
+    def _effort(self, delivery: Delivery) -> Effort:
+        # A long batch is parsed again by each step.
+        is_long = not isinstance(delivery.batch, Piece)
+        return Effort(self.limits.steps, self.turns, delivery.gone, is_long=is_long)
 
     def _published(self, delivery: Delivery, event_type: EventType) -> BatchOutcome:
         events = delivery.batch.events
         try:
-            owners = self._owners(delivery, event_type)
-            schema = self._validate(delivery, event_type)
-            places = placed(event_type, events, self.draw)
-            keys = keys_of(event_type, events, places)
-            partitions = [partition for partition, _ in places]
-            values = enriched(event_type, delivery.batch, self._origin(delivery, schema), partitions)
+            with self._effort(delivery) as effort:
+                owners = self._owners(delivery, event_type)
+                schema = self._validate(delivery, event_type, effort)
+                places = placed(event_type, events, self.draw, effort)
+                keys = keys_of(event_type, events, places)
+                partitions = [partition for partition, _ in places]
+                values = enriched(event_type, delivery.batch, self._origin(delivery, schema), partitions)
         except Rejected as rejection:
             return rejected(events, rejection)
         records = map(Record._make, zip(values, keys, owners, repeat(delivery.directed_to)))
@@ -100,8 +128,9 @@ class Publisher:
         try:
             owners = self._owners(delivery, event_type)
             self._check_deletable(delivery, event_type)
-            places = placed(event_type, events, self.draw)
-            keys = keys_of(event_type, events, places)
+            with self._effort(delivery) as effort:
+                places = placed(event_type, events, self.draw, effort)
+                keys = keys_of(event_type, events, places)
         except Rejected as rejection:
             return rejected(events, rejection)
         partitions = [partition for partition, _ in places]
@@ -163,7 +192,7 @@ class Publisher:
         selector = event_type.event_owner_selector
         return selector is not None and self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ)
 
-    def _validate(self, delivery: Delivery, event_type: EventType) -> Schema:
+    def _validate(self, delivery: Delivery, event_type: EventType, effort: Effort) -> Schema:
         """The schema that the events were found to follow."""
         schema = self._json_schema(event_type)
         reached = self._reached(event_type)
@@ -172,7 +201,7 @@ class Publisher:
             raise Rejected(Step.VALIDATING, 0, detail, reached=reached)
         judging = event_type if schema is event_type.schema else replace(event_type, schema=schema)
         validator = self.validators.of(judging, lambda: effective_schema_of(judging))
-        validate(judging, delivery.batch, validator, most_bytes=self.limits.event_bytes, reached=reached)
+        validate(judging, delivery.batch, validator, effort, most_bytes=self.limits.event_bytes, reached=reached)
         return schema
 
     def _json_schema(self, event_type: EventType) -> Schema | None:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from nakadi.model.event_type import Category, EventType
-from nakadi.publishing.batch import Batch
+from nakadi.publishing.batch import Batch, Event
+from nakadi.publishing.effort import Effort
 from nakadi.publishing.outcome import Rejected, Step
 from nakadi.schemas import strict_json
 from nakadi.schemas.effective import effective_schema
+from nakadi.schemas.steps import Exhausted
 from nakadi.schemas.timestamps import problem_with
 from nakadi.schemas.validator import Validator
+
+TOO_MUCH = (
+    "Validating the events of this batch takes more than {} steps: its schema holds their values against too much. "
+    "Publish fewer or smaller events at once, or simplify the schema"
+)
 
 
 def effective_schema_of(event_type: EventType) -> dict[str, Any]:
@@ -23,18 +30,32 @@ def effective_schema_of(event_type: EventType) -> dict[str, Any]:
     )
 
 
-def validate(event_type: EventType, batch: Batch, validator: Validator, *, most_bytes: int, reached: Step) -> None:
-    """Raise `Rejected` at the first event that is not as it should be."""
+def validate(
+    event_type: EventType, batch: Batch, validator: Validator, effort: Effort, *, most_bytes: int, reached: Step
+) -> None:
+    """Raise `Rejected` at the first event that is not as it should be, or at which the work becomes too much."""
     too_large = batch.sizes_above(most_bytes)
-    accepts = validator.accepts
     has_metadata = event_type.category is not Category.UNDEFINED
     for index, event in enumerate(batch.events):
-        if not accepts(event):
-            raise Rejected(Step.VALIDATING, index, validator.explain(event), reached=reached)
+        try:
+            valid = _accepted(event, validator, effort)
+        except Exhausted:
+            raise Rejected(Step.VALIDATING, index, TOO_MUCH.format(effort.most), reached=reached) from None
+        if not valid:
+            raise Rejected(Step.VALIDATING, index, validator.explain(event, effort.take_turn), reached=reached)
         if has_metadata and (problem := problem_with(event["metadata"]["occurred_at"])) is not None:
             raise Rejected(Step.VALIDATING, index, f"#/metadata/occurred_at:{problem}", reached=reached)
         if index in too_large:
             raise _too_large(index, too_large[index], most_bytes, reached)
+
+
+def _accepted(event: Event, validator: Validator, effort: Effort) -> bool:
+    """Whether an event is valid. One that needs more steps than there are is begun anew with more."""
+    while True:
+        try:
+            return validator.accepts(event, effort.steps)
+        except Exhausted:
+            effort.extend()
 
 
 def check_sizes(batch: Batch, *, most_bytes: int, reached: Step) -> None:

@@ -7,7 +7,7 @@ order of the schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -79,21 +79,33 @@ class _Comparison:
         self._steps = [MOST_STEPS]
 
     def changes(self) -> Iterator[SchemaChange]:
-        """Follow the comparisons, innermost first; a pair that is being compared further out is not begun again."""
-        root = Pair(self._old.root, self._new.root, ROOT)
-        stack = [(_identity(root), self._compared(root))]
-        under_way = {_identity(root)}
+        """Follow the comparisons, innermost first.
+
+        A pair that is being compared further out is not begun again, nor one that was found to be without a change:
+        what many parts of a schema share is looked through once.
+        """
+        stack = [_Comparing(Pair(self._old.root, self._new.root, ROOT), self._compared)]
+        under_way = {stack[0].identity}
+        same: dict[Identity, Pair] = {}
         while stack:
-            identity, steps = stack[-1]
-            match next(steps, None):
+            top = stack[-1]
+            match next(top.found, None):
                 case None:
                     stack.pop()
-                    under_way.discard(identity)
+                    under_way.discard(top.identity)
+                    if top.unchanged:
+                        same[top.identity] = top.pair
+                    elif stack:
+                        stack[-1].unchanged = False
                 case SchemaChange() as change:
+                    top.unchanged = False
                     yield change
-                case pair if _identity(pair) not in under_way:
-                    stack.append((_identity(pair), self._compared(pair)))
-                    under_way.add(_identity(pair))
+                case pair if _identity(pair) in under_way:
+                    # Whether there is a change is known only further out.
+                    top.unchanged = False
+                case pair if _identity(pair) not in same:
+                    stack.append(_Comparing(pair, self._compared))
+                    under_way.add(stack[-1].identity)
 
     def _compared(self, pair: Pair) -> Found:
         spend(self._steps, size(pair.old) + size(pair.new))
@@ -128,9 +140,22 @@ class _Comparison:
                 yield SchemaChange(ChangeKind.ENUM_ARRAY_CHANGED, place / "enum")
 
 
-def _identity(pair: Pair) -> tuple[int, int]:
-    """Both schemas live as long as they are being compared, so that nothing else can have their numbers."""
+Identity = tuple[int, int]
+
+
+def _identity(pair: Pair) -> Identity:
+    """Both schemas live as long as it is used, so that nothing else can have their numbers."""
     return id(pair.old), id(pair.new)
+
+
+class _Comparing:
+    """A pair under way: what was found in it so far."""
+
+    def __init__(self, pair: Pair, compared: Callable[[Pair], Found]) -> None:
+        self.pair = pair
+        self.identity = _identity(pair)
+        self.found = compared(pair)
+        self.unchanged = True
 
 
 def _change_of_kind(old: Node, new: Node) -> ChangeKind:

@@ -102,7 +102,18 @@ def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, s
 
 
 def size(schema: Any) -> int:
-    """What it takes to look at a schema without those within: its keywords and what they list."""
+    """What it takes to look at a schema without those within: its keywords and what they list.
+
+    Allowed values are looked at with all that is in them, and a schema for several types becomes one for each.
+    """
     if not isinstance(schema, Mapping):
         return 1
-    return 1 + sum(len(value) if isinstance(value, dict | list) else 1 for value in schema.values())
+    keywords = 1 + sum(len(value) if isinstance(value, dict | list) else 1 for value in schema.values())
+    types = schema.get("type")
+    return keywords * (1 + len(types) if isinstance(types, list) else 1) + _values_in(schema.get("enum"))
+
+
+def _values_in(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return len(value) + sum(map(_values_in, value.values()))
+    return len(value) + sum(map(_values_in, value)) if isinstance(value, list) else 0

@@ -8,38 +8,55 @@ else how it combines other schemas, else a type and the keywords about values of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, repeat
 from typing import Any
 
 from nakadi.schemas.document import COMBINATORS, Document, Draft, RawSchema
 from nakadi.schemas.patterns import Patterns
 from nakadi.schemas.scalar_violations import REASONS, VALUES, fits
-from nakadi.schemas.steps import MOST_STEPS, Exhausted, Steps, spend
+from nakadi.schemas.steps import Exhausted, Steps, spend
 from nakadi.schemas.violation import MOST_LINES, Violation, cut, member, mismatch, quoted, together
 
 Schema = Mapping[str, Any]
 
 # An event may be nested deeper than Python can call; so deep, nobody reads on.
 _MOST_LEVELS = 100
+
+# The first is enough for nearly every event, and takes milliseconds; the second for lists of thousands of objects.
+SHORT = 100_000
+LONG = 5_000_000
+
 _STEPS_PER_SCHEMA = 70
+_STEPS_PER_MEMBER = 4
 
 UNTOLD = "#: not valid, for a reason that is too deep inside or takes too many steps to tell"
 
 
-def explained(document: Document, patterns: Patterns, event: Any) -> str:
-    """The violations of an event that is known not to be valid, one a line; several have their number in front."""
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The violations, one a line; several have their number in front. `is_finished` unless the steps ran out."""
+
+    text: str
+    is_finished: bool
+
+
+def explained(document: Document, patterns: Patterns, event: Any, most_steps: int) -> Explanation:
+    """The violations of an event that is known not to be valid, as far as they are found with so many steps."""
+    steps = [most_steps]
     try:
-        violation = _Explainer(document, patterns).failure(document.root, event, "#")
+        violation = _Explainer(document, patterns, steps).failure(document.root, event, "#")
     except RecursionError:
-        return UNTOLD
-    return UNTOLD if violation is None else "\n".join(islice(violation.lines(), MOST_LINES + 1))
+        violation = None
+    text = UNTOLD if violation is None else "\n".join(islice(violation.lines(), MOST_LINES + 1))
+    return Explanation(text, is_finished=steps[0] >= 0)
 
 
 class _Explainer:
-    def __init__(self, document: Document, patterns: Patterns) -> None:
+    def __init__(self, document: Document, patterns: Patterns, steps: Steps) -> None:
         self._document = document
         self._patterns = patterns
-        self._steps: Steps = [MOST_STEPS]
+        self._steps = steps
         self._level = 0
         # Once something was not followed to its end, that no violation was found there says nothing.
         self._complete = True
@@ -54,15 +71,16 @@ class _Explainer:
             return None
         self._level += 1
         try:
-            return together(pointer, self._found(violations))
+            return together(pointer, self._found(violations, pointer))
         finally:
             self._level -= 1
 
-    def _found(self, violations: Iterator[Violation]) -> tuple[Violation, ...]:
+    def _found(self, violations: Iterator[Violation], pointer: str) -> tuple[Violation, ...]:
         """What is found before the steps run out is worth telling."""
         found = []
         try:
-            spend(self._steps, _STEPS_PER_SCHEMA)
+            # Deep inside, and under long names, a pointer is long, and is written anew for each place.
+            spend(self._steps, _STEPS_PER_SCHEMA + len(pointer) // 100)
             for violation in islice(violations, MOST_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # what is found stays found when the next raises
         except Exhausted:
@@ -170,7 +188,7 @@ class _Explainer:
 
     def _negated(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         if "not" in schema and self.failure(schema["not"], value, pointer) is None and self._complete:
-            yield Violation(pointer, f"subject must not be valid against schema {quoted(schema['not'])}")
+            yield Violation(pointer, f"subject must not be valid against schema {quoted(schema['not'], self._steps)}")
 
     def _conditional(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         if not self._counts("if", schema):
@@ -203,6 +221,7 @@ class _Explainer:
 
     def patterned(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         if isinstance(value, dict):
+            spend(self._steps, len(value) * _STEPS_PER_MEMBER)
             for name, each in value.items():
                 for pattern, judge in schema["patternProperties"].items():
                     if self._patterns.of(pattern).found_in(name, self._steps):
@@ -212,6 +231,7 @@ class _Explainer:
         if not isinstance(value, dict):
             return
         judge = schema["additionalProperties"]
+        spend(self._steps, len(value) * _STEPS_PER_MEMBER)
         for name, each in value.items():
             if self._is_known(schema, name):
                 continue
@@ -233,6 +253,7 @@ class _Explainer:
         spend(self._steps, len(schema["dependencies"]))
         for name, needed in schema["dependencies"].items():
             if name in value and isinstance(needed, list):
+                spend(self._steps, len(needed))
                 missing = (each for each in needed if each not in value)
                 yield from (Violation(pointer, f"property [{cut(each)}] is required") for each in missing)
 
@@ -255,12 +276,10 @@ class _Explainer:
     def items(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         if not isinstance(value, list):
             return
-        judges = schema["items"]
-        for place, item in enumerate(value):
-            if not isinstance(judges, list):
-                yield from self._within(judges, item, f"{pointer}/{place}")
-            elif place < len(judges):
-                yield from self._within(judges[place], item, f"{pointer}/{place}")
+        items = schema["items"]
+        judges = items if isinstance(items, list) else repeat(items)
+        for place, (judge, item) in enumerate(zip(judges, value, strict=False)):
+            yield from self._within(judge, item, f"{pointer}/{place}")
 
     def additional_items(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         items, judge = schema.get("items"), schema["additionalItems"]

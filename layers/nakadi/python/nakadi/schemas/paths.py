@@ -8,7 +8,7 @@ from typing import Any
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import Document, RawSchema, size
 from nakadi.schemas.nodes import Combined, Node, Object, Reference, classified
-from nakadi.schemas.patterns import compiled
+from nakadi.schemas.patterns import Pattern, compiled
 from nakadi.schemas.steps import Exhausted, spend
 
 # A path through a schema that contains itself may be of any length; longer ones than this lead nowhere.
@@ -37,6 +37,7 @@ class _Search:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._steps = [MOST_STEPS]
+        self._patterns: dict[str, Pattern] = {}
 
     def finds(self, path: str) -> bool:
         segments = tuple(path.split("."))
@@ -84,5 +85,11 @@ class _Search:
         if name in node.properties:
             yield node.properties[name]
         for pattern, schema in node.pattern_properties.items():
-            if compiled(rf"\A(?:{pattern})\z").found_in(name, self._steps):
+            if self._whole(pattern).found_in(name, self._steps):
                 yield schema
+
+    def _whole(self, pattern: str) -> Pattern:
+        """The pattern for a whole name; made once, for the same schema may be met many times."""
+        if pattern not in self._patterns:
+            self._patterns[pattern] = compiled(rf"\A(?:{pattern})\z")
+        return self._patterns[pattern]

@@ -10,7 +10,7 @@ from nakadi.schemas.equality import all_differ, exact, is_multiple, key
 from nakadi.schemas.formats import FORMATS
 from nakadi.schemas.json_text import text_of
 from nakadi.schemas.patterns import Patterns
-from nakadi.schemas.steps import MOST_STEPS, Steps, spend
+from nakadi.schemas.steps import Steps, spend
 from nakadi.schemas.violation import cut, quoted
 
 Schema = Mapping[str, Any]
@@ -38,14 +38,14 @@ def fits(value: Any, type_name: str) -> bool:
 
 def _enum(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
     spend(steps, len(schema["enum"]) * _STEPS_PER_ALLOWED_VALUE)
-    allowed = {key(each, [MOST_STEPS]) for each in schema["enum"]}
-    return None if key(value, steps) in allowed else f"{quoted(value)} is not a valid enum value"
+    allowed = {key(each, steps) for each in schema["enum"]}
+    return None if key(value, steps) in allowed else f"{quoted(value, steps)} is not a valid enum value"
 
 
 def _const(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
-    if key(value, steps) == key(schema["const"], [MOST_STEPS]):
+    if key(value, steps) == key(schema["const"], steps):
         return None
-    return f"{quoted(value)} is not the expected value {quoted(schema['const'])}"
+    return f"{quoted(value, steps)} is not the expected value {quoted(schema['const'], steps)}"
 
 
 def _pattern(schema: Schema, value: Any, patterns: Patterns, steps: Steps) -> str | None:

@@ -11,12 +11,12 @@ from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, 
 from nakadi.model.outcomes import Invalid
 from nakadi.model.schema import Version
 from nakadi.schemas.document import Document
-from nakadi.schemas.explanation import explained
+from nakadi.schemas.explanation import LONG, SHORT, explained
 from nakadi.schemas.generation import Accepts, generate
 from nakadi.schemas.limits import check_tree
 from nakadi.schemas.loading import check_loadable, check_references
 from nakadi.schemas.patterns import BadPattern, Patterns
-from nakadi.schemas.steps import MOST_STEPS, Exhausted
+from nakadi.schemas.steps import MOST_STEPS, Steps
 
 # What metadata and the envelope of data events add to a schema, with room to spare.
 _ADDED_LEVELS = 5
@@ -33,16 +33,22 @@ class Validator:
         self._accepts = accepts
         self._patterns = patterns
 
-    def accepts(self, event: Any) -> bool:
-        """Whether the event is valid; one that is too deep or takes too many steps to tell is not."""
+    def accepts(self, event: Any, steps: Steps | None = None) -> bool:
+        """Whether the event is valid; one that is too deep is not. Raises `Exhausted` if it takes too many steps."""
         try:
-            return self._accepts(event, [MOST_STEPS])
-        except (Exhausted, RecursionError):
+            return self._accepts(event, [MOST_STEPS] if steps is None else steps)
+        except RecursionError:
             return False
 
-    def explain(self, event: Any) -> str:
+    def explain(self, event: Any, before_long_work: Callable[[], None] = lambda: None) -> str:
         """What is wrong with an event that is not accepted."""
-        return explained(self._document, self._patterns, event)
+        for most_steps in (SHORT, LONG):
+            if most_steps == LONG:
+                before_long_work()
+            explanation = explained(self._document, self._patterns, event, most_steps)
+            if explanation.is_finished:
+                break
+        return explanation.text
 
 
 def compile_validator(effective: Mapping[str, Any]) -> Validator:

@@ -50,12 +50,12 @@ class _Publishing:
         _check_body(request)
         tag = directed_to(request.headers.get("x-consumer-tag"))
         name = self._unblocked(request)
-        return _answer(self.publisher.publish(name, request.body, request.subject, request.flow_id, tag))
+        return _answer(self.publisher.publish(name, request.body, request.subject, request.flow_id, tag, request.gone))
 
     def delete(self, request: Request) -> Response:
         _check_body(request)
         name = self._unblocked(request)
-        return _answer(self.publisher.delete(name, request.body, request.subject, request.flow_id))
+        return _answer(self.publisher.delete(name, request.body, request.subject, request.flow_id, request.gone))
 
     def _unblocked(self, request: Request) -> str:
         """The event type's name; asked before anything else is found out about it."""

@@ -1,0 +1,186 @@
+"""The work that one batch may cause."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from nakadi.model.event_type import PartitionStrategy
+from nakadi.model.outcomes import TryLater
+from nakadi.publishing import effort as efforts
+from nakadi.publishing.batch import BatchLimits
+from nakadi.publishing.effort import FREE_STEPS, Effort
+from nakadi.publishing.outcome import Verdict
+from nakadi.publishing.pipeline import LONG_BODY
+from nakadi.schemas.steps import Exhausted
+from nakadi.turns import Turns, still_there
+from tests.support.builders import a_schema, an_event_type
+from tests.support.publishing import a_business_type, metadata, steps, the_failure
+
+
+class CountedTurns(Turns):
+    """Turns that note how many there were, and who has one."""
+
+    def __init__(self):
+        super().__init__()
+        self.had = 0
+
+    def turn(self, gone):
+        self.had += 1
+        return super().turn(gone)
+
+
+class Unwilling(Turns):
+    """Turns that nobody gets."""
+
+    def turn(self, gone):  # noqa: ARG002  # as a real one takes it
+        raise TryLater("Not now")
+
+
+def an_effort(most=50_000_000, turns=None, gone=still_there, **more):
+    return Effort(most, turns or CountedTurns(), gone, **more)
+
+
+def test_little_work_takes_no_turn():
+    """The first steps are free."""
+    with an_effort(turns=Unwilling()) as effort:
+        effort.spend(FREE_STEPS)
+
+
+def test_more_work_takes_one_turn_and_gives_it_back():
+    """However often more steps are needed, there is one turn, and it ends with the block."""
+    turns = CountedTurns()
+    with an_effort(turns=turns) as effort:
+        for _ in range(20):
+            effort.spend(FREE_STEPS)
+    with turns.turn(still_there):
+        assert turns.had == 2
+
+
+def test_all_portions_together_are_the_most():
+    """Portions grow, and the last is what is left."""
+    portions = []
+    with an_effort(most=2_000_000) as effort:
+        portions.append(effort.steps[0])
+        for _ in range(3):
+            effort.extend()
+            portions.append(effort.steps[0])
+        with pytest.raises(Exhausted):
+            effort.extend()
+    assert portions == [200_000, 400_000, 800_000, 600_000]
+
+
+def test_spending_ends_where_the_steps_end():
+    """Exactly as many steps can be spent as there are."""
+    with an_effort(most=5_000_000) as effort:
+        effort.spend(5_000_000)
+        with pytest.raises(Exhausted):
+            effort.spend(1)
+
+
+def test_long_work_is_given_up_when_the_client_has_gone():
+    """Nobody would read the answer, and others wait for the turn."""
+    with an_effort(gone=lambda: True) as effort:
+        effort.spend(FREE_STEPS)
+        with pytest.raises(TryLater, match="closed its connection"):
+            effort.spend(1)
+
+
+# In the pipeline.
+
+SLOW = a_schema(json.dumps({"properties": {"a": {"items": {"allOf": [{"minimum": -each} for each in range(100)]}}}}))
+EVENT = {"a": [1] * 1_000}  # some 100,000 steps
+
+
+def limited(house, most, turns=None):
+    limits = BatchLimits(steps=most)
+    house.publisher = replace(house.publisher, limits=limits, turns=turns or CountedTurns())
+    return house
+
+
+def test_the_work_of_a_batch_is_bounded_and_not_that_of_each_event(house):
+    """A batch whose events together take too many steps is refused, and nothing is stored. (P13, P56)"""
+    event_type = limited(house, 1_000_000).add(an_event_type(schema=SLOW))
+    outcome = house.publish(event_type, [EVENT] * 20)
+
+    status, detail = the_failure(outcome)
+    assert (outcome.verdict, status) == (Verdict.REJECTED, "validating")
+    assert detail.startswith("Validating the events of this batch takes more than 1000000 steps")
+    assert steps(outcome).count(("failed", "validating")) == 1
+    assert house.stored(event_type) == []
+
+
+def test_events_that_fit_are_stored(house):
+    """With enough steps the same batch is stored."""
+    event_type = limited(house, 50_000_000).add(an_event_type(schema=SLOW))
+    assert house.publish(event_type, [EVENT] * 20).verdict is Verdict.STORED
+
+
+def test_a_single_event_may_take_more_than_what_is_free(house):
+    """An event that needs more steps than there are at first is judged with more. (P56)"""
+    turns = CountedTurns()
+    event_type = limited(house, 50_000_000, turns).add(an_event_type(schema=SLOW))
+    large = {"a": [1] * 30_000}
+
+    assert house.publish(event_type, [large]).verdict is Verdict.STORED
+    assert turns.had == 1
+
+
+def test_long_work_waits_for_its_turn(house):
+    """A batch that takes long is 503 while there is no turn, and one that does not is stored."""
+    event_type = limited(house, 50_000_000, Unwilling()).add(an_event_type(schema=SLOW))
+    with pytest.raises(TryLater, match="Not now"):
+        house.publish(event_type, [EVENT] * 20)
+    assert house.publish(event_type, [{"a": [1]}]).verdict is Verdict.STORED
+    assert len(house.stored(event_type)) == 1
+
+
+def test_long_bodies_wait_for_their_turn(house):
+    """A body that takes long to parse is 503 while there is no turn."""
+    event_type = limited(house, 50_000_000, Unwilling()).add(an_event_type())
+    with pytest.raises(TryLater, match="Not now"):
+        house.publish(event_type, [{"a": "x" * 1_000}] * (LONG_BODY // 1_000))
+    with pytest.raises(TryLater, match="Not now"):
+        house.delete(event_type, [{"a": "x" * 1_000}] * (LONG_BODY // 1_000))
+
+
+def test_a_wrong_body_is_looked_through_in_its_turn(house):
+    """What only the strict parser can tell takes long for a long body, so that it takes a turn as well."""
+    event_type = limited(house, 50_000_000, Unwilling()).add(an_event_type())
+    body = json.dumps([{"a": "x" * 1_000}] * 300)
+    with pytest.raises(TryLater, match="Not now"):
+        house.publish(event_type, body[:-2].encode())
+
+
+def test_a_long_explanation_takes_a_turn(house):
+    """Telling what is wrong takes a turn if there is much to look through. (P71)"""
+    schema = {"properties": {"a": {"items": {"anyOf": [{"enum": [1]}, {"enum": [2]}]}}}}
+    event_type = house.add(an_event_type(schema=a_schema(json.dumps(schema))))
+    turns = CountedTurns()
+    limited(house, 50_000_000, turns)
+
+    the_failure(house.publish(event_type, [{"a": [3]}]))
+    assert turns.had == 0
+    the_failure(house.publish(event_type, [{"a": [1] * 3_000 + [3]}]))
+    assert turns.had == 1
+
+
+def test_keys_are_part_of_the_work(house, monkeypatch):
+    """The characters of keys that are hashed count, and too many of them are refused. (P84)"""
+    monkeypatch.setattr(efforts, "FREE_STEPS", 1_000)
+    fields = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",) * 10, "partitions": 2}
+    event_type = limited(house, 5_000).add(a_business_type(**fields))
+    event = {"metadata": metadata(), "k": "x" * 100}
+
+    assert house.publish(event_type, [event] * 2).verdict is Verdict.STORED
+    status, detail = the_failure(house.publish(event_type, [event] * 20))
+    assert status == "partitioning"
+    assert detail.startswith("The keys of this batch are too long")
+
+
+def test_work_is_given_up_for_a_client_that_has_gone(house):
+    """A batch whose client closes its connection while it is in work is not stored."""
+    event_type = limited(house, 50_000_000).add(an_event_type(schema=SLOW))
+    with pytest.raises(TryLater, match="closed its connection"):
+        house.publish(event_type, [EVENT] * 20, gone=lambda: True)
+    assert house.stored(event_type) == []

@@ -1,0 +1,74 @@
+"""Turns at long work."""
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from nakadi.http.message import still_there
+from nakadi.model.outcomes import TryLater
+from nakadi.turns import Turns
+from tests.support.patience import PATIENCE
+
+
+@contextmanager
+def taken(turns):
+    """While this lasts, another thread has the turn."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def work():
+        with turns.turn(still_there):
+            begun.set()
+            assert ended.wait(PATIENCE)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert begun.wait(PATIENCE)
+        yield ended.set
+    finally:
+        ended.set()
+        thread.join(PATIENCE)
+
+
+def test_one_thread_at_a_time_has_its_turn():
+    """A turn begins when the one before it is over, also when that failed."""
+    turns = Turns(patience=PATIENCE)
+    with pytest.raises(RuntimeError), turns.turn(still_there):
+        raise RuntimeError
+    order = []
+    with taken(turns) as end:
+        thread = threading.Thread(target=lambda: order.append(_turn(turns)))
+        thread.start()
+        thread.join(0.01)
+        assert order == []
+        end()
+        thread.join(PATIENCE)
+    assert order == ["had"]
+
+
+def _turn(turns):
+    with turns.turn(still_there):
+        return "had"
+
+
+def test_a_turn_is_not_waited_for_too_long():
+    """Who has waited long enough may come again later."""
+    turns = Turns(patience=0.01)
+    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.turn(still_there):
+        pytest.fail("it is not its turn")
+
+
+def test_only_a_few_wait():
+    """Beyond a number of those that wait, others are sent away at once."""
+    turns = Turns(most_waiting=0, patience=PATIENCE)
+    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.turn(still_there):
+        pytest.fail("it is not its turn")
+    assert _turn(turns) == "had"
+
+
+def test_who_has_gone_does_not_wait():
+    """Work for a client that has closed its connection is given up."""
+    turns = Turns(patience=PATIENCE)
+    with taken(turns), pytest.raises(TryLater, match="closed its connection"), turns.turn(lambda: True):
+        pytest.fail("it is not its turn")
