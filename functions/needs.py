@@ -39,8 +39,22 @@ SUBSCRIPTIONS = ("coordination", "max_commit_timeout_seconds")
 # An event type goes with the subscriptions that may go with it.
 DELETABLE = ("deletable_subscription_owning_application", "deletable_subscription_consumer_group")
 
+BATCHES = ("max_batch_events", "max_event_bytes")
+
+# What the event types of the broker's own are like; each may be made by whoever needs it first.
+OWN = (
+    "dead_letter_queue",
+    "dead_letter_redrive",
+    "dead_letter_owning_application",
+    "dead_letter_authorization",
+    "audit_owning_application",
+    "audit_authorization",
+    "kpi_owning_application",
+    "kpi_authorization",
+)
+
 # Whatever changes something can tell the audit log, whose events are published like others.
-AUDIT = (*EVENT_TYPES, "max_event_bytes")
+AUDIT = (*EVENT_TYPES, *OWN, "hash_salt", *BATCHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +72,13 @@ def _needs(*settings: str, areas: tuple[str, ...] = ()) -> Needs:
 
 
 NEEDS: Mapping[str, Needs] = {
-    "publish": _needs(*STORES, *ASKED, "max_event_bytes", areas=("publishing",)),
+    "publish": _needs(*STORES, *ASKED, *BATCHES, areas=("publishing",)),
     "event_types": _needs(
         *STORES,
         *ASKED,
         *AUDIT,
         *SUBSCRIPTIONS,
         *DELETABLE,
-        "dead_letter_redrive",
         "data_access_warning",
         "compaction_warning",
         areas=("event_types", "schemas", "timelines", "registry"),
@@ -77,5 +90,5 @@ NEEDS: Mapping[str, Needs] = {
     "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "storages", "monitoring", "documentation")),
     "authorizer": _needs(*TOKENS),
     "log_indexer": _needs("event_log", "log_index", "archive"),
-    "housekeeping": _needs(*STORES, "coordination", "dead_letter_redrive", "auth", "default_admin", "all_data_access"),
+    "housekeeping": _needs(*STORES, *EVENT_TYPES, *OWN, "coordination", "auth", "default_admin", "all_data_access"),
 }

@@ -6,14 +6,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 
-from functions.needs import ASKED, AUDIT, NEEDS, STORES, SUBSCRIPTIONS, TOKENS
+from functions.needs import ASKED, BATCHES, EVENT_TYPES, NEEDS, OWN, STORES, SUBSCRIPTIONS, TOKENS
 from infra.context import Context
 
-# Events that a subscription gives up on are published again, into an event type that is made when it is missing.
-DEAD_LETTERS = ("dead_letter_queue", "dead_letter_redrive", "dead_letter_owning_application", *AUDIT)
-
 STREAMING = frozenset(
-    {*STORES, *ASKED, *TOKENS, *SUBSCRIPTIONS, *DEAD_LETTERS, "longest_stream_seconds", "longest_silence_seconds"}
+    {
+        *STORES,
+        *ASKED,
+        *TOKENS,
+        *SUBSCRIPTIONS,
+        *EVENT_TYPES,
+        *OWN,
+        *BATCHES,
+        "longest_stream_seconds",
+        "longest_silence_seconds",
+    }
 )
 
 # API Gateway ends a streamed response after 15 minutes, and one that is silent for 5; there must be time for an end.

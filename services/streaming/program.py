@@ -65,6 +65,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         contextlib.closing(open_broker(settings)) as broker,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
+        broker.prepare()
         doorway = Doorway(broker.application_of(*STREAMED, "monitoring"), options.prefix)
         settle_in()
         server = Server(

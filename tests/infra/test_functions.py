@@ -108,6 +108,7 @@ def test_the_streaming_service_is_told_what_it_reads(serving, tmp_path):
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
     broker = open_broker(settings)
     broker.application_of(*STREAMED, "monitoring")
+    broker.prepare()
     broker.close()
 
     # Its index and its archive are asked for by a log that has them beside it.

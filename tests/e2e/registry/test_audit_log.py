@@ -3,17 +3,7 @@
 import json
 
 from tests.support.api import a_definition, created, lists
-
-
-def told(api, name):
-    """The events of one of the broker's own event types, oldest first."""
-    cursors = [{"partition": "0", "offset": "BEGIN"}]
-    [lag] = api.post(f"/event-types/{name}/cursors-lag", json=cursors).json()
-    parameters = {"batch_limit": 1, "stream_limit": lag["unconsumed_events"]}
-    answer = api.get(
-        f"/event-types/{name}/events", params=parameters, headers={"X-Nakadi-Cursors": json.dumps(cursors)}
-    )
-    return [event for line in answer.text.splitlines() for event in json.loads(line).get("events", [])]
+from tests.support.own_events import told
 
 
 def about(events, resource):

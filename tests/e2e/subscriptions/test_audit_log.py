@@ -1,21 +1,8 @@
 """What the broker tells about subscriptions in event types of its own."""
 
-import json
-
 from tests.support.api import created
+from tests.support.own_events import told
 from tests.support.subscriptions import a_cursor, a_request, changed, published, reset, subscribed
-
-
-def told(api, name):
-    """The events of one of the broker's own event types, oldest first; none before there was the first."""
-    cursors = [{"partition": "0", "offset": "BEGIN"}]
-    answer = api.post(f"/event-types/{name}/cursors-lag", json=cursors)
-    if answer.status_code == 404 or not answer.json()[0]["unconsumed_events"]:
-        return []
-    parameters = {"batch_limit": 1, "stream_limit": answer.json()[0]["unconsumed_events"]}
-    headers = {"X-Nakadi-Cursors": json.dumps(cursors)}
-    answer = api.get(f"/event-types/{name}/events", params=parameters, headers=headers)
-    return [event for line in answer.text.splitlines() for event in json.loads(line).get("events", [])]
 
 
 def audited(api, subscription):

@@ -143,7 +143,7 @@ def test_what_could_not_be_cleared_is_cleared_later(broker, monkeypatch):
     with pytest.raises(UnknownTopic):
         event_log.read(event_type.timeline.topic, 0, 0)
     assert broker.registry.list("leftovers") == []
-    assert broker.registry.list("schemas") == []
+    assert broker.registry.list("schemas", prefix=f"{event_type.id}/") == []
 
 
 def test_one_event_type_in_trouble_does_not_stop_the_rest(broker, clock, monkeypatch):

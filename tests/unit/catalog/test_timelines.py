@@ -201,7 +201,7 @@ def test_a_storage_may_change_while_an_event_type_is_created(broker):
     document = broker.registry.get("storages", "spare")
     meanwhile(broker.registry, lambda: broker.registry.write(Put("storages", "spare", document.body)))
 
-    broker.creation.create(a_draft("a.b"))
+    broker.creation.create(a_draft("a.b"), UNAUTHENTICATED)
 
     assert broker.event_types.get("a.b").timeline.storage_id == "spare"
 
@@ -216,7 +216,7 @@ def test_a_storage_may_go_while_an_event_type_is_created(broker):
 
     meanwhile(broker.registry, removed)
 
-    broker.creation.create(a_draft("a.b"))
+    broker.creation.create(a_draft("a.b"), UNAUTHENTICATED)
 
     assert broker.event_types.get("a.b").timeline.storage_id == "default"
 
@@ -233,7 +233,7 @@ def test_a_storage_that_is_just_being_removed_takes_no_event_type(broker):
     log.delete_topic = lambda topic: (gone.append(topic), delete_topic(topic))
 
     with pytest.raises(TryLater, match="please repeat request"):
-        broker.creation.create(a_draft("a.b"))
+        broker.creation.create(a_draft("a.b"), UNAUTHENTICATED)
 
     assert made == gone
     assert broker.event_types.find("a.b") is None

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from nakadi.consuming.actions import Drop, Note
-from nakadi.consuming.dead_letters import SCHEMA, draft, letter_of
+from nakadi.consuming.dead_letters import letter_of
 from nakadi.consuming.policy import MOST_FAILS, POLICY, Policy, Unprocessable, policy_of
 from nakadi.model.coordination import Entry
 from nakadi.model.events import Record
@@ -177,15 +177,3 @@ def test_every_event_fits_into_a_letter(metadata):
     assert event["metadata"]["event_type"] == "order"
     assert set(event["metadata"]) == {"event_type", "eid", "occurred_at"}
     assert event["metadata"]["eid"] == EID or not (metadata.get("metadata") or {}).get("eid")
-
-
-def test_the_store():
-    """The store is an event type like others, open to everybody. (S266, S267)"""
-    store = draft("nakadi.dead.letter.queue", "stups_nakadi")
-    assert (store.owning_application, store.category, store.retention_time) == ("stups_nakadi", "business", 86_400_000)
-    assert (store.partition_strategy, store.cleanup_policy, store.compatibility_mode) == ("random", "delete", "forward")
-    assert store.audience == "component-internal"
-    assert {(each.data_type, each.value) for _, listed in store.authorization.lists() for each in listed} == {
-        ("*", "*")
-    }
-    assert set(SCHEMA["required"]) == set(SCHEMA["properties"])

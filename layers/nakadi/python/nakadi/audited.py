@@ -10,15 +10,13 @@ from nakadi.http import views
 from nakadi.http.audit import Audit, Audited, always, by_body, by_location, by_path, by_path_if_listed, by_paths
 from nakadi.http.subscriptions import subscription_view
 from nakadi.model.administration import Feature
-from nakadi.publishing.system import SystemEvents
+from nakadi.publishing.system import SystemEvents, hashing
 from nakadi.subscriptions.lot import own_key
 
 
 def audit_of(broker: Broker) -> Audit:
-    events = SystemEvents(
-        event_types=broker.event_types, creation=broker.creation, publisher=broker.publisher, clock=broker.clock
-    )
-    return Audit(broker.features, events, _Looks(broker).audited())
+    events = SystemEvents(own=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
+    return Audit(broker.features, events, _Looks(broker).audited(), hashing(broker.settings.hash_salt))
 
 
 @dataclass(frozen=True, slots=True)

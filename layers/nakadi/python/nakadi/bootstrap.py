@@ -47,12 +47,14 @@ if TYPE_CHECKING:
     from nakadi.catalog.limits import Limits
     from nakadi.catalog.repartitioning import Repartitioning
     from nakadi.catalog.schema_versions import SchemaVersions
+    from nakadi.catalog.system_event_types import SystemEventTypes
     from nakadi.catalog.timelines import Timelines
     from nakadi.catalog.topics import TopicDirectory
     from nakadi.catalog.update import Update
     from nakadi.consuming.streams import SubscriptionStreams
     from nakadi.cursors.service import Cursors
     from nakadi.eventlogs.tiered.options import Tiers
+    from nakadi.model.event_type import EventTypeDraft
     from nakadi.publishing.pipeline import Publisher
     from nakadi.schemas.validator import Validators
     from nakadi.streaming.streams import Streams
@@ -131,6 +133,15 @@ class Broker:
         self._around_log = around_log
         self._authenticate = authenticate
         self._settings_cache: Cache[str, Body] = Cache(clock, settings.cache_seconds)
+
+    def prepare(self) -> None:
+        """Make what is to be there before the first request. What fails is logged, and done by the housekeeping."""
+        if self.settings.auth != "off" and not self.settings.default_admin:
+            log.warning("NAKADI_DEFAULT_ADMIN names nobody: administrators are those alone who were stored as such")
+        try:
+            self.system_event_types.prepare()
+        except Unavailable:
+            log.warning("The event types of the broker's own could not be looked for", exc_info=True)
 
     def close(self) -> None:
         """Give everything back, in the order in which the parts lean on each other."""
@@ -231,7 +242,46 @@ class Broker:
             clock=self.clock,
             limits=self.limits,
             turns=self.schema_turns,
+            permissions=self.permissions,
+            reserved=self._reserved_names,
         )
+
+    @property
+    def _reserved_names(self) -> frozenset[str]:
+        from nakadi.catalog.system_event_types import AUDIT_LOG, FIGURES
+
+        settings = self.settings
+        return frozenset({AUDIT_LOG, *FIGURES, settings.dead_letter_queue, settings.dead_letter_redrive})
+
+    @cached_property
+    def system_event_types(self) -> SystemEventTypes:
+        from nakadi.catalog.system_event_types import Family, SystemEventTypes, definitions
+
+        settings = self.settings
+        closed = settings.auth != "off"
+
+        def family(owner: str, members: tuple[tuple[str, str], ...]) -> Family:
+            """Whom the settings name; else administrators, or everybody while nobody is asked who they are."""
+            return Family(
+                owner=owner, members=_attributes(members or (settings.default_admins if closed else (("*", "*"),)))
+            )
+
+        return SystemEventTypes(
+            definitions=definitions(
+                dead_letter_queue=settings.dead_letter_queue,
+                dead_letters=family(settings.dead_letter_owning_application, settings.dead_letter_authorization),
+                audit=family(settings.audit_owning_application, settings.audit_authorization),
+                figures=family(settings.kpi_owning_application, settings.kpi_authorization),
+            ),
+            event_types=self.event_types,
+            features=self.features,
+            register=self._register_own,
+            closed=closed,
+        )
+
+    def _register_own(self, draft: EventTypeDraft) -> None:
+        """What creation needs is loaded when an event type is found missing, which is once in a deployment's life."""
+        self.creation.create_own(draft)
 
     @cached_property
     def update(self) -> Update:
@@ -314,6 +364,7 @@ class Broker:
             logs=self.logs,
             clock=self.clock,
             more={
+                "making the broker's own event types": self.system_event_types.prepare,
                 "clearing up after deleted subscriptions": self.subscription_care.leftovers.clear_all,
                 "handing out what is redriven": self.subscription_care.attachment.run,
                 "looking for stalled subscriptions": self.subscription_care.stall_watch.look,

@@ -27,12 +27,10 @@ def subscription_streams(broker: Broker) -> SubscriptionStreams:
         logs=broker.logs,
         judge=Judge(broker.event_types, broker.permissions, broker.features),
         letters=DeadLetters(
-            event_types=broker.event_types,
-            creation=broker.creation,
+            own=broker.system_event_types,
             publisher=broker.publisher,
             clock=broker.clock,
             name=settings.dead_letter_queue,
-            owner=settings.dead_letter_owning_application,
         ),
         clock=broker.clock,
         bounds=Bounds(

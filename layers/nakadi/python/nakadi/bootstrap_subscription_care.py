@@ -60,6 +60,7 @@ class SubscriptionCare:
             coordination=self.coordination,
             initialisation=self.initialisation,
             name=self.settings.dead_letter_redrive,
+            guarded=self.settings.auth != "off",
         )
 
     @cached_property

@@ -83,6 +83,14 @@ class Settings:
     dead_letter_queue: str = "nakadi.dead.letter.queue"
     dead_letter_redrive: str = "nakadi.dead.letter.redrive"
     dead_letter_owning_application: str = "stups_nakadi"
+    dead_letter_authorization: tuple[tuple[str, str], ...] = ()
+
+    # What the broker tells of itself.
+    audit_owning_application: str = "stups_nakadi"
+    audit_authorization: tuple[tuple[str, str], ...] = ()
+    kpi_owning_application: str = "stups_nakadi"
+    kpi_authorization: tuple[tuple[str, str], ...] = ()
+    hash_salt: str = "salt"
 
     # What the way to clients allows a stream; 0 leaves it to the API's own limits.
     longest_stream_seconds: int = 0

@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from nakadi.access.permissions import Permissions, denied
 from nakadi.administration.features import Features
 from nakadi.administration.storages import Storages
 from nakadi.catalog import drafts, rules
@@ -18,6 +19,7 @@ from nakadi.catalog.soundness import check_schema, turn_at
 from nakadi.catalog.timelines import first_timeline
 from nakadi.catalog.violations import violations
 from nakadi.model.administration import Feature
+from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy
 from nakadi.model.outcomes import (
     Conflict,
@@ -36,6 +38,7 @@ from nakadi.turns import Turns
 log = logging.getLogger(__name__)
 
 AUTHORIZATION_MANDATORY = "Authorization section is mandatory"
+RESERVED = "The name is for an event type of the broker"
 BUSY = "The storage of new event types is being changed, please repeat request"
 
 
@@ -47,21 +50,28 @@ class Creation:
     logs: EventLogs
     clock: Clock
     limits: Limits
+    permissions: Permissions
+    reserved: frozenset[str] = frozenset()
+    """Names of event types that the broker writes or acts upon. Whoever could take one would get what is meant for the
+    broker's, so that only its administrators may."""
     turns: Turns = field(default_factory=Turns)
 
-    def create(self, draft: EventTypeDraft) -> EventType:
+    def create(self, draft: EventTypeDraft, subject: Subject) -> EventType:
         """Register an event type. When this returns, events can be published and read."""
         if self.features.is_on(Feature.DISABLE_EVENT_TYPE_CREATION):
             raise SwitchedOff("Event Type creation is disabled")
         check_fields(draft)
         self.features.require_writable()
+        if draft.name in self.reserved and not self.permissions.is_administrator(subject):
+            raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, draft.name), RESERVED)
         return self.event_types.again_if_changed(lambda: self._created(draft))
 
     def create_own(self, draft: EventTypeDraft) -> None:
-        """Register an event type of the broker's own, unless it is there; no switch is asked."""
+        """Register an event type of the broker's own, unless it is there. What binds clients does not bind it."""
+        self.features.require_writable()
         if self.event_types.find(str(draft.name)) is None:
             with contextlib.suppress(Conflict):
-                self.event_types.again_if_changed(lambda: self._stored(self._judged(draft)))
+                self.event_types.again_if_changed(lambda: self._stored(self._own(draft)))
 
     def _created(self, draft: EventTypeDraft) -> EventType:
         event_type = self._judged_in_turn(draft)
@@ -92,6 +102,11 @@ class Creation:
         drafts.check_authorization(draft.authorization)
         rules.check_owner_selector(draft.event_owner_selector)
         return self._new(draft, text, strategy)
+
+    def _own(self, draft: EventTypeDraft) -> EventType:
+        assert draft.schema is not None
+        assert draft.schema.text is not None
+        return self._new(draft, draft.schema.text, PartitionStrategy(str(draft.partition_strategy)))
 
     def _new(self, draft: EventTypeDraft, text: str, strategy: PartitionStrategy) -> EventType:
         now = now_in_milliseconds(self.clock)

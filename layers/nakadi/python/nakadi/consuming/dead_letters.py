@@ -10,76 +10,31 @@ from uuid import uuid4
 
 import orjson
 
-from nakadi.catalog.creation import Creation
-from nakadi.catalog.event_types import EventTypes
+from nakadi.catalog.system_event_types import SystemEventTypes
 from nakadi.consuming.actions import Drop
 from nakadi.consuming.policy import Unprocessable, policy_of
-from nakadi.model.authorization import AttributeDraft, AuthorizationDraft
-from nakadi.model.event_type import Audience, Category, EnrichmentStrategy, EventTypeDraft
 from nakadi.model.outcomes import TryLater
-from nakadi.model.schema import SchemaDraft, SchemaType
 from nakadi.model.subscription import Subscription
 from nakadi.ports import Clock
 from nakadi.publishing.outcome import Verdict
 from nakadi.publishing.pipeline import Publisher
 from nakadi.publishing.system import BROKER
 
-RETENTION_MS = 86_400_000
-
-SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["subscription_id", "event_type", "partition", "offset", "error", "event"],
-    "properties": {
-        "subscription_id": {"type": "string", "format": "uuid"},
-        "event_type": {"type": "string"},
-        "partition": {"type": "string"},
-        "offset": {"type": "string"},
-        "error": {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["message"],
-            "properties": {"message": {"type": "string"}},
-        },
-        "event": {
-            "type": "object",
-            "additionalProperties": True,
-            "required": ["metadata"],
-            "properties": {
-                "metadata": {
-                    "type": "object",
-                    "additionalProperties": True,
-                    "required": ["event_type", "eid", "occurred_at"],
-                    "properties": {
-                        "event_type": {"type": "string"},
-                        "eid": {"type": "string", "format": "uuid"},
-                        "occurred_at": {"type": "string", "format": "date-time"},
-                    },
-                }
-            },
-        },
-    },
-}
-
-
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
-    """The store of a broker: an event type of its own, made when it is first needed."""
+    """The store of a broker: an event type of its own."""
 
-    event_types: EventTypes
-    creation: Creation
+    own: SystemEventTypes
     publisher: Publisher
     clock: Clock
     name: str
-    owner: str
 
     def keep(self, subscription_id: str, drop: Drop) -> None:
         """Publish an event to the store. Raises `TryLater` if that did not work."""
-        if self.event_types.find(self.name) is None:
-            self.creation.create_own(draft(self.name, self.owner))
+        self.own.ensure(self.name)
         letter = {**letter_of(subscription_id, drop), "metadata": self._metadata()}
         outcome = self.publisher.publish(self.name, orjson.dumps([letter]), BROKER, flow_id="")
         if outcome.verdict is not Verdict.STORED:
@@ -125,17 +80,3 @@ def _with_metadata(drop: Drop) -> Mapping[str, Any]:
         "occurred_at": drop.event.stored_at(0).isoformat(),
     }
     return {**event, "metadata": {**made_up, **known} if isinstance(known, dict) else made_up}
-
-
-def draft(name: str, owner: str) -> EventTypeDraft:
-    everybody = (AttributeDraft("*", "*"),)
-    return EventTypeDraft(
-        name=name,
-        owning_application=owner,
-        category=Category.BUSINESS,
-        schema=SchemaDraft(type=SchemaType.JSON, text=orjson.dumps(SCHEMA).decode()),
-        enrichment_strategies=(EnrichmentStrategy.METADATA,),
-        retention_time=RETENTION_MS,
-        audience=Audience.COMPONENT_INTERNAL,
-        authorization=AuthorizationDraft(admins=everybody, readers=everybody, writers=everybody),
-    )

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any
 
 import orjson
 
 from nakadi.administration.features import Features
+from nakadi.catalog.system_event_types import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG
 from nakadi.http.message import Answer, Request
 from nakadi.http.routing import Handler, Route
 from nakadi.model.administration import Feature
-from nakadi.publishing.system import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG, SystemEvents
+from nakadi.publishing.system import SystemEvents
 
 Look = Callable[[str], Any]
 
@@ -40,6 +40,8 @@ class Audit:
     features: Features
     events: SystemEvents
     audited: Mapping[str, Audited]
+    hashed: Callable[[str], str]
+    """What stands for the name of a subject where the name itself must not be read."""
 
     def wrapped(self, route: Route) -> Route:
         """The route, telling the audit log of every change that it makes."""
@@ -67,7 +69,8 @@ class Audit:
         if before == after:
             return
         if self.features.is_on(Feature.AUDIT_LOG_COLLECTION):
-            event = audit_event(resource_type, name, before, after, request.subject.name)
+            user = request.subject.name
+            event = audit_event(resource_type, name, before, after, {"user": user, "user_hash": self.hashed(user)})
             self.events.publish(AUDIT_LOG, event, request.flow_id)
         if self.features.is_on(Feature.KPI_COLLECTION):
             self._count(resource_type, name, before, after, request.flow_id)
@@ -79,15 +82,10 @@ class Audit:
             self.events.publish(SUBSCRIPTION_LOG, subscription_event(name, before), flow_id)
 
 
-def audit_event(resource_type: str, name: str, before: Any, after: Any, user: str) -> dict[str, Any]:
+def audit_event(resource_type: str, name: str, before: Any, after: Any, user: Mapping[str, str]) -> dict[str, Any]:
     """What happened to a resource; None says that it was not there, or is not there any more."""
     operation = "C" if before is None else "D" if after is None else "U"
-    data: dict[str, Any] = {
-        "resource_type": resource_type,
-        "resource_id": name,
-        "user": user,
-        "user_hash": sha256(user.encode()).hexdigest(),
-    }
+    data: dict[str, Any] = {"resource_type": resource_type, "resource_id": name, **user}
     for which, value in (("previous", before), ("new", after)):
         if value is not None:
             data |= {f"{which}_object": value, f"{which}_text": orjson.dumps(value).decode()}

@@ -26,6 +26,7 @@ class Broker:
         self.faults = Faults(self._topics_of)
         self._inside = open_broker(Settings(**settings), around_log=lambda log: FaultyLog(log, self.faults))
         try:
+            self._inside.prepare()
             self._serving = Serving(self._inside.application, host=host, port=port)
         except OSError:
             self._inside.close()

@@ -68,6 +68,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         contextlib.closing(Housekeeper(broker.housekeeping.run)),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
+        broker.prepare()
         server = Server(broker.application)
         greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
         settle_in()

@@ -3,10 +3,13 @@ it does not subscribe to that event type.
 
 An operator creates the redrive event type, and publishes to it with the tag of a subscription. Whoever is named by a
 tag gets all its partitions, from their beginning; of the events in there, streams send those that are tagged for them.
+Whoever may publish to it can send events to any subscription. So it is not attached while tokens are asked for and
+everybody with a token may publish to it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -15,12 +18,15 @@ from nakadi.catalog.event_types import EventTypes
 from nakadi.cursors import timelines
 from nakadi.cursors.service import Cursors
 from nakadi.model.administration import Feature
+from nakadi.model.authorization import WILDCARD
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import Coordination, EventLogs
 from nakadi.subscriptions.initialisation import Initialisation
 from nakadi.subscriptions.repository import Subscriptions
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -41,6 +47,8 @@ class Attachment:
     coordination: Coordination
     initialisation: Initialisation
     name: str
+    guarded: bool = False
+    """Whether tokens are asked for."""
     _looked: _Looked = field(default_factory=_Looked)
 
     def run(self) -> None:
@@ -50,6 +58,9 @@ class Attachment:
         """
         event_type = self.event_types.find(self.name)
         if event_type is None or self.features.is_on(Feature.DLQ_REDRIVE_EVENT_TYPE_ATTACHMENT_JOB):
+            return
+        if self.guarded and _is_open(event_type):
+            log.warning("%s is not attached: its writers are to be named, for now everybody is one", self.name)
             return
         if self._looked.event_type != event_type.id:
             self._looked.event_type = event_type.id
@@ -104,3 +115,7 @@ class Attachment:
             if end is None:
                 return
             position = Position(timeline.order, end)
+
+
+def _is_open(event_type: EventType) -> bool:
+    return event_type.authorization is None or WILDCARD in event_type.authorization.writers

@@ -79,7 +79,7 @@ class EventTypeDoors:
 
     def create(self, request: Request) -> Response:
         draft = event_type_draft(object_body(request))
-        return self._stored(self.creation.create(draft), 201)
+        return self._stored(self.creation.create(draft, request.subject), 201)
 
     def put(self, request: Request) -> Response:
         draft = event_type_draft(object_body(request))

@@ -1,0 +1,55 @@
+"""The event types of the broker's own, as clients see them."""
+
+import json
+
+from tests.support.api import lists, problem
+from tests.support.subscriptions import a_request
+
+QUEUE = "nakadi.dead.letter.queue"
+
+
+def test_dead_letters_can_be_subscribed_to_before_there_is_one(api):
+    """The queue of dead letters is there from the start, as an event type like others. (R250, S266)"""
+    queue = api.get(f"/event-types/{QUEUE}").json()
+
+    assert (queue["owning_application"], queue["category"]) == ("stups_nakadi", "business")
+    assert queue["options"] == {"retention_time": 86_400_000}
+    assert (queue["compatibility_mode"], queue["audience"]) == ("forward", "component-internal")
+    assert api.post("/subscriptions", json=a_request(QUEUE)).status_code == 201
+
+
+def test_dead_letters_are_not_for_everybody(ann):
+    """A subject that is no administrator may neither see, read, write, subscribe to nor change the events that others
+    failed at."""
+    path = f"/event-types/{QUEUE}"
+    beginning = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])}
+
+    refused = {
+        "VIEW": [
+            ann.get(path),
+            ann.delete(path),
+            ann.get(f"{path}/events", headers=beginning),
+            ann.post("/subscriptions", json=a_request(QUEUE)),
+        ],
+        "WRITE": [ann.post(f"{path}/events", json=[{}])],
+    }
+
+    for operation, answers in refused.items():
+        details = {problem(each, 403) for each in answers}
+        assert details == {f"Access on {operation} event-type:{QUEUE} denied"}
+
+
+def test_an_administrator_lets_others_read_dead_letters(admin, guarded):
+    """An administrator reads the event types of the broker's own, and gives them readers. (S266)"""
+    queue = admin.get(f"/event-types/{QUEUE}").json()
+    parameters = {"stream_timeout": 1, "batch_flush_timeout": 1}
+    assert admin.get(f"/event-types/{QUEUE}/events", params=parameters).status_code == 200
+    with guarded.client("dlq-viewer") as viewer:
+        problem(viewer.get(f"/event-types/{QUEUE}/events"), 403)
+
+        opened = queue | {"authorization": lists("the-admin", "the-admin dlq-viewer", "the-admin")}
+        assert admin.put(f"/event-types/{QUEUE}", json=opened).status_code == 200
+
+        answer = viewer.get(f"/event-types/{QUEUE}/events", params=parameters)
+        assert answer.status_code == 200
+    assert admin.put(f"/event-types/{QUEUE}", json=queue).status_code == 200
