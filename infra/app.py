@@ -44,6 +44,8 @@ def _stacks(app: cdk.App, context: Context) -> Iterator[Reviewed]:
     data = DataStack(app, f"{context.prefix}-data", context=context)
     yield Reviewed(stack=data, exceptions=DATA)
     serving = ServingStack(app, context.prefix, context=context, data=data.data)
+    # Streams are known by name only, so nothing else says that they come first.
+    serving.add_dependency(data)
     yield Reviewed(stack=serving, exceptions=SERVING)
     if context.analytics:
         alarms = serving.observability.topic

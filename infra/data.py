@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from aws_cdk import Aws, Duration, RemovalPolicy
+from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_s3 as s3
@@ -13,6 +15,29 @@ from constructs import Construct
 from nakadi.dynamodb.tables import TABLES, Table
 
 KINDS = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER, "B": dynamodb.AttributeType.BINARY}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStream:
+    """A stream as other stacks know it: by its name.
+
+    What CloudFormation exports cannot be removed while it is in use, so a dedicated stream could never go.
+    """
+
+    name: str
+
+    @property
+    def arn(self) -> str:
+        return f"arn:{Aws.PARTITION}:kinesis:{Aws.REGION}:{Aws.ACCOUNT_ID}:stream/{self.name}"
+
+    def sum_of(self, metric: str, period: Duration) -> cloudwatch.Metric:
+        return cloudwatch.Metric(
+            namespace="AWS/Kinesis",
+            metric_name=metric,
+            dimensions_map={"StreamName": self.name},
+            statistic="Sum",
+            period=period,
+        )
 
 
 class Data(Construct):
@@ -33,10 +58,9 @@ class Data(Construct):
         self.prefix = prefix
         self._keep = keep
         self.tables: Mapping[str, dynamodb.Table] = {each.suffix: self._table(each) for each in TABLES}
-        self.streams = {
-            each: self._stream(each, shards=None if on_demand else count, retention=stream_retention)
-            for each, count in shards.items()
-        }
+        for each, count in shards.items():
+            self._stream(each, shards=None if on_demand else count, retention=stream_retention)
+        self.streams = {each: NamedStream(each) for each in shards}
         self.archive = self._archive()
         self.analysed = self._analysed()
 
@@ -97,8 +121,8 @@ class Data(Construct):
             removal_policy=self._removal,
         )
 
-    def _stream(self, name: str, *, shards: int | None, retention: Duration) -> kinesis.Stream:
-        return kinesis.Stream(
+    def _stream(self, name: str, *, shards: int | None, retention: Duration) -> None:
+        kinesis.Stream(
             self,
             f"Stream{name.removeprefix(self.prefix)}",
             stream_name=name,

@@ -154,7 +154,7 @@ class Functions(Construct):
             mapping = lambda_.CfnEventSourceMapping(
                 self,
                 f"Log{name.removeprefix(self._data.prefix)}",
-                event_source_arn=stream.stream_arn,
+                event_source_arn=stream.arn,
                 function_name=indexer.function_name,
                 starting_position="TRIM_HORIZON",
                 # A batch costs the index some writes for each partition, however many events are in it. Nobody waits:

@@ -9,14 +9,13 @@ from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.data import Data
+from infra.data import Data, NamedStream
 from infra.streaming import Streaming
 
 MINUTE = Duration.minutes(1)
@@ -103,7 +102,7 @@ class Observability(Construct):
             periods=3,
         )
 
-    def _of_a_stream(self, suffix: str, stream: kinesis.Stream) -> Iterator[cloudwatch.Alarm]:
+    def _of_a_stream(self, suffix: str, stream: NamedStream) -> Iterator[cloudwatch.Alarm]:
         """Each stream has its own, for an alarm takes ten metrics at most, and says so which stream it is about."""
         yield self._alarm(
             f"IndexerIsAway{suffix}",
@@ -111,7 +110,7 @@ class Observability(Construct):
             cloudwatch.MathExpression(
                 expression="IF(FILL(records, 0) > 0 AND FILL(invocations, 0) == 0, 1, 0)",
                 using_metrics={
-                    "records": stream.metric("IncomingRecords", statistic="Sum", period=A_ROUND),
+                    "records": stream.sum_of("IncomingRecords", A_ROUND),
                     "invocations": self._functions["log_indexer"].metric_invocations(period=A_ROUND),
                 },
                 period=A_ROUND,
@@ -123,14 +122,14 @@ class Observability(Construct):
         )
         yield self._alarm(
             f"WritesAreThrottled{suffix}",
-            stream.metric("WriteProvisionedThroughputExceeded", statistic="Sum", period=MINUTE),
+            stream.sum_of("WriteProvisionedThroughputExceeded", MINUTE),
             10,
             "Publishing needs more shards",
             periods=5,
         )
         yield self._alarm(
             f"ReadsAreThrottled{suffix}",
-            stream.metric("ReadProvisionedThroughputExceeded", statistic="Sum", period=MINUTE),
+            stream.sum_of("ReadProvisionedThroughputExceeded", MINUTE),
             60,
             "Shards are read too often",
             periods=10,
@@ -241,7 +240,7 @@ class Observability(Construct):
 
     def _of_logs(self, metric: str) -> Iterator[cloudwatch.IMetric]:
         for stream in self._data.streams.values():
-            yield stream.metric(metric, statistic="Sum", period=MINUTE)
+            yield stream.sum_of(metric, MINUTE)
 
     def _throttle_events(self) -> Iterator[cloudwatch.IMetric]:
         for table in self._data.tables.values():

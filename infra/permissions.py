@@ -52,7 +52,7 @@ class May:
                 conditions={"ForAllValues:StringLike": {"dynamodb:LeadingKeys": list(keys)}},
             )
         if self.stream:
-            streams = [each.stream_arn for each in data.streams.values()]
+            streams = [each.arn for each in data.streams.values()]
             yield iam.PolicyStatement(actions=list(self.stream), resources=streams)
         if self.archive:
             yield iam.PolicyStatement(actions=list(self.archive), resources=[data.archive_objects])

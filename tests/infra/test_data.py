@@ -1,5 +1,7 @@
 """What is kept, and that it is kept well."""
 
+import json
+
 import boto3
 import pytest
 from moto.core import DEFAULT_ACCOUNT_ID
@@ -66,6 +68,16 @@ def test_nothing_goes_with_its_stack(data):
 
     assert len(kept) == len(TABLES) + 4
     assert {(each["DeletionPolicy"], each["UpdateReplacePolicy"]) for each in kept} == {("Retain", "Retain")}
+
+
+def test_a_dedicated_stream_can_be_removed_again(data, serving, analytics):
+    """No other stack imports anything of a stream: an export that is in use cannot be removed, nor what it is of."""
+    exported = json.dumps(data.content["Outputs"])
+
+    assert not [name for name in data.all("AWS::Kinesis::Stream") if name in exported]
+    for template in (serving, analytics):
+        depends = json.loads((template.path.parent / "manifest.json").read_text())["artifacts"]
+        assert "nakadi-test-data" in depends[template.path.name.removesuffix(".template.json")]["dependencies"]
 
 
 @pytest.mark.parametrize(("name", "shards"), [("nakadi-test", 1), ("nakadi-test-orders", 2)])
