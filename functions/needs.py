@@ -39,7 +39,7 @@ SUBSCRIPTIONS = ("coordination", "max_commit_timeout_seconds")
 # An event type goes with the subscriptions that may go with it.
 DELETABLE = ("deletable_subscription_owning_application", "deletable_subscription_consumer_group")
 
-BATCHES = ("max_batch_events", "max_event_bytes")
+BATCHES = ("max_batch_events", "max_batch_steps", "max_event_bytes")
 
 # What the event types of the broker's own are like; each may be made by whoever needs it first.
 OWN = (
