@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import TextIO
 
-from nakadi.http.application import Application
+from nakadi.http.application import Admitted, Application
 from nakadi.http.message import Answer, Outlet, Request, Streaming
 from nakadi.http.routing import Lane
 from nakadi.model.outcomes import Outcome
@@ -27,8 +27,13 @@ class Doorway:
         self.open_streams = 0
 
     def answer(self, request: Request) -> Answer:
-        answer = self._application.answer(self._as_sent(request))
-        return self._counted(answer) if isinstance(answer, Streaming) else answer
+        return self._counted(self._application.answer(self._as_sent(request)))
+
+    def admit(self, request: Request) -> Admitted | Answer:
+        return self._application.admit(self._as_sent(request))
+
+    def complete(self, admitted: Admitted, body: bytes) -> Answer:
+        return self._counted(self._application.complete(admitted, body))
 
     def lane(self, request: Request) -> Lane:
         return self._application.lane(self._as_sent(request))
@@ -43,7 +48,10 @@ class Doorway:
             request, path=request.path.removeprefix(self._prefix), target=request.target.removeprefix(self._prefix)
         )
 
-    def _counted(self, answer: Streaming) -> Streaming:
+    def _counted(self, answer: Answer) -> Answer:
+        if not isinstance(answer, Streaming):
+            return answer
+
         async def serve(outlet: Outlet) -> None:
             self.open_streams += 1
             try:

@@ -16,6 +16,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from nakadi.bootstrap import open_broker
 from nakadi.coordination import UnknownEngine as UnknownCoordination
 from nakadi.eventlogs import UnknownEngine as UnknownLog
+from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.local import logs
 from nakadi.local.signals import Signals
@@ -73,6 +74,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             threads=options.threads,
             grace_seconds=options.grace_seconds,
             keep_alive_seconds=options.keep_alive_seconds,
+            limits=Limits(memory=settings.max_request_memory_bytes),
         )
         greeting = f"Streaming on port {listening.getsockname()[1]}"
         runner.run(_serve(server, listening, signals, greeting, tell(doorway, options.name)))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import select
+from contextlib import suppress
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.attacked import LONG, MEGABYTE
+from tests.support.attacked import LONG, MEGABYTE, attacked
+from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 from tests.support.wire import eventually
 
 DEFINITION = {"owning_application": "me", "category": "undefined", "schema": {"type": "json_schema", "schema": "{}"}}
@@ -90,6 +93,8 @@ def test_a_body_takes_a_few_times_its_size(broker, quiet, shape, record_property
     record_property("figures", f"{len(body) / MEGABYTE:.1f} MB of {shape}: {factor:.1f} times that in memory")
     assert (status, answer) == (200, b"")
     assert factor < 8
+    # This broker keeps its events in memory: once. The interpreter keeps a piece's worth for the next batch.
+    assert eventually(lambda: broker.memory() - quiet < len(body) + 25 * MEGABYTE)
 
 
 @pytest.mark.parametrize("body", [b"[" * 16_000_000, b"[{" + b"{" * 16_000_000, b"[" + b'{"a":{}}' * 2_000_000])
@@ -99,3 +104,67 @@ def test_what_is_no_batch_takes_no_more(broker, quiet, body):
 
     assert status in (400, 413)
     assert broker.peak_memory() - quiet < 3 * len(body) + 20 * MEGABYTE
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory):
+    return Issuer(tmp_path_factory.mktemp("issuer"))
+
+
+@pytest.fixture(scope="module")
+def guarded(issuer):
+    """A broker that asks for tokens, and has 100 MB for bodies."""
+    settings = {"NAKADI_AUTH": "jwt", "NAKADI_AUTH_JWKS": str(issuer.path), "NAKADI_AUTH_ISSUER": ISSUER}
+    with attacked(**settings, NAKADI_AUTH_AUDIENCE=AUDIENCE, NAKADI_MAX_REQUEST_MEMORY_BYTES="100000000") as broker:
+        yield broker
+        assert broker.alive()
+        assert broker.tracebacks() == []
+
+
+def sending(broker, *headers):
+    """A connection over which 60 MB have been announced, and nothing of them sent."""
+    head = ("POST /event-types/x/events HTTP/1.1", "Content-Type: application/json", "Content-Length: 60000000")
+    return broker.wire().send(*head, *headers)
+
+
+def send_on(wire, size):
+    """Send a part of the body; a server that is not interested may close meanwhile."""
+    with suppress(OSError):
+        wire.socket.sendall(b" " * size)
+
+
+def test_without_a_token_nothing_is_kept(guarded):
+    """Fifteen clients with large bodies and no token are told so at once, and none of their bytes stay."""
+    guarded.forget_peak()
+    before = guarded.memory()
+    wires = [sending(guarded) for _ in range(15)]
+    statuses = [wire.response()[0] for wire in wires]
+    for wire in wires:
+        send_on(wire, 20 * MEGABYTE)
+        wire.socket.close()
+
+    assert statuses == [401] * 15
+    assert guarded.peak_memory() - before < 30 * MEGABYTE
+
+
+def test_bodies_in_work_have_a_limit_together(guarded, issuer):
+    """With a token, too, no more than the limit is kept of all bodies; beyond it they are 503, and may come again."""
+    token = f"Authorization: Bearer {issuer.token()}"
+    before = guarded.memory()
+    guarded.forget_peak()
+    wires = [sending(guarded, token) for _ in range(15)]
+    for wire in wires:
+        send_on(wire, 20 * MEGABYTE)
+    refused = [wire for wire in wires if select.select([wire.socket], [], [], 0)[0]]
+    answers = [wire.response() for wire in refused]
+
+    assert {(status, headers["retry-after"]) for status, headers, _ in answers} == {(503, "1")}
+    assert 15 - len(refused) <= 5
+    # Gathering a body costs its size once more for a moment.
+    assert guarded.peak_memory() - before < 200 * MEGABYTE
+
+    for wire in wires:
+        wire.socket.close()
+    headers = {"Authorization": f"Bearer {issuer.token()}", "Content-Type": "application/json"}
+    body = b"[" + b" " * 10 * MEGABYTE + b"]"
+    assert eventually(lambda: post(guarded, "/event-types/nothing/events", body, **headers)[0] == 404)

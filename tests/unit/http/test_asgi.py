@@ -14,6 +14,7 @@ from nakadi.http.asgi import Limits, asgi_application, request_of
 from nakadi.http.message import ClientGone, Response, Streaming, empty_response, json_response
 from nakadi.http.routing import Lane, Route
 from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.outcomes import NotAuthenticated
 from tests.support.patience import effort
 
 NO_HEAD_START = Limits(head_start_seconds=0)
@@ -89,6 +90,19 @@ def answered(handler, scope=None, client=None, limits=NO_HEAD_START):
             await edge(asked, seen.receive, seen.send)
         edge.close()
         return seen
+
+    return asyncio.run(run())
+
+
+def asked_of(application, scope, client):
+    """What a client sees of one request to an application of its own."""
+
+    async def run():
+        edge = asgi_application(application, threads=2, limits=Limits(head_start_seconds=0, linger_seconds=0))
+        async with asyncio.timeout(5):
+            await edge(scope, client.receive, client.send)
+        edge.close()
+        return client
 
     return asyncio.run(run())
 
@@ -178,14 +192,197 @@ def test_a_body_that_does_not_come_is_given_up():
     assert client.status == 408
 
 
+class Leaving(Client):
+    async def receive(self):
+        return await super().receive() if self._pieces else {"type": "http.disconnect"}
+
+
 def test_who_leaves_before_the_body_is_complete_is_not_answered():
     """Half a request is not handled."""
+    client = Leaving()
+    client._pieces = []
 
-    class Leaving(Client):
-        async def receive(self):
-            return {"type": "http.disconnect"}
+    assert answered(lambda _: pytest.fail("it was handled"), a_scope("POST"), client).sent == []
 
-    assert answered(lambda _: pytest.fail("it was handled"), a_scope("POST"), Leaving()).sent == []
+
+# What is judged before a body is read.
+
+
+class Silent(Client):
+    """Announces a body, and sends it only to those who ask for it after they have answered."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked_before_the_answer = False
+
+    async def receive(self):
+        self.asked_before_the_answer |= not self.sent
+        return {"type": "http.disconnect"}
+
+
+def refusing(_request):
+    raise NotAuthenticated("Not a token")
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "authenticate", "status"),
+    [
+        ("/x", [], refusing, 401),
+        ("/nothing", [], lambda _: UNAUTHENTICATED, 404),
+        ("//x", [], lambda _: UNAUTHENTICATED, 400),
+        ("/x", [("content-length", "3000000")], lambda _: UNAUTHENTICATED, 413),
+    ],
+)
+def test_nothing_of_a_body_is_read_for_who_is_refused_by_the_head(target, headers, authenticate, status):
+    """URL, token, path and announced size are judged before any of the body is read. (R48)"""
+    route = Route(method="POST", template="/x", handler=lambda _: pytest.fail("it was handled"), operation="x")
+    scope = a_scope("POST", target, headers or [("transfer-encoding", "chunked")])
+    client = asked_of(Application([route], authenticate), scope, Silent())
+
+    assert (client.status, client.headers["connection"]) == (status, "close")
+    assert not client.asked_before_the_answer
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_token_is_looked_at_once(whole):
+    """However its body arrives, a request is authenticated once."""
+    tokens = []
+
+    def authenticate(request):
+        tokens.append(request.headers["authorization"])
+        return UNAUTHENTICATED
+
+    class Connection:
+        half_closed = lost = False
+
+    Connection.whole = whole
+    route = Route(
+        method="POST", template="/x", handler=lambda r: json_response(r.body.decode()), operation="x", any_body=True
+    )
+    scope = a_scope(
+        "POST", headers=[("authorization", "Bearer it"), ("content-length", "3")], state={"connection": Connection()}
+    )
+    client = asked_of(Application([route], authenticate), scope, Client(b"a", b"bc"))
+
+    assert (client.status, client.body, tokens) == (200, b'"abc"', ["Bearer it"])
+
+
+# Memory.
+
+
+def gzipped(size):
+    return gzip.compress(b"x" * size)
+
+
+def taking(size):
+    def handler(request):
+        request.memory.take(size)
+        return empty_response()
+
+    return handler
+
+
+PACKED = [("content-encoding", "gzip")]
+
+
+@pytest.mark.parametrize(
+    ("handler", "headers", "pieces", "status"),
+    [
+        (taking(0), [], [b"x" * 600, b"x" * 300], 200),
+        (taking(0), [], [b"x" * 600, b"x" * 500], 413),
+        (taking(0), PACKED, [gzipped(900)], 200),
+        (taking(0), PACKED, [gzipped(1_000)], 413),
+        (taking(800), [], [b"x" * 100], 200),
+        (taking(950), [], [b"x" * 100], 413),
+    ],
+)
+def test_a_request_takes_its_memory_as_it_needs_it(handler, headers, pieces, status):
+    """What a body takes as it was sent, unpacked and worked on is counted together."""
+    client = answered(handler, a_scope("POST", headers=headers), Client(*pieces), Limits(memory=1_000))
+
+    assert client.status == status
+
+
+def test_memory_that_others_have_is_503():
+    """A body that would be too much together with the others is refused, may be sent again, and nobody waits."""
+
+    async def run():
+        edge = asgi_application(
+            an_application(taking(0), "POST"), threads=2, limits=Limits(memory=1_000, linger_seconds=0)
+        )
+        waiting = Client(b"x" * 900, b"x")
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+        first_receive = waiting.receive
+
+        async def receive():
+            if waiting._pieces == [b"x"]:
+                arrived.set()
+                await go_on.wait()
+            return await first_receive()
+
+        slow = asyncio.create_task(edge(a_scope("POST"), receive, waiting.send))
+        await arrived.wait()
+        refused = Client(b"x" * 200)
+        await edge(a_scope("POST"), refused.receive, refused.send)
+        go_on.set()
+        await slow
+        afterwards = Client(b"x" * 1_000)
+        await edge(a_scope("POST"), afterwards.receive, afterwards.send)
+        edge.close()
+        return refused, waiting, afterwards
+
+    refused, waiting, afterwards = asyncio.run(run())
+    assert (refused.status, refused.headers["retry-after"], refused.headers["connection"]) == (503, "1", "close")
+    assert (waiting.status, afterwards.status) == (200, 200)
+
+
+def failing(_request):
+    raise RuntimeError
+
+
+async def serving_nothing(_outlet):
+    pass
+
+
+WAYS_OUT = {
+    "an answer": (taking(10), Client(b"x" * 500), {}),
+    "a stream": (lambda _: Streaming(serving_nothing), Client(b"x" * 500), {}),
+    "a bug": (failing, Client(b"x" * 500), {}),
+    "too much": (taking(10_000), Client(b"x" * 500), {}),
+    "too long": (taking(0), Client(b"x" * 500, b"x" * 400), {"max_body": 600}),
+    "gone": (taking(0), Leaving(b"x" * 500, b""), {}),
+    "bad encoding": (taking(0), Client(b"x" * 500), {"headers": PACKED}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_memory_is_given_back_whatever_happens(way):
+    """When a request is over, however it ended, its memory is there for others."""
+    handler, client, options = WAYS_OUT[way]
+
+    async def run():
+        limits = Limits(memory=1_000, linger_seconds=0, head_start_seconds=0, max_body=options.get("max_body", 1_000))
+        edge = asgi_application(an_application(handler, "POST"), threads=2, limits=limits)
+        await edge(a_scope("POST", headers=options.get("headers", [])), client.receive, client.send)
+        edge.close()
+        return edge._memory.taken
+
+    assert asyncio.run(run()) == 0
+
+
+def test_an_open_stream_keeps_no_memory():
+    """A stream's request gives its memory back when the stream begins, and not when it ends."""
+    seen = []
+
+    def handler(request):
+        async def serve(_outlet):
+            seen.append(request.memory._memory.taken)
+
+        return Streaming(serve)
+
+    answered(handler, a_scope("POST"), Client(b"x" * 500))
+
+    assert seen == [0]
 
 
 # Responses.
@@ -322,7 +519,7 @@ def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
     """A client that leaves while its request waits for a thread has nothing done for it."""
 
     class Connection:
-        half_closed, lost = False, False
+        half_closed, lost, whole = False, False, True
 
     connection, done = Connection(), []
     stuck = Stuck()

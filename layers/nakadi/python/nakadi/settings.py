@@ -74,6 +74,7 @@ class Settings:
     max_event_bytes: int = 999_000
     max_batch_events: int = 10_000
     max_batch_steps: int = 50_000_000
+    max_request_memory_bytes: int = 1_073_741_824
     max_subscription_partitions: int = 100
 
     # What becomes of subscriptions.

@@ -1,7 +1,8 @@
 """The application: what happens to every request, in the order in which clients can see it.
 
-URL, token, scope, content encoding, route, the body's media type, handler, the answer's media type. Whatever goes
-wrong becomes a Problem here, and nothing that a request does can raise beyond this module.
+URL, token, scope, route, then the body: its size, its content encoding, its media type; handler, and the answer's media
+type. What stands before the body is judged before the body is read. Whatever goes wrong becomes a Problem here, and
+nothing that a request does can raise beyond this module.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 from nakadi.http import compression, negotiation
@@ -20,7 +22,8 @@ from nakadi.http.message import Answer, Request, Response, Streaming
 from nakadi.http.problem import logged_problem, problem_of, token_problem
 from nakadi.http.routing import Lane, Route, Router
 from nakadi.model.authorization import Subject
-from nakadi.model.outcomes import Malformed, NotAuthenticated, NotPermitted, Outcome
+from nakadi.model.outcomes import Malformed, NotAuthenticated, NotPermitted, Outcome, TooLarge
+from nakadi.schemas.json_memory import exceeds
 
 access_log = logging.getLogger("nakadi.access")
 
@@ -40,6 +43,17 @@ def nobody_counts(_operation: str, _status: int, _seconds: float) -> None:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request whose head is in order: its sender may ask for this, and there is somebody to answer it."""
+
+    request: Request
+    route: Route
+
+
+Step = TypeVar("Step", bound=Admitted | Answer)
+
+
 class Application:
     def __init__(self, routes: Iterable[Route], authenticate: Authenticate, answered: Answered = nobody_counts) -> None:
         self.router = Router(routes)
@@ -48,7 +62,16 @@ class Application:
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
-        return self._told(request, self._attempt)
+        admitted = self.admit(request)
+        return self.complete(admitted, request.body) if isinstance(admitted, Admitted) else admitted
+
+    def admit(self, request: Request) -> Admitted | Answer:
+        """Look at the head of a request, whether its body has been read or not: it goes on, or this is its answer."""
+        return self._told(request, self._admission)
+
+    def complete(self, admitted: Admitted, body: bytes) -> Answer:
+        """Answer an admitted request, once its body has been read."""
+        return self._told(replace(admitted.request, body=body), lambda request: self._dispatch(admitted, request))
 
     def lane(self, request: Request) -> Lane:
         """Which threads should answer a request."""
@@ -58,13 +81,17 @@ class Application:
         """Answer a request that an edge could not read to its end."""
         return self._told(request, lambda named: negotiation.adapted(named, problem_of(outcome)))
 
-    def _told(self, request: Request, attempt: Callable[[Request], Answer]) -> Answer:
-        """Answer under the request's flow id, which goes into the response and into every line of the logs."""
+    def _told(self, request: Request, attempt: Callable[[Request], Step]) -> Step | Answer:
+        """Take a step under the request's flow id, which goes into the response and into every line of the logs."""
         began = time.perf_counter()
-        request = replace(request, flow_id=request.headers.get("x-flow-id") or new_flow_id())
-        token = flow_of_this_request.set(request.flow_id)
+        flow_id = request.flow_id or request.headers.get("x-flow-id") or new_flow_id()
+        request = replace(request, flow_id=flow_id)
+        token = flow_of_this_request.set(flow_id)
         try:
-            answer = _finished(request, attempt(request))
+            step = attempt(request)
+            if isinstance(step, Admitted):
+                return step
+            answer = _finished(request, step)
             if access_log.isEnabledFor(logging.INFO):
                 # The query stays out: nobody knows what clients put there.
                 spent = (time.perf_counter() - began) * 1000
@@ -73,37 +100,48 @@ class Application:
         finally:
             flow_of_this_request.reset(token)
 
-    def _attempt(self, request: Request) -> Answer:
+    def _admission(self, request: Request) -> Admitted | Answer:
         try:
             _refuse_suspicious(request)
             try:
                 request = replace(request, subject=self._authenticate(request))
             except (NotAuthenticated, NotPermitted) as refusal:
                 return token_problem(refusal)
-            return self._dispatch(compression.unpacked(request))
-        except Exception as error:  # noqa: BLE001  # the last line of defence: a client always gets a Problem
-            return negotiation.adapted(request, logged_problem(error, f"{request.method} {_raw_path(request)}"))
+            compression.check(request)
+            if request.method == "OPTIONS":
+                return Response(200, {"allow": self.router.allowed(_raw_path(request))})
+            route, parameters = self.router.find(request.method, _raw_path(request))
+            return Admitted(replace(request, path_parameters=parameters), route)
+        except Exception as error:  # noqa: BLE001  # a client always gets a Problem
+            return _problem(request, error)
 
-    def _dispatch(self, request: Request) -> Answer:
-        raw_path = _raw_path(request)
-        if request.method == "OPTIONS":
-            return Response(200, {"allow": self.router.allowed(raw_path)})
-        route, parameters = self.router.find(request.method, raw_path)
-        began = time.perf_counter()
-        answer = self._handled(route, replace(request, path_parameters=parameters))
+    def _dispatch(self, admitted: Admitted, request: Request) -> Answer:
+        route, began = admitted.route, time.perf_counter()
+        try:
+            answer = negotiation.negotiated(request, route, route.handler(_with_body(request, route)))
+        except Exception as error:  # noqa: BLE001  # the last line of defence, counted with the operation
+            answer = _problem(request, error)
         self._answered(route.operation, answer.status, time.perf_counter() - began)
         return answer
 
-    def _handled(self, route: Route, request: Request) -> Answer:
-        try:
-            negotiation.check_body(request, route)
-            return negotiation.negotiated(request, route, route.handler(request))
-        except Exception as error:  # noqa: BLE001  # counted with the operation that it belongs to
-            return negotiation.adapted(request, logged_problem(error, f"{request.method} {_raw_path(request)}"))
+
+def _problem(request: Request, error: Exception) -> Response:
+    return negotiation.adapted(request, logged_problem(error, f"{request.method} {_raw_path(request)}"))
 
 
 def new_flow_id() -> str:
     return secrets.token_hex(12)
+
+
+def _with_body(request: Request, route: Route) -> Request:
+    """The request with a body that is as the route reads it."""
+    if len(request.body) > route.most_body:
+        raise TooLarge(f"The body is longer than {route.most_body} bytes")
+    request = compression.unpacked(request, route.most_body)
+    if route.most_parsed is not None and exceeds(request.body, route.most_parsed):
+        raise TooLarge("The body has too many values within it")
+    negotiation.check_body(request, route)
+    return request
 
 
 def _raw_path(request: Request) -> str:

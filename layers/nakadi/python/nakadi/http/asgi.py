@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from nakadi.http import compression
-from nakadi.http.application import flow_of_this_request
+from nakadi.http.application import Admitted, flow_of_this_request
+from nakadi.http.memory import WORTH_RETURNING, Memory, return_to_the_system
 from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, grouped, headers_of
 from nakadi.http.problem import TooSlow, logged_problem
 from nakadi.http.routing import Lane
@@ -38,6 +40,8 @@ class Limits:
 
     # Packed or not: a body that is not packed is bounded by the same figure as one that was.
     max_body: int = compression.MAX_UNPACKED
+    # What all bodies in work may take together, as sent, unpacked and parsed.
+    memory: int = 1024 * 1024 * 1024
     # For the whole body: the largest one at a megabyte a second, and with a margin.
     body_seconds: float = 90.0
     # A refused body is read on for as long, because closing under a client that is sending loses it our answer.
@@ -60,6 +64,12 @@ class Answering(Protocol):
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
 
+    def admit(self, request: Request) -> Admitted | Answer:
+        """Look at the head of a request: it goes on, or this is its answer."""
+
+    def complete(self, admitted: Admitted, body: bytes) -> Answer:
+        """Answer an admitted request, once its body has been read."""
+
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         """Answer a request that could not be read to its end."""
 
@@ -69,6 +79,8 @@ class Connection(Protocol):
 
     half_closed: bool
     lost: bool
+    whole: bool
+    """Whether the body of the newest request has arrived, so that nothing is won by refusing to read it."""
 
     def close_soon(self) -> None:
         """Close unless the client asks for something else on it in a moment."""
@@ -99,6 +111,7 @@ class Edge:
             Lane.MONITORING: _Threads(Lane.MONITORING, 2),
         }
         self._limits = limits
+        self._memory = Memory(limits.memory)
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
@@ -146,20 +159,16 @@ class Edge:
             await _respond(problem, send)
 
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
-        request = request_of(scope)
-        try:
-            body = await self._body(request, receive)
-        except Disconnected:
-            return
-        except (TooLarge, TooSlow) as refusal:
-            await self._refuse(self._application.refusal(request, refusal), receive, send)
-            return
+        share = self._memory.share()
+        request = replace(request_of(scope), memory=share)
         lane = self._application.lane(request)
         try:
-            answer = await self._answered(lane, replace(request, body=body), _connection(scope))
-        except Disconnected:
-            return
-        if isinstance(answer, Streaming):
+            answer = await self._worked_out(request, lane, scope, receive, send)
+        finally:
+            share.close()
+        if answer is None:
+            pass
+        elif isinstance(answer, Streaming):
             await self._stream(request, answer, scope, receive, send)
         else:
             # Packing a long list takes as long as many a request: not on the loop either.
@@ -167,20 +176,50 @@ class Edge:
             pack = compression.packed
             packed = await self._in_a_thread(lane, pack, request, answer) if packing else pack(request, answer)
             await _respond(packed, send)
+        if share.taken > WORTH_RETURNING:
+            await self._in_a_thread(lane, return_to_the_system)
 
-    async def _answered(self, lane: Lane, request: Request, connection: Connection | None) -> Answer:
-        # Unpacking a body takes time, whoever gets it.
-        if lane is Lane.IMMEDIATE and not request.body:
-            return self._application.answer(request)
+    async def _worked_out(
+        self, request: Request, lane: Lane, scope: Message, receive: Receive, send: Send
+    ) -> Answer | None:
+        """The answer; None if the request was refused before it was read to its end, or if its client has gone."""
+        connection = _connection(scope)
+        try:
+            if not _may_have_body(request) or (connection is not None and connection.whole):
+                body = await self._body(request, self._limits.max_body, receive)
+                if lane is Lane.IMMEDIATE and not body:
+                    return self._application.answer(request)
+                work = partial(self._application.answer, replace(request, body=body))
+            else:
+                # Nothing of the body is read for a client that is refused by its head.
+                admit = partial(self._application.admit, request)
+                immediate = lane is Lane.IMMEDIATE
+                admitted = admit() if immediate else await self._in_turn(lane, request, connection, admit)
+                if not isinstance(admitted, Admitted):
+                    await self._refuse(admitted, receive, send)
+                    return None
+                body = await self._body(request, min(admitted.route.most_body, self._limits.max_body), receive)
+                work = partial(self._application.complete, admitted, body)
+            return await self._in_turn(lane, request, connection, work)
+        except Disconnected:
+            return None
+        except (TooLarge, TooSlow, TryLater) as refusal:
+            await self._refuse(self._application.refusal(request, refusal), receive, send)
+            return None
+
+    async def _in_turn(
+        self, lane: Lane, request: Request, connection: Connection | None, work: Callable[[], T]
+    ) -> T | Answer:
+        """Work in a thread, unless too many wait for one, or the client has gone while its request did."""
         if self._threads_of(lane).waiting >= self._limits.waiting:
             return self._application.refusal(request, TryLater("Too many requests are waiting, please repeat request"))
-        return await self._in_a_thread(lane, self._answer, request, connection)
 
-    def _answer(self, request: Request, connection: Connection | None) -> Answer:
-        """Answer in a thread, unless the client has gone while its request waited for one."""
-        if connection is not None and connection.lost:
-            raise Disconnected
-        return self._application.answer(request)
+        def unless_lost() -> T:
+            if connection is not None and connection.lost:
+                raise Disconnected
+            return work()
+
+        return await self._in_a_thread(lane, unless_lost)
 
     def _threads_of(self, lane: Lane) -> _Threads:
         return self._threads[Lane.REGISTRY if lane is Lane.IMMEDIATE else lane]
@@ -188,26 +227,26 @@ class Edge:
     async def _in_a_thread(self, lane: Lane, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads_of(lane), work, *arguments)
 
-    async def _body(self, request: Request, receive: Receive) -> bytes:
+    async def _body(self, request: Request, most: int, receive: Receive) -> bytes:
         announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > self._limits.max_body:
-            raise TooLarge(f"The body is longer than {self._limits.max_body} bytes")
-        message = await _next(receive, self._limits.body_seconds)
+        if announced.isdecimal() and int(announced) > most:
+            raise TooLarge(f"The body is longer than {most} bytes")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.body_seconds
+        message = await _next(receive, deadline - loop.time())
+        request.memory.take(len(message.get("body", b"")))
         if not message.get("more_body"):
             whole: bytes = message.get("body", b"")
             return whole
-        return await self._rest_of_the_body(message, receive)
-
-    async def _rest_of_the_body(self, first: Message, receive: Receive) -> bytes:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limits.body_seconds
-        whole, message = bytearray(first.get("body", b"")), first
+        gathered = bytearray(message.get("body", b""))
         while message.get("more_body"):
             message = await _next(receive, deadline - loop.time())
-            whole += message.get("body", b"")
-            if len(whole) > self._limits.max_body:
-                raise TooLarge(f"The body is longer than {self._limits.max_body} bytes")
-        return bytes(whole)
+            # Taken as it arrives: what is only announced must not keep memory from others.
+            request.memory.take(len(message.get("body", b"")))
+            gathered += message.get("body", b"")
+            if len(gathered) > most:
+                raise TooLarge(f"The body is longer than {most} bytes")
+        return bytes(gathered)
 
     async def _refuse(self, answer: Answer, receive: Receive, send: Send) -> None:
         """Send the whole answer at once; then take in what still comes for a moment, and close."""
@@ -283,6 +322,12 @@ class _Threads(ThreadPoolExecutor):
 def _connection(scope: Message) -> Connection | None:
     found: Connection | None = scope.get("state", {}).get("connection")
     return found
+
+
+def _may_have_body(request: Request) -> bool:
+    """Not every version of HTTP announces one."""
+    announced = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    return announced or request.method in ("POST", "PUT", "PATCH")
 
 
 def _gone(scope: Message) -> Callable[[], bool]:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import zstandard
 
+from nakadi.http.memory import Share
 from nakadi.http.message import Request, Response
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.outcomes import Malformed, TooLarge
@@ -30,17 +31,20 @@ MIN_PACKED = 1024
 LEVEL = 4
 
 
-def unpacked(request: Request) -> Request:
-    """The request with its body as it was before the client packed it."""
-    encoding = request.headers.get("content-encoding")
-    if encoding is None:
-        return request
-    if request.method != "POST":
+def check(request: Request) -> None:
+    """Raise `NotAcceptable` for a method whose bodies are never packed."""
+    if "content-encoding" in request.headers and request.method != "POST":
         raise NotAcceptable(f"{request.method} method doesn't support gzip content encoding")
-    if "gzip" in encoding.lower():
-        return replace(request, body=_bounded(_gunzip(request.body)))
-    if "zstd" in encoding.lower():
-        return replace(request, body=_bounded(_unzstd(request.body)))
+
+
+def unpacked(request: Request, most: int | None = None) -> Request:
+    """The request with its body as it was before the client packed it, of so many bytes at most."""
+    most = MAX_UNPACKED if most is None else most
+    encoding = request.headers.get("content-encoding", "").lower()
+    if "gzip" in encoding:
+        return replace(request, body=_bounded(_gunzip(request.body), most, request.memory))
+    if "zstd" in encoding:
+        return replace(request, body=_bounded(_unzstd(request.body), most, request.memory))
     return request
 
 
@@ -84,12 +88,13 @@ def _weight(part: str) -> tuple[str, float]:
     return coding.strip(), float(found[1]) if found else 1.0
 
 
-def _bounded(pieces: Iterator[bytes]) -> bytes:
+def _bounded(pieces: Iterator[bytes], most: int, memory: Share) -> bytes:
     whole = bytearray()
     for piece in pieces:
+        memory.take(len(piece))
         whole += piece
-        if len(whole) > MAX_UNPACKED:
-            raise TooLarge(f"The body unpacks to more than {MAX_UNPACKED} bytes")
+        if len(whole) > most:
+            raise TooLarge(f"The body unpacks to more than {most} bytes")
     return bytes(whole)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from nakadi.http.memory import UNLIMITED, Share
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import Malformed
 from nakadi.turns import still_there
@@ -24,7 +25,8 @@ class Request:
 
     `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
     several times is joined by commas. `query` keeps every value of a name, in order. `gone` tells, from any thread,
-    whether the client may have gone away, so that long work for it can be given up.
+    whether the client may have gone away, so that long work for it can be given up. Who needs memory in proportion to
+    the body takes it from `memory` before.
     """
 
     method: str
@@ -37,6 +39,7 @@ class Request:
     flow_id: str = ""
     path_parameters: Mapping[str, str] = field(default_factory=dict)
     gone: Callable[[], bool] = field(default=still_there, compare=False)
+    memory: Share = field(default=UNLIMITED, compare=False)
 
     def parameter(self, name: str) -> str | None:
         """The last value of a query parameter, None when it is missing."""

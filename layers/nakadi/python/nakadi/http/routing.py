@@ -13,6 +13,10 @@ from nakadi.model.outcomes import NotFound
 
 Handler = Callable[[Request], Answer]
 
+# What a schema may have in any spelling, or thousands of cursors; and that in memory, once it is parsed.
+MOST_BODY = 2 * 1024 * 1024
+MOST_PARSED = 8 * 1024 * 1024
+
 
 class Lane(StrEnum):
     """Which threads of a process work on a request.
@@ -37,7 +41,8 @@ class Route:
     """One operation.
 
     `any_body` reads a body of every content type; otherwise it must be JSON. `any_accept` sends JSON also to clients
-    that do not accept it; otherwise these get 406 instead of a success with a body.
+    that do not accept it; otherwise these get 406 instead of a success with a body. `most_body` is how many bytes a
+    body may have, as it is sent and unpacked, and `most_parsed` how many its values may take in memory.
     """
 
     method: str
@@ -47,6 +52,8 @@ class Route:
     any_body: bool = False
     lane: Lane = Lane.REGISTRY
     any_accept: bool = False
+    most_body: int = MOST_BODY
+    most_parsed: int | None = MOST_PARSED
 
 
 @dataclass(slots=True)

@@ -313,6 +313,11 @@ class Connection(HttpToolsProtocol):
 
     # What the edge and the server ask for.
 
+    @property
+    def whole(self) -> bool:
+        """Whether the body of the newest request has arrived."""
+        return self.cycle is not None and not self.cycle.more_body
+
     def close_soon(self) -> None:
         """Close unless the client asks for something else on it in a moment."""
         if self.timeout_keep_alive_task is not None:

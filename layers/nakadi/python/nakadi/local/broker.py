@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from nakadi.bootstrap import open_broker
 from nakadi.eventlogs.faults import Faults, FaultyLog
+from nakadi.http.asgi import Limits
 from nakadi.local.housekeeper import Housekeeper
 from nakadi.local.serving import Serving
 from nakadi.settings import Settings
@@ -27,7 +28,8 @@ class Broker:
         self._inside = open_broker(Settings(**settings), around_log=lambda log: FaultyLog(log, self.faults))
         try:
             self._inside.prepare()
-            self._serving = Serving(self._inside.application, host=host, port=port)
+            limits = Limits(memory=self._inside.settings.max_request_memory_bytes)
+            self._serving = Serving(self._inside.application, host=host, port=port, limits=limits)
         except OSError:
             self._inside.close()
             raise

@@ -16,6 +16,7 @@ from pathlib import Path
 from nakadi.archive.stores import UnknownStore
 from nakadi.bootstrap import open_broker
 from nakadi.eventlogs import UnknownEngine as UnknownLog
+from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.local import logs
 from nakadi.local.housekeeper import Housekeeper
@@ -69,7 +70,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.prepare()
-        server = Server(broker.application)
+        server = Server(broker.application, limits=Limits(memory=settings.max_request_memory_bytes))
         greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
         settle_in()
         runner.run(_serve(server, listening, signals, greeting))

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from nakadi.http.application import Application
+from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop
 
 
@@ -15,7 +16,13 @@ class Serving:
     """Serves from when it is made until it is closed. The port is a free one unless it is given."""
 
     def __init__(
-        self, application: Application, *, host: str = "127.0.0.1", port: int = 0, grace_seconds: float = 2.0
+        self,
+        application: Application,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        grace_seconds: float = 2.0,
+        limits: Limits | None = None,
     ) -> None:
         self._listening = listen(host, port)
         self.port: int = self._listening.getsockname()[1]
@@ -23,7 +30,7 @@ class Serving:
         self._loop = new_event_loop()
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(
-            target=self._serve, args=(application, grace_seconds), name="nakadi-server", daemon=True
+            target=self._serve, args=(application, grace_seconds, limits), name="nakadi-server", daemon=True
         )
         # The socket listens already: who connects before the thread runs waits a moment and is served.
         self._thread.start()
@@ -42,9 +49,10 @@ class Serving:
     ) -> None:
         self.close()
 
-    def _serve(self, application: Application, grace_seconds: float) -> None:
+    def _serve(self, application: Application, grace_seconds: float, limits: Limits | None) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(Server(application, grace_seconds=grace_seconds).serve(self._listening, self._stopping))
+            server = Server(application, grace_seconds=grace_seconds, limits=limits)
+            runner.run(server.serve(self._listening, self._stopping))
 
 
 def url_of(host: str, port: int) -> str:

@@ -23,10 +23,10 @@ import orjson
 from nakadi.model.outcomes import Malformed, TooLarge
 from nakadi.publishing.effort import MOST_STEPS
 from nakadi.schemas import strict_json
+from nakadi.schemas.json_memory import OBJECT, Text, exceeds, parsed_memory
 
 Event = dict[str, Any]
 LongWork = Callable[[], AbstractContextManager[None]]
-Text = bytes | memoryview
 
 # Values can be written down up to 254 levels deep. Lists around the batch take up those beyond the strict limit.
 _WRITABLE_DEPTH = 254
@@ -36,7 +36,6 @@ _BLANK = b" \t\r\n"
 _BRACE = ord("{")
 _FILLING = re.compile(rb"[ \t\r\n,]*")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-_STRING_OR_NOT = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
 
 # The next brace outside of strings; objects that hold no other are stepped over. A backslash hides what follows it,
 # wherever it stands.
@@ -65,9 +64,7 @@ PIECE_MEMORY = 8 * 1024 * 1024
 EVENT_MEMORY = 16 * 1024 * 1024
 # An event that is too large to be stored has an answer of its own up to this size; beyond it, it is not even looked at.
 MOST_READ = 4 * 1024 * 1024
-# What the parsed form takes for each of these symbols; measured, with what the parser itself needs meanwhile.
-_MEMORY_OF = ((b"{", 200), (b"[", 90), (b",", 60), (b":", 80))
-_MOST_BRACES = 2 * EVENT_MEMORY // 200
+_MOST_BRACES = 2 * EVENT_MEMORY // OBJECT
 # Finding the events in a body takes about a second for so many objects, if it cannot be done in the fast way.
 MOST_OBJECTS = 1_000_000
 # What there is of each event beside its text and its parsed form: a view of the text at first, then a record.
@@ -209,7 +206,7 @@ def memory_needed(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> int:
     if len(body) <= SHORT_BODY:
         return 10 * len(body)  # what is usual; counting would take longer than the little that it may be short of
     events = min(body.count(b"{"), limits.events)
-    parsed = min(4 * len(body) + _parsed_memory(body), 4 * MOST_READ + EVENT_MEMORY)
+    parsed = min(4 * len(body) + parsed_memory(body), 4 * MOST_READ + EVENT_MEMORY)
     return 3 * len(body) + _EVENT_MEMORY * events + parsed
 
 
@@ -233,7 +230,7 @@ def _fits_a_piece(body: bytes, limits: BatchLimits) -> bool:
     """Whether so many bytes may be parsed at once."""
     if len(body) <= SHORT_BODY:
         return True
-    return len(body) <= PIECE_BYTES and _parsed_memory(body) <= PIECE_MEMORY and body.count(b"{") <= limits.events
+    return len(body) <= PIECE_BYTES and parsed_memory(body) <= PIECE_MEMORY and body.count(b"{") <= limits.events
 
 
 def _batch_of(texts: Sequence[Text], limits: BatchLimits) -> Batch:
@@ -264,25 +261,14 @@ def _bounds(texts: Sequence[Text], limits: BatchLimits) -> Iterator[tuple[int, i
 def _event_memory(index: int, text: Text, limits: BatchLimits) -> int:
     if len(text) > max(MOST_READ, limits.event_bytes):
         raise TooLarge(f"Event too large: {len(text)} bytes, max size is {limits.event_bytes} bytes")
-    needed = _parsed_memory(text)
-    # Perhaps it is only text with many commas in it.
-    if needed > EVENT_MEMORY and _parsed_memory(_without_strings(text)) > EVENT_MEMORY:
+    needed = parsed_memory(text)
+    if needed > EVENT_MEMORY and exceeds(text, EVENT_MEMORY):
         raise _too_many_values(index)
     return needed
 
 
 def _too_many_values(number: int) -> TooLarge:
     return TooLarge(f"The event at index {number} has too many values within it")
-
-
-def _parsed_memory(text: Text) -> int:
-    """About how many bytes the values of the text take, at most, beside the characters of strings."""
-    windows = (bytes(text[at : at + PIECE_BYTES]) for at in range(0, len(text), PIECE_BYTES))
-    return sum(window.count(symbol) * each for window in windows for symbol, each in _MEMORY_OF)
-
-
-def _without_strings(text: Text) -> bytes:
-    return b"".join(match[1] for match in _STRING_OR_NOT.finditer(text) if match[1])
 
 
 def _check_number(events: int, limits: BatchLimits) -> None:

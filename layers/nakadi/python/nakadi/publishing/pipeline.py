@@ -26,7 +26,7 @@ from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
 from nakadi.model.schema import Schema, SchemaType
 from nakadi.model.timeline import Timeline
 from nakadi.ports import Clock, EventLogs, SealedTopic, UnknownTopic
-from nakadi.publishing.batch import Batch, BatchLimits, Piece, read
+from nakadi.publishing.batch import Batch, BatchLimits, Piece, memory_needed, read
 from nakadi.publishing.compaction import keys_of
 from nakadi.publishing.effort import Effort
 from nakadi.publishing.enrichment import Origin, enriched
@@ -75,6 +75,10 @@ class Publisher:
     most_wait: float = 40.0
     pause: Callable[[float], None] = time.sleep
     draw: Draw = random.random
+
+    def memory_needed(self, body: bytes) -> int:
+        """About how many bytes publishing this body takes beside it, at most."""
+        return memory_needed(body, self.limits)
 
     def publish(
         self,

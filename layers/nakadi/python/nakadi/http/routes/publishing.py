@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nakadi.access.permissions import Permissions
+from nakadi.http.compression import MAX_UNPACKED
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.http.routing import Lane, Route
@@ -28,6 +29,8 @@ def routes(publisher: Publisher, permissions: Permissions) -> list[Route]:
             lane=Lane.EVENTS,
             any_body=True,
             any_accept=True,
+            most_body=MAX_UNPACKED,
+            most_parsed=None,
         ),
         Route(
             method="POST",
@@ -37,6 +40,8 @@ def routes(publisher: Publisher, permissions: Permissions) -> list[Route]:
             lane=Lane.EVENTS,
             any_body=True,
             any_accept=True,
+            most_body=MAX_UNPACKED,
+            most_parsed=None,
         ),
     ]
 
@@ -50,11 +55,13 @@ class _Publishing:
         _check_body(request)
         tag = directed_to(request.headers.get("x-consumer-tag"))
         name = self._unblocked(request)
+        request.memory.take(self.publisher.memory_needed(request.body))
         return _answer(self.publisher.publish(name, request.body, request.subject, request.flow_id, tag, request.gone))
 
     def delete(self, request: Request) -> Response:
         _check_body(request)
         name = self._unblocked(request)
+        request.memory.take(self.publisher.memory_needed(request.body))
         return _answer(self.publisher.delete(name, request.body, request.subject, request.flow_id, request.gone))
 
     def _unblocked(self, request: Request) -> str:
