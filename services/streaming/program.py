@@ -19,6 +19,7 @@ from nakadi.eventlogs import UnknownEngine as UnknownLog
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.local import logs
+from nakadi.local.grace import Grace
 from nakadi.local.signals import Signals
 from nakadi.model.outcomes import Unavailable
 from nakadi.registries import UnknownEngine as UnknownRegistry
@@ -26,6 +27,7 @@ from nakadi.settings import BadSetting, Settings
 from services.streaming.doorway import Doorway, tell
 
 CANNOT_START = 1
+CLOSING_SECONDS = 5.0
 
 # What a gateway passes on to this service.
 STREAMED = ("streams", "subscription_streams")
@@ -48,7 +50,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
     parser.add_argument("--threads", type=int, default=64, help="requests that are worked on at once, default 64")
     parser.add_argument(
-        "--grace-seconds", type=float, default=90, help="for open streams, after SIGTERM; less than the stop timeout"
+        "--grace-seconds",
+        type=float,
+        default=90,
+        help="from SIGTERM to the end; less than the stop timeout",
     )
     parser.add_argument(
         "--keep-alive-seconds", type=int, default=75, help="longer than the load balancer's idle timeout"
@@ -62,6 +67,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signals) -> None:
     settings = Settings.from_env(environ)
     with (
+        Grace(options.grace_seconds) as grace,
         listen(options.host, options.port) as listening,
         contextlib.closing(open_broker(settings)) as broker,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
@@ -72,20 +78,31 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         server = Server(
             doorway,
             threads=options.threads,
-            grace_seconds=options.grace_seconds,
+            # What is left is for closing what the streams had open.
+            grace_seconds=max(0.8 * options.grace_seconds, options.grace_seconds - CLOSING_SECONDS),
             keep_alive_seconds=options.keep_alive_seconds,
             limits=Limits(memory=settings.max_request_memory_bytes),
         )
         greeting = f"Streaming on port {listening.getsockname()[1]}"
-        runner.run(_serve(server, listening, signals, greeting, tell(doorway, options.name)))
+        runner.run(_serve(server, listening, signals, grace, greeting, tell(doorway, options.name)))
 
 
 async def _serve(
-    server: Server, listening: socket.socket, signals: Signals, greeting: str, telling: Coroutine[None, None, None]
+    server: Server,
+    listening: socket.socket,
+    signals: Signals,
+    grace: Grace,
+    greeting: str,
+    telling: Coroutine[None, None, None],
 ) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    with signals.serving(lambda: loop.call_soon_threadsafe(stopping.set)):
+
+    def stop() -> None:
+        grace.begin()
+        loop.call_soon_threadsafe(stopping.set)
+
+    with signals.serving(stop):
         # It listens already. From here on signals end it in good order, and whoever reads this may send them.
         print(greeting, flush=True)
         told = asyncio.create_task(telling)

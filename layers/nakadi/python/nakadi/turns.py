@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 5.0
 LOOK_SECONDS = 0.1
 
 BUSY = "Too much work is waiting, please repeat request"
-GIVEN_UP = "The work was given up, for the client closed its connection"
+GIVEN_UP = "The work was given up, for the client closed its connection or the broker is about to end"
 
 
 def still_there() -> bool:

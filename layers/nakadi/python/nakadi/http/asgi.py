@@ -160,7 +160,8 @@ class Edge:
 
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
         share = self._memory.share()
-        request = replace(request_of(scope), memory=share)
+        as_sent = request_of(scope)
+        request = replace(as_sent, memory=share, gone=self._to_be_given_up(as_sent.gone))
         lane = self._application.lane(request)
         try:
             answer = await self._worked_out(request, lane, scope, receive, send)
@@ -206,6 +207,10 @@ class Edge:
         except (TooLarge, TooSlow, TryLater) as refusal:
             await self._refuse(self._application.refusal(request, refusal), receive, send)
             return None
+
+    def _to_be_given_up(self, gone: Callable[[], bool]) -> Callable[[], bool]:
+        """Whether long work should be given up: who asked may be gone, or will have to ask another process."""
+        return lambda: self._draining.is_set() or gone()
 
     async def _in_turn(
         self, lane: Lane, request: Request, connection: Connection | None, work: Callable[[], T]

@@ -25,8 +25,8 @@ class Request:
 
     `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
     several times is joined by commas. `query` keeps every value of a name, in order. `gone` tells, from any thread,
-    whether the client may have gone away, so that long work for it can be given up. Who needs memory in proportion to
-    the body takes it from `memory` before.
+    whether long work is to be given up, for the client may have gone away, or the process is about to end. Who needs
+    memory in proportion to the body takes it from `memory` before.
     """
 
     method: str

@@ -99,6 +99,7 @@ class Server:
         self._config.load()
         self._state = ServerState()
         self._all_gone = asyncio.Event()
+        self._closing = False
 
     async def serve(self, listening: socket.socket, stopping: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
@@ -111,7 +112,7 @@ class Server:
             await self._shut_down(listener)
 
     def _connection(self) -> Connection:
-        return Connection(self._config, self._state, self._connection_ended)
+        return Connection(self._config, self._state, self._connection_ended, lambda: self._closing)
 
     def _connection_ended(self) -> None:
         if not self._state.connections:
@@ -124,6 +125,7 @@ class Server:
 
     async def _shut_down(self, listener: asyncio.Server) -> None:
         # 1. Nobody new.
+        self._closing = True
         listener.close()
         # 2. Streams learn that the end is near, idle connections close, others do after their response.
         self._edge.drain()
@@ -157,7 +159,9 @@ class Server:
         _, late = await asyncio.wait(self._state.tasks, timeout=1)
         for task in late:
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        if late:
+            # A task that gives something back as it ends may wait for a store that does not answer.
+            await asyncio.wait(late, timeout=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +199,15 @@ class Connection(HttpToolsProtocol):
     * The edge may close it, through `connection` in the state of its requests.
     """
 
-    def __init__(self, config: Config, server_state: ServerState, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, config: Config, server_state: ServerState, ended: Callable[[], None], closing: Callable[[], bool]
+    ) -> None:
         super().__init__(config, server_state, {})
         self.access_log = False
         self.half_closed = False
         self.lost = False
         self._ended = ended
+        self._closing = closing
         self._in_head = False
         # As far as the parser has come: requests that have begun, and bytes of bodies.
         self._begun = 0
@@ -218,6 +225,10 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         _give_up_on_the_dead(transport)
+        if self._closing():
+            # It was accepted just before the server stopped to listen, and nothing was read from it yet.
+            transport.close()
+            return
         self._keep_the_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:

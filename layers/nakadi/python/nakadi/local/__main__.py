@@ -1,13 +1,13 @@
 """`python -m nakadi.local`."""
 
-import sys
-
 from nakadi.local.signals import Signals
 
 if __name__ == "__main__":
     signals = Signals()
     signals.install()
 
-    from nakadi.local.program import main  # takes a second, in which signals may come
+    # Takes a second, in which signals may come.
+    from nakadi.local.grace import leave
+    from nakadi.local.program import main
 
-    sys.exit(main(signals=signals))
+    leave(main(signals=signals))

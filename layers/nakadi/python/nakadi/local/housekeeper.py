@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
+CLOSING_SECONDS = 30.0
+
 
 class Housekeeper:
     def __init__(self, chores: Callable[[], None], *, every_seconds: float = 60.0) -> None:
@@ -18,9 +20,11 @@ class Housekeeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what is being done, and do no more."""
+        """Finish what is being done, and do no more. A chore that waits for something for too long is left behind."""
         self._closing.set()
-        self._thread.join()
+        self._thread.join(CLOSING_SECONDS)
+        if self._thread.is_alive():
+            log.warning("The housekeeping is left behind, for it does not end")
 
     def _work(self) -> None:
         while not self._closing.wait(self._every_seconds):

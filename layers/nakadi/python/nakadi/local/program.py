@@ -19,6 +19,7 @@ from nakadi.eventlogs import UnknownEngine as UnknownLog
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.local import logs
+from nakadi.local.grace import Grace
 from nakadi.local.housekeeper import Housekeeper
 from nakadi.local.serving import url_of
 from nakadi.local.signals import Signals
@@ -28,6 +29,11 @@ from nakadi.settings import BadSetting, Settings
 from nakadi.sqlite_file import SCHEME, BadDataFile
 
 CANNOT_START = 1
+
+# From the signal to the end of the process: less than the ten seconds after which Docker, for one, kills it.
+GRACE_SECONDS = 9.0
+# Of these, so much is for clients to take their answers, and for streams to come to their end.
+CLIENTS_SECONDS = 7.0
 
 
 class CannotStart(Exception):
@@ -64,22 +70,32 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signals) -> None:
     settings = _settings(options, environ)
     with (
+        Grace(GRACE_SECONDS) as grace,
         _listening(options.host, options.port) as listening,
         contextlib.closing(open_broker(settings)) as broker,
         contextlib.closing(Housekeeper(broker.housekeeping.run)),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.prepare()
-        server = Server(broker.application, limits=Limits(memory=settings.max_request_memory_bytes))
+        server = Server(
+            broker.application,
+            grace_seconds=CLIENTS_SECONDS,
+            limits=Limits(memory=settings.max_request_memory_bytes),
+        )
         greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
         settle_in()
-        runner.run(_serve(server, listening, signals, greeting))
+        runner.run(_serve(server, listening, signals, grace, greeting))
 
 
-async def _serve(server: Server, listening: socket.socket, signals: Signals, greeting: str) -> None:
+async def _serve(server: Server, listening: socket.socket, signals: Signals, grace: Grace, greeting: str) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    with signals.serving(lambda: loop.call_soon_threadsafe(stopping.set)):
+
+    def stop() -> None:
+        grace.begin()
+        loop.call_soon_threadsafe(stopping.set)
+
+    with signals.serving(stop):
         # It listens already. From here on signals end it in good order, and whoever reads this may send them.
         print(greeting, flush=True)
         await server.serve(listening, stopping)

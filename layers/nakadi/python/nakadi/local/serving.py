@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from types import TracebackType
 from typing import Self
@@ -10,6 +11,12 @@ from typing import Self
 from nakadi.http.application import Application
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop
+from nakadi.local.grace import at_work
+
+log = logging.getLogger(__name__)
+
+# For what is closed when the clients are gone.
+CLOSING_SECONDS = 10.0
 
 
 class Serving:
@@ -24,6 +31,7 @@ class Serving:
         grace_seconds: float = 2.0,
         limits: Limits | None = None,
     ) -> None:
+        self._grace_seconds = grace_seconds
         self._listening = listen(host, port)
         self.port: int = self._listening.getsockname()[1]
         self.url = url_of(host, self.port)
@@ -39,7 +47,9 @@ class Serving:
         """Let open streams come to their end, close every connection, and return when all is done."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join()
+            self._thread.join(self._grace_seconds + CLOSING_SECONDS)
+        if self._thread.is_alive():
+            log.warning("The server is left behind, for it does not end. %s", at_work())
 
     def __enter__(self) -> Self:
         return self

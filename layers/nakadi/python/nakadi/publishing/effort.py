@@ -15,6 +15,8 @@ from nakadi.turns import GIVEN_UP, Turns
 MOST_STEPS = 50_000_000
 # A hundredth of a second at worst, which is enough for thousands of ordinary events: so much is done without a turn.
 FREE_STEPS = 200_000
+# Once for each of these portions it is asked whether the work is still wanted.
+PORTION = 1_000_000
 
 
 class Effort:
@@ -28,7 +30,7 @@ class Effort:
         self.most = most
         self.steps: Steps = [min(most, FREE_STEPS)]
         self._left = most - self.steps[0]
-        self._portion = FREE_STEPS
+        self._portion = PORTION
         self._turns = turns
         self._gone = gone
         self._held = ExitStack()
@@ -41,8 +43,8 @@ class Effort:
             self._held.enter_context(self._turns.turn(self._gone))
             self._has_turn = True
 
-    def extend(self) -> None:
-        """More steps; each time twice as many, so that what is begun anew with them costs twice its worth at most.
+    def extend(self, *, larger: bool = False) -> None:
+        """More steps; `larger` makes it twice as many from now on, for what did not end with so many.
 
         Raises `Exhausted` when there are none left, and `TryLater` when this is no time for long work.
         """
@@ -51,9 +53,9 @@ class Effort:
         self.take_turn()
         if self._gone():
             raise TryLater(GIVEN_UP)
-        self._portion = min(2 * self._portion, self._left)
-        self._left -= self._portion
-        self.steps[0] = self._portion
+        self._portion *= 2 if larger else 1
+        self.steps[0] = min(self._portion, self._left)
+        self._left -= self.steps[0]
 
     def spend(self, number: int) -> None:
         """Account for work that goes on where it was when there are more steps."""

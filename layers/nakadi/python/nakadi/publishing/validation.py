@@ -51,11 +51,13 @@ def validate(
 
 def _accepted(event: Event, validator: Validator, effort: Effort) -> bool:
     """Whether an event is valid. One that needs more steps than there are is begun anew with more."""
+    begun_anew = False
     while True:
         try:
             return validator.accepts(event, effort.steps)
         except Exhausted:
-            effort.extend()
+            effort.extend(larger=begun_anew)
+            begun_anew = True
 
 
 def check_sizes(batch: Batch, *, most_bytes: int, reached: Step) -> None:

@@ -1,0 +1,108 @@
+"""The time that a process has to end: when it is over, the process ends, whatever it is doing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NoReturn, Self
+
+log = logging.getLogger(__name__)
+
+# For what has to be said: the log may lead into a pipe that nothing reads from.
+LAST_WORDS_SECONDS = 1.0
+# For threads that are still at work when everything is closed: there is no client left whom they could answer.
+LEAVING_SECONDS = 1.0
+
+CUT_OFF = 1
+"""The exit code of a process that did not end by itself in time."""
+
+MOST_TOLD = 20
+_PACKAGE = Path(__file__).parents[1]
+
+
+class Grace:
+    """Within the block, the process ends so many seconds after `begin` at the latest.
+
+    A thread that waits for a store, a lock or another process cannot be ended, and the interpreter would wait for it.
+    Ending without it loses nothing: whatever was answered for is stored, and nothing is answered any more.
+    """
+
+    def __init__(self, seconds: float, *, code: int = CUT_OFF, end: Callable[[int], object] = os._exit) -> None:
+        self._seconds = seconds
+        self._code = code
+        self._end = end
+        self._begun = threading.Event()
+        self._over = threading.Event()
+        # It runs from the beginning: a thread cannot be started safely in the handler of a signal.
+        self._thread = threading.Thread(target=self._watch, name="nakadi-grace", daemon=True)
+
+    def start(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._begun.set()
+        self._thread.join()
+
+    def begin(self) -> None:
+        """Let the time run. May be called in the handler of a signal."""
+        self._begun.set()
+
+    def _watch(self) -> None:
+        self._begun.wait()
+        if not self._over.wait(self._seconds):
+            try:
+                _say(f"The process is cut off after {self._seconds:g} seconds. {at_work()}")
+            finally:
+                self._end(self._code)
+
+
+def leave(code: int) -> NoReturn:
+    """End a process that has closed everything, though threads may still wait for something."""
+    # The interpreter waits for its threads, but not for those that watch over the time.
+    Grace(LEAVING_SECONDS, code=code).start().begin()
+    sys.exit(code)
+
+
+def at_work() -> str:
+    """Which threads do something at the moment, and where in this package."""
+    frames = sys._current_frames()  # noqa: SLF001  # it is documented, for debuggers
+    places = [
+        f"{each.name.rstrip('0123456789').rstrip('_-')} in {_place(frames[each.ident])}"
+        for each in threading.enumerate()
+        if each.ident in frames and not each.daemon and not _is_idle(frames[each.ident])
+    ]
+    told = [f"{count} x {place}" for place, count in Counter(places).most_common(MOST_TOLD)]
+    return f"Still at work: {'; '.join(told)}" if told else "No thread is at work"
+
+
+def _is_idle(frame: FrameType) -> bool:
+    """Whether a thread of a pool waits for work."""
+    return Path(frame.f_code.co_filename).parts[-3:] == ("concurrent", "futures", "thread.py")
+
+
+def _place(frame: FrameType) -> str:
+    """The innermost line of this package that a thread is at, or the innermost line of all."""
+    inside: FrameType | None = frame
+    while inside is not None and not Path(inside.f_code.co_filename).is_relative_to(_PACKAGE):
+        inside = inside.f_back
+    found = inside or frame
+    return f"{found.f_code.co_qualname} ({Path(found.f_code.co_filename).name}:{found.f_lineno})"
+
+
+def _say(words: str) -> None:
+    saying = threading.Thread(target=log.warning, args=(words,), name="nakadi-last-words", daemon=True)
+    saying.start()
+    saying.join(LAST_WORDS_SECONDS)

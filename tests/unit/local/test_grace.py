@@ -1,0 +1,113 @@
+"""The time that a process has to end."""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from nakadi.local.grace import CUT_OFF, Grace, at_work
+from tests.support.patience import PATIENCE, until
+
+
+class Ended:
+    """Notes how a process would have ended."""
+
+    def __init__(self):
+        self.codes = []
+        self.event = threading.Event()
+
+    def __call__(self, code):
+        self.codes.append(code)
+        self.event.set()
+
+
+@contextmanager
+def stuck_threads(number=3):
+    """Threads that wait for something that does not come, as for a store that does not answer."""
+    freed, entered = threading.Event(), threading.Semaphore(0)
+
+    def ask_a_store_that_does_not_answer():
+        entered.release()
+        freed.wait(PATIENCE)
+
+    threads = [
+        threading.Thread(target=ask_a_store_that_does_not_answer, name=f"test-asking_{index}")
+        for index in range(number)
+    ]
+    for each in threads:
+        each.start()
+        entered.acquire(timeout=PATIENCE)
+    try:
+        yield
+    finally:
+        freed.set()
+        for each in threads:
+            each.join(PATIENCE)
+
+
+def test_a_process_whose_time_is_over_ends(caplog):
+    """What does not end by itself is cut off, and the log says what was still running."""
+    ended = Ended()
+    with stuck_threads(), Grace(0, end=ended) as grace:
+        grace.begin()
+        assert ended.event.wait(PATIENCE)
+
+    assert ended.codes == [CUT_OFF]
+    (record,) = [each for each in caplog.records if each.name == "nakadi.local.grace"]
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("The process is cut off after 0 seconds. Still at work: 3 x test-asking in ")
+
+
+def test_the_time_runs_from_the_signal_on():
+    """As long as nothing asks for the end, the time does not run."""
+    ended = Ended()
+    with Grace(0, end=ended):
+        assert not ended.event.wait(0.01)
+    assert ended.codes == []
+
+
+def test_a_process_that_ends_in_time_is_left_alone():
+    """Once everything is closed there is nothing to cut off."""
+    ended = Ended()
+    with Grace(PATIENCE, end=ended) as grace:
+        grace.begin()
+    assert ended.codes == []
+    assert not [each for each in threading.enumerate() if each.name == "nakadi-grace"]
+
+
+def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
+    """The process ends though its last words cannot be said."""
+    monkeypatch.setattr("nakadi.local.grace.LAST_WORDS_SECONDS", 0.01)
+    freed, ended = threading.Event(), Ended()
+    monkeypatch.setattr("nakadi.local.grace.log.warning", lambda *_: freed.wait(PATIENCE))
+    with Grace(0, end=ended) as grace:
+        grace.begin()
+        assert ended.event.wait(PATIENCE)
+    freed.set()
+
+
+def test_threads_at_work_are_told_by_their_place():
+    """Threads that do the same are told once, with their number; those that wait for work are not told."""
+    with stuck_threads(2):
+        assert "2 x test-asking in " in at_work()
+    assert "test-asking" not in at_work()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_pools_without_work_are_not_told(number):
+    """A thread of a pool is told while it works, and not while it waits."""
+    freed, entered = threading.Event(), threading.Event()
+
+    def work():
+        entered.set()
+        freed.wait(PATIENCE)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="test-pool") as pool:
+        pool.submit(int).result()
+        if number:
+            pool.submit(work)
+            assert entered.wait(PATIENCE)
+        until(lambda: at_work().count("test-pool") == number)
+        freed.set()
