@@ -7,8 +7,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx
 import pytest
@@ -134,6 +135,52 @@ def test_a_file_of_a_newer_version_is_left_alone(tmp_path):
     assert run.stdout == ""
     assert "was written by a newer version of this broker" in run.stderr
     assert run.stderr.count("\n") == 1
+
+
+def publish_until_killed(program, seconds):
+    """Publish one event after the other, and kill the program meanwhile; how many it has acknowledged."""
+    killer = threading.Timer(seconds, program.process.kill)
+    killer.start()
+    acknowledged = 0
+    with suppress(httpx.TransportError), httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
+        while api.post(f"/event-types/{EVENT_TYPE['name']}/events", json=[{}]).status_code == 200:
+            acknowledged += 1
+    killer.join()
+    program.process.wait()
+    return acknowledged
+
+
+def refusal(data):
+    command = [sys.executable, "-m", "nakadi.local", "--port=0", "--data", str(data)]
+    run = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (1, "", 1), run.stderr
+    return run.stderr
+
+
+def test_a_loss_is_told_and_has_to_be_accepted(tmp_path):
+    """It starts after kills as ever, and once its file was taken away only if that is accepted."""
+    acknowledged = 0
+    for seconds in (0.05, 0.3):
+        with started("--data", str(tmp_path)) as program:
+            httpx.post(f"{program.url}/event-types", json=EVENT_TYPE)
+            acknowledged += publish_until_killed(program, seconds)
+    with started("--data", str(tmp_path)) as program:
+        [partition] = httpx.get(f"{program.url}/event-types/{EVENT_TYPE['name']}/partitions").json()
+        assert int(partition["newest_available_offset"][-18:]) >= acknowledged - 1
+        assert program.end() == (0, "")
+    (tmp_path / "nakadi.db").unlink()
+
+    said = refusal(tmp_path)
+    assert "nakadi.db is not there, and it was marked at" in said
+    assert "It had 1 event types, " in said
+    assert not (tmp_path / "nakadi.db").exists()
+    with started("--data", str(tmp_path), "--accept-loss") as program:
+        assert httpx.get(f"{program.url}/event-types").json() == []
+        code, told = program.end()
+        assert (code, told.count("\n")) == (0, 1)
+        assert "The loss is accepted: " in told
+    with started("--data", str(tmp_path)) as program:
+        assert program.end() == (0, "")
 
 
 def test_its_logs_can_be_read_by_machines():

@@ -161,7 +161,7 @@ class SqliteFile:
         self._patience = patience
         self._readers = _Pool(path, timeout=patience)
         self._writers = _Pool(path, timeout=0)
-        self._readers.give(_opened(path, patience))
+        self._readers.give(opened(path, patience))
 
     @contextmanager
     def lent(self) -> Iterator[sqlite3.Connection]:
@@ -231,7 +231,7 @@ def _connected(path: Path, timeout: float) -> sqlite3.Connection:
     return connection
 
 
-def _opened(path: Path, patience: float) -> sqlite3.Connection:
+def opened(path: Path, patience: float) -> sqlite3.Connection:
     """The first connection to a file that has been looked at, and made if it was not there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,11 +10,12 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from nakadi.archive.stores import UnknownStore
 from nakadi.bootstrap import open_broker
+from nakadi.clock import SystemClock
 from nakadi.eventlogs import UnknownEngine as UnknownLog
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
@@ -26,9 +27,12 @@ from nakadi.local.signals import Signals
 from nakadi.model.outcomes import Unavailable
 from nakadi.registries import UnknownEngine as UnknownRegistry
 from nakadi.settings import BadSetting, Settings
-from nakadi.sqlite_file import SCHEME, BadDataFile
+from nakadi.sqlite_file import SCHEME, BadDataFile, path_in
+from nakadi.sqlite_mark import Marker, examine
 
 CANNOT_START = 1
+# What was acknowledged in the last seconds before a data file is changed by others can be gone without a trace.
+MARK_SECONDS = 5.0
 
 # From the signal to the end of the process: less than the ten seconds after which Docker, for one, kills it.
 GRACE_SECONDS = 9.0
@@ -61,6 +65,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: only this machine can connect")
     parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of the data file, default ./data")
     parser.add_argument("--engine", choices=("sqlite", "memory"), default="sqlite", help="memory keeps nothing")
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="go on with what is there if the data file has less than it had",
+    )
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="json: one object per line")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     parser.add_argument("--access-log", action="store_true", help="log every request")
@@ -72,6 +81,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     with (
         Grace(GRACE_SECONDS) as grace,
         _listening(options.host, options.port) as listening,
+        _marking(_data_files(settings), accept_loss=options.accept_loss),
         contextlib.closing(open_broker(settings)) as broker,
         contextlib.closing(Housekeeper(broker.housekeeping.run)),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
@@ -99,6 +109,23 @@ async def _serve(server: Server, listening: socket.socket, signals: Signals, gra
         # It listens already. From here on signals end it in good order, and whoever reads this may send them.
         print(greeting, flush=True)
         await server.serve(listening, stopping)
+
+
+def _data_files(settings: Settings) -> Sequence[Path]:
+    urls = (settings.registry, settings.event_log, settings.coordination, settings.log_index)
+    return sorted({path_in(url) for url in urls if url.startswith(SCHEME)})
+
+
+@contextlib.contextmanager
+def _marking(paths: Sequence[Path], *, accept_loss: bool) -> Iterator[None]:
+    """Look at data files before anything opens them, and mark how far they have come until everything is closed."""
+    above = {path: examine(path, accept_loss=accept_loss) for path in paths}
+    with contextlib.ExitStack() as stack:
+        for path, number in above.items():
+            marker = stack.enter_context(contextlib.closing(Marker(path, SystemClock().now, above=number)))
+            marker.mark()
+            stack.enter_context(contextlib.closing(Housekeeper(marker.mark, every_seconds=MARK_SECONDS)))
+        yield
 
 
 def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:

@@ -1,0 +1,30 @@
+"""A program that publishes to a data file and marks it all the time, until somebody kills it: FILE."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from nakadi.clock import SystemClock
+from nakadi.eventlogs.sqlite import SqliteLog
+from nakadi.model.events import Record
+from nakadi.sqlite_mark import Marker
+
+
+def main(path: Path) -> None:
+    log = SqliteLog(path, SystemClock())
+    log.create_topic("killed", 1)
+    marker = Marker(path, SystemClock().now)
+
+    def publish() -> None:
+        while True:
+            log.append("killed", {0: [Record(b"{}")]})
+
+    threading.Thread(target=publish, daemon=True).start()
+    os.write(1, b"ready\n")
+    while True:
+        marker.mark()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
