@@ -140,7 +140,7 @@ def test_links_repeat_what_was_asked(api):
     href = listed(api, **query)["_links"]["next"]["href"]
     escaped = application.replace(" ", "+").replace("&", "%26")
     assert href == (
-        f"/subscriptions?event_type={first}&event_type={second}&reader=user%3Aann&owning_application={escaped}"
+        f"/subscriptions?event_type={first}&event_type={second}&reader=user:ann&owning_application={escaped}"
         "&show_status=true&offset=1&limit=1"
     )
     assert len(api.get(href).json()["items"]) == 1

@@ -83,6 +83,8 @@ def problem_of(error: Exception) -> Response:
         )
     if isinstance(error, outcomes.Unavailable):
         return _problem(status, error.told or f"{NO_ANSWER} ({_ticket()})", headers=_headers(error, status))
+    if isinstance(error, outcomes.Violations):
+        return _violations(error, status)
     return _problem(status, str(error), headers=_headers(error, status), reasons=_reasons(error))
 
 
@@ -102,9 +104,16 @@ def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> R
     return Response(status.value, {"content-type": JSON, **headers}, json_text(body))
 
 
+def _violations(error: outcomes.Violations, status: HTTPStatus) -> Response:
+    """Its members come in an order of their own, by which clients know it."""
+    plain = problem_body(status, error.detail)
+    body = {name: plain[name] for name in ("type", "status", "detail", "title")}
+    return Response(status.value, {"content-type": PROBLEM_JSON}, json_text(body))
+
+
 def _constraint_violations(error: outcomes.Incomplete) -> Response:
     listed = [{"field": each.path, "message": each.message} for each in error.violations]
-    body = {"type": CONSTRAINT_VIOLATION, "title": "Constraint Violation", "status": 400, "violations": listed}
+    body = {"violations": listed, "type": CONSTRAINT_VIOLATION, "status": 400, "title": "Constraint Violation"}
     return Response(400, {"content-type": PROBLEM_JSON}, json_text(body))
 
 

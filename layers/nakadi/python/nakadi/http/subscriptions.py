@@ -155,11 +155,13 @@ def stats_view(stats: Sequence[EventTypeStats]) -> list[View]:
 
 
 def _partition_view(stats: PartitionStats) -> View:
-    view: View = {"partition": stats.partition, "state": stats.state, "stream_id": stats.stream_id}
-    optional = {
+    view: View = {
+        "partition": stats.partition,
+        "state": stats.state,
         "unconsumed_events": stats.unconsumed,
         "consumer_lag_seconds": stats.lag_seconds,
+        "stream_id": stats.stream_id,
         "assignment_type": stats.assignment_type,
         "stalled": stats.stalled or None,
     }
-    return view | {name: value for name, value in optional.items() if value is not None}
+    return {name: value for name, value in view.items() if value is not None}

@@ -115,9 +115,9 @@ def features_view(features: Mapping[Feature, bool]) -> View:
 def storage_view(storage: Storage) -> View:
     return {
         "id": storage.id,
-        "storage_type": storage.type,
-        f"{storage.type}_configuration": storage.configuration,
         "default": storage.default,
+        f"{storage.type}_configuration": storage.configuration,
+        "storage_type": storage.type,
     }
 
 

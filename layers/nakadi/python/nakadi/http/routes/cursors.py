@@ -83,7 +83,7 @@ class _Cursors:
         ends = view.ends() if asked else {}
         return json_response(
             [
-                _partition(cursor.partition, ends, self._lag(event_type, cursor.partition, position, ends))
+                _lag_view(cursor.partition, ends, self._lag(event_type, cursor.partition, position, ends))
                 for cursor, position in zip(asked, positions, strict=True)
             ]
         )
@@ -139,13 +139,18 @@ class _Cursors:
 
 
 def _partition(partition: str, ends: Ends, lag: int | None) -> Mapping[str, Any]:
-    oldest, newest = ends[partition]
-    view = {
-        "oldest_available_offset": str(oldest),
-        "newest_available_offset": str(newest),
-        "partition": partition,
-    }
+    view = {**_offsets(partition, ends), "partition": partition}
     return view if lag is None else {**view, "unconsumed_events": lag}
+
+
+def _lag_view(partition: str, ends: Ends, lag: int) -> Mapping[str, Any]:
+    """The same members in the order that clients know from this operation."""
+    return {"partition": partition, **_offsets(partition, ends), "unconsumed_events": lag}
+
+
+def _offsets(partition: str, ends: Ends) -> Mapping[str, str]:
+    oldest, newest = ends[partition]
+    return {"oldest_available_offset": str(oldest), "newest_available_offset": str(newest)}
 
 
 @contextmanager

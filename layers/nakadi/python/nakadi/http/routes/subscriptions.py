@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -33,6 +33,9 @@ from nakadi.subscriptions.stats import Stats
 from nakadi.subscriptions.update import Update
 
 STREAM_ID = "X-Nakadi-StreamId"
+
+# Characters that mean nothing but themselves in the value of a parameter.
+PLAIN = ":/?@!$'()*,~"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +171,12 @@ def _filters(request: Request) -> Filters:
 def _links(page: Page, filters: Filters, limit: int, with_status: bool) -> Iterator[tuple[str, dict[str, str]]]:
     for name, place in (("prev", page.before), ("next", page.after)):
         if place is not None:
-            yield name, {"href": f"/subscriptions?{urlencode(_query(place, filters, limit, with_status))}"}
+            yield name, {"href": f"/subscriptions?{_encoded(_query(place, filters, limit, with_status))}"}
+
+
+def _encoded(parameters: Sequence[tuple[str, str]]) -> str:
+    """As clients know it: only what would be read as something else in a query is escaped."""
+    return urlencode(parameters, safe=PLAIN)
 
 
 def _query(place: str | int, filters: Filters, limit: int, with_status: bool) -> list[tuple[str, str]]:
