@@ -248,12 +248,12 @@ def test_words_about_a_schema_are_compared_everywhere():
     """Identifier, title and description are compared in all kinds; not to have one counts as a value. (R196)"""
     old, new = {"type": "null", "title": "t"}, {"type": "null", "id": "i", "description": "d"}
     assert told(within(old), within(new)) == [
-        f"ID_CHANGED {P}/id",
-        f"TITLE_CHANGED {P}/title",
-        f"DESCRIPTION_CHANGED {P}/description",
+        f"ID_CHANGED {P}",
+        f"TITLE_CHANGED {P}",
+        f"DESCRIPTION_CHANGED {P}",
     ]
     combined = {"title": "t", "type": ["string", "null"]}
-    assert told(within(combined), within({**combined, "title": "u"})) == [f"TITLE_CHANGED {P}/title"]
+    assert told(within(combined), within({**combined, "title": "u"})) == [f"TITLE_CHANGED {P}"]
 
 
 @pytest.mark.parametrize(
@@ -270,8 +270,11 @@ def test_words_about_a_schema_are_compared_everywhere():
         ({}, {"enum": [1]}, [f"TYPE_NARROWED {P}"]),
         ({}, False, [f"TYPE_NARROWED {P}"]),
         ({}, True, [f"TYPE_CHANGED {P}"]),
-        (True, {"type": "string"}, [f"TYPE_CHANGED {P}"]),
-        (True, False, [f"TYPE_CHANGED {P}"]),
+        (True, {"type": "string"}, [f"TYPE_NARROWED {P}"]),
+        (True, False, [f"TYPE_NARROWED {P}"]),
+        (True, {}, [f"TYPE_CHANGED {P}"]),
+        (True, {"properties": {"a": {}}}, [f"PROPERTIES_ADDED {P}/properties"]),
+        (False, True, [f"TYPE_CHANGED {P}"]),
         ({"type": "string"}, {}, [f"TYPE_CHANGED {P}"]),
         ({"type": "string", "title": "a"}, {"type": "null", "title": "b"}, [f"TYPE_CHANGED {P}"]),
     ],
@@ -290,12 +293,32 @@ def test_names_stand_in_paths_as_they_are():
 
 
 def test_recursive_schemas_are_compared_once():
-    """A pair that is being compared already is not begun again. (R196)"""
+    """A pair that is being compared already is not begun again, but once for where a reference leads. (R196)"""
     old = {"properties": {"next": {"$ref": "#"}, "value": {"type": "string"}}}
     new = {"properties": {"next": {"$ref": "#"}, "value": {"type": "null"}}}
 
     assert told(old, old) == []
-    assert told(old, new) == ["TYPE_CHANGED #/properties/value"]
+    assert told(old, new) == [
+        "TYPE_CHANGED #/properties/next/$ref/properties/value",
+        "TYPE_CHANGED #/properties/value",
+    ]
+
+
+@pytest.mark.parametrize("beside", [{"not": {}}, {"default": 5}, {"$ref": "#"}, {"contains": {}}, {"if": {}}])
+def test_what_is_nothing_beside_a_combinator(beside):
+    """What says nothing of values beside a combinator, in the schema's draft, is not observed. (R195, R200)"""
+    assert told(within({"anyOf": [{}]}), within({"anyOf": [{}], **beside})) == []
+
+
+@pytest.mark.parametrize(
+    ("draft", "beside"),
+    [("04", {"minItems": 1}), ("06", {"contains": {}}), ("07", {"if": {}}), ("04", {"type": "null"})],
+)
+def test_what_is_a_schema_of_its_own_beside_a_combinator(draft, beside):
+    """Keywords that the draft knows, beside a combinator, make two schemas of one. (R195, R200)"""
+    about = {"$schema": f"http://json-schema.org/draft-{draft}/schema#"}
+    old, new = about | within({"anyOf": [{}]}), about | within({"anyOf": [{}], **beside})
+    assert told(old, new) == [f"SUB_SCHEMA_CHANGED {P}"]
 
 
 def test_an_unrolled_recursion_is_still_compared():
@@ -337,7 +360,7 @@ def test_a_change_is_told_wherever_it_is_used():
         }
 
     assert told(shared({}), shared({"title": "t"})) == [
-        f"TITLE_CHANGED #/properties/{name}/$ref/properties/x/$ref/title" for name in "ab"
+        f"TITLE_CHANGED #/properties/{name}/$ref/properties/x/$ref" for name in "ab"
     ]
 
 

@@ -77,11 +77,11 @@ VECTORS = [
     (
         {"title": "a", "description": "a"},
         {"title": "b", "description": "b"},
-        ["TITLE_CHANGED #/title", "DESCRIPTION_CHANGED #/description"],
+        ["TITLE_CHANGED #/", "DESCRIPTION_CHANGED #/"],
         PATCH,
         PATCH,
     ),
-    ({"id": "a"}, {"id": "b"}, ["ID_CHANGED #/id"], REFUSED, REFUSED),
+    ({"id": "a"}, {"id": "b"}, ["ID_CHANGED #/"], REFUSED, REFUSED),
     (
         {"type": ["string", "null"]},
         {"type": ["null", "string"]},

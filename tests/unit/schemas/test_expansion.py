@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nakadi.model.event_type import Category, CompatibilityMode
+from nakadi.model.event_type import Category
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas import expansion
 from nakadi.schemas.document import Document, Draft
@@ -57,8 +57,8 @@ DOUBLING = {
 }
 
 
-def submitted(schema, category=Category.UNDEFINED, mode=CompatibilityMode.FORWARD):
-    return checked(json.dumps(schema), category=category, mode=mode)
+def submitted(schema, category=Category.UNDEFINED):
+    return checked(json.dumps(schema), category=category)
 
 
 @pytest.mark.parametrize("category", Category)

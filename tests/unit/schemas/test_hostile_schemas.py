@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.effective import effective_schema
+from nakadi.schemas.effective import effective_schema, strict
 from nakadi.schemas.evolution import evolved
 from nakadi.schemas.paths import missing
 from nakadi.schemas.strict_json import MAX_DEPTH
-from nakadi.schemas.submission import checked
+from nakadi.schemas.submission import check_language, checked
 from tests.support.builders import A_MOMENT, a_schema, an_event_type
 
 NAMES = st.sampled_from(["a", "b", "$ref", "type", "metadata", ""])
@@ -111,12 +111,20 @@ def roots(draw):
 MODES, CATEGORIES = st.sampled_from(CompatibilityMode), st.sampled_from(Category)
 
 
+def taken(text, category, mode):
+    schema = checked(text, category=category)
+    if mode is CompatibilityMode.COMPATIBLE:
+        strict(schema)
+    check_language(schema, mode)
+    return schema
+
+
 @settings(max_examples=100)
 @given(ANYTHING | schema_like(ANYTHING), MODES, CATEGORIES)
 def test_anything_is_taken_or_refused(value, mode, category):
     """Whatever is submitted as a schema, the answer is yes or a refusal, never a fault. (R150, R153, R158)"""
     with suppress(Invalid):
-        checked(json.dumps(value), category=category, mode=mode)
+        taken(json.dumps(value), category, mode)
 
 
 @settings(max_examples=100)
@@ -125,14 +133,14 @@ def test_what_is_taken_can_be_worked_with(old, new, mode, category):
     """What was taken has an effective form that is sound, can be searched, and can be compared. (R157, R196)"""
     texts = [json.dumps(each) for each in (old, new)]
     try:
-        sound = [checked(text, category=category, mode=mode) for text in texts]
+        sound = [taken(text, category, mode) for text in texts]
     except Invalid:
         return
     for schema in sound:
         effective = effective_schema(
             schema, event_type="e", category=category, mode=mode, cleanup_policy=CleanupPolicy.COMPACT
         )
-        checked(json.dumps(effective), category=Category.UNDEFINED, mode=CompatibilityMode.FORWARD)
+        taken(json.dumps(effective), Category.UNDEFINED, CompatibilityMode.FORWARD)
         with suppress(Invalid):
             missing(effective, ["a", "a.b.a", "metadata.eid", "data.a"])
     with suppress(Invalid):
@@ -148,7 +156,7 @@ def test_depth_is_taken_or_refused(around, depth, mode):
     for _ in range(depth):
         text = around % text
     with suppress(Invalid):
-        schema = checked(text, category=Category.DATA, mode=mode)
+        schema = taken(text, Category.DATA, mode)
         effective_schema(schema, event_type="e", category=Category.DATA, mode=mode, cleanup_policy=CleanupPolicy.DELETE)
 
 
@@ -164,7 +172,7 @@ def test_long_names_are_not_spelt_out_for_each_schema(fault, mode):
 
     tracemalloc.start()
     with suppress(Invalid):
-        checked(text, category=Category.UNDEFINED, mode=mode)
+        taken(text, Category.UNDEFINED, mode)
     with suppress(Invalid):
         evolved(an_event_type(schema=a_schema(text), compatibility_mode=mode), '{"properties":{}}', mode, A_MOMENT)
     _, most = tracemalloc.get_traced_memory()

@@ -6,21 +6,22 @@ import pytest
 
 from nakadi.model.event_type import Category, CompatibilityMode
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.submission import checked
+from nakadi.schemas.effective import strict
+from nakadi.schemas.submission import check_language, checked
 
 FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE
 
 
 def refusal(schema, category=Category.UNDEFINED, mode=FORWARD) -> str:
-    text = schema if isinstance(schema, str) else json.dumps(schema)
     with pytest.raises(Invalid) as refused:
-        checked(text, category=category, mode=mode)
+        accepted(schema, category, mode)
     return refused.value.detail
 
 
 def accepted(schema, category=Category.UNDEFINED, mode=FORWARD):
-    text = schema if isinstance(schema, str) else json.dumps(schema)
-    return checked(text, category=category, mode=mode)
+    tree = checked(schema if isinstance(schema, str) else json.dumps(schema), category=category)
+    check_language(tree, mode)
+    return tree
 
 
 def test_tells_the_schema():
@@ -81,7 +82,7 @@ def test_a_root_type_is_looked_at_before_the_draft():
     assert refusal({"required": 1, **draft_3}).startswith("could not determine schema version")
     assert refusal(
         {"properties": {"p": {"pattern": "("}, "r": {"$ref": "http://x.y"}, "t": {"type": "foo"}}}
-    ).startswith("schema must be a valid json-schema: unknown type")
+    ).startswith("schema must be a valid json-schema: <unknown location>: unknown type")
     assert refusal({"properties": {"p": {"pattern": "("}, "r": {"$ref": "http://x.y"}}}).startswith("external url")
     assert refusal({"properties": {"p": {"pattern": "("}, "metadata": {}}}, Category.BUSINESS).startswith(
         "invalid regex"
@@ -134,5 +135,27 @@ def test_unknown_keywords_are_not_welcome_in_mode_compatible():
 )
 def test_mode_compatible_needs_objects_for_schemas(schema, place):
     """In mode `compatible` a list of names or a boolean cannot stand for a schema; elsewhere both can. (R168)"""
-    assert refusal(schema, mode=COMPATIBLE) == f"schema must be a valid json: {place} is not a JSONObject."
+    with pytest.raises(Invalid) as refused:
+        strict(schema)
+    assert refused.value.detail == f"schema must be a valid json: {place} is not a JSONObject."
     assert accepted(schema)
+
+
+def test_mode_compatible_needs_lists_for_combinations():
+    """In mode `compatible` a combinator has a list, also where the schema around it is not in use. (R168)"""
+    with pytest.raises(Invalid, match=r'^schema must be a valid json: JSONObject\["anyOf"\] is not a JSONArray\.$'):
+        strict({"definitions": {"d": {"anyOf": {}}}})
+
+
+def test_what_has_no_place_in_the_language_is_told_by_the_language():
+    """Values that are no schemas, in schemas that are not in use, are left to the language of the mode. (R158)"""
+    schema = {"definitions": {"d": {"items": 5, "properties": [{}, 5]}}}
+    assert strict(schema)["definitions"]["d"]["items"] == 5
+    assert "[#/definitions/d/items]: expected type: JSONObject, found: Integer" in refusal(schema, mode=COMPATIBLE)
+
+
+def test_nothing_is_a_multiple_of_zero():
+    """A divisor of zero is refused in every mode, in the words of its language first. (R161, R166)"""
+    schema = {"properties": {"a": {"multipleOf": 0}}}
+    assert refusal(schema).endswith("#/properties/a/multipleOf: nothing is a multiple of 0")
+    assert refusal(schema, mode=COMPATIBLE).endswith("[#/properties/a/multipleOf]: 0 is not greater than 0")

@@ -215,7 +215,7 @@ def test_deep_events(levels):
     [
         ({"required": "a"}, "#/required: expected type: JsonArray, found: String"),
         ({"type": "foo"}, "unknown type: [foo]"),
-        ({"$ref": "#/definitions/a"}, "#/$ref"),
+        ({"$ref": "#/definitions/a"}, "#: key [definitions] not found"),
         ({"$ref": "http://localhost/a"}, "external url reference is not supported: http://localhost/a"),
         ({"pattern": "a(?!b)"}, 'invalid regex pattern in the schema: invalid or unsupported Perl syntax "(?!"'),
         ({"patternProperties": {"a**": {}}}, "invalid regex pattern in the schema: invalid nested repetition"),

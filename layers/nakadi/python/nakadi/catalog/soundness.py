@@ -13,7 +13,7 @@ from nakadi.model.schema import SchemaDraft, SchemaType
 from nakadi.schemas.effective import effective_schema
 from nakadi.schemas.limits import check_limits
 from nakadi.schemas.strict_json import parse
-from nakadi.schemas.submission import checked
+from nakadi.schemas.submission import check_language, checked
 from nakadi.schemas.validator import compile_validator
 from nakadi.turns import Turns, still_there
 
@@ -40,11 +40,12 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
     if schema.type is SchemaType.AVRO:
         raise Invalid(NO_AVRO)
     check_limits(schema.text)
-    tree = checked(schema.text, category=wanted.category, mode=wanted.compatibility_mode)
+    tree = checked(schema.text, category=wanted.category)
     whole = _effective(tree, wanted)
     # A schema that cannot become a validator is refused here, rather than with the first event.
     compile_validator(whole)
     check_fields_in_schema(wanted, whole)
+    check_language(tree, wanted.compatibility_mode)
     return schema.text
 
 

@@ -62,9 +62,12 @@ class Pair:
     old: RawSchema | None
     new: RawSchema | None
     place: Place
+    # By which references they were reached, if this is where a reference leads.
+    references: References | None = None
 
 
 Found = Iterator[SchemaChange | Pair]
+References = tuple[str, str]
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[SchemaChange, ...]:
@@ -82,30 +85,32 @@ class _Comparison:
         """Follow the comparisons, innermost first.
 
         A pair that is being compared further out is not begun again, nor one that was found to be without a change:
-        what many parts of a schema share is looked through once.
+        what many parts of a schema share is looked through once. Reached by a reference, a pair under way is another
+        one than where it stands, so that what is wrong with it is told twice.
         """
-        stack = [_Comparing(Pair(self._old.root, self._new.root, ROOT), self._compared)]
-        under_way = {stack[0].identity}
+        root = Pair(self._old.root, self._new.root, ROOT)
+        stack = [_Comparing(root, ("", ""), self._compared)]
+        under_way = {stack[0].turn}
         same: dict[Identity, Pair] = {}
         while stack:
             top = stack[-1]
             match next(top.found, None):
                 case None:
                     stack.pop()
-                    under_way.discard(top.identity)
+                    under_way.discard(top.turn)
                     if top.unchanged:
-                        same[top.identity] = top.pair
+                        same[_identity(top.pair)] = top.pair
                     elif stack:
                         stack[-1].unchanged = False
                 case SchemaChange() as change:
                     top.unchanged = False
                     yield change
-                case pair if _identity(pair) in under_way:
+                case pair if _turn(pair, top.references) in under_way:
                     # Whether there is a change is known only further out.
                     top.unchanged = False
                 case pair if _identity(pair) not in same:
-                    stack.append(_Comparing(pair, self._compared))
-                    under_way.add(stack[-1].identity)
+                    stack.append(_Comparing(pair, top.references, self._compared))
+                    under_way.add(stack[-1].turn)
 
     def _compared(self, pair: Pair) -> Found:
         spend(self._steps, size(pair.old) + size(pair.new))
@@ -114,7 +119,7 @@ class _Comparison:
                 yield SchemaChange(ChangeKind.SCHEMA_REMOVED, pair.place)
             return
         old, new = classified(pair.old, self._old.draft), classified(pair.new, self._new.draft)
-        if isinstance(old, nodes.Empty) and isinstance(new, nodes.Object):
+        if isinstance(old, nodes.Empty | nodes.Always) and isinstance(new, nodes.Object):
             old = nodes.an_object_without_members(old.about)
         if type(old) is not type(new):
             yield SchemaChange(_change_of_kind(old, new), pair.place)
@@ -125,7 +130,8 @@ class _Comparison:
     def _content(self, old: Node, new: Node, place: Place) -> Found:
         match old, new:
             case nodes.Reference(), nodes.Reference():
-                yield Pair(self._old.target(old.reference), self._new.target(new.reference), place / "$ref")
+                targets = self._old.target(old.reference), self._new.target(new.reference)
+                yield Pair(*targets, place / "$ref", (old.reference, new.reference))
             case nodes.Object(), nodes.Object():
                 yield from _objects(old, new, place)
             case nodes.Array(), nodes.Array():
@@ -141,6 +147,7 @@ class _Comparison:
 
 
 Identity = tuple[int, int]
+Turn = tuple[Identity, References]
 
 
 def _identity(pair: Pair) -> Identity:
@@ -148,28 +155,34 @@ def _identity(pair: Pair) -> Identity:
     return id(pair.old), id(pair.new)
 
 
+def _turn(pair: Pair, references: References) -> Turn:
+    """A pair, and the references by which it was reached: its own, or those of the pair around it."""
+    return _identity(pair), pair.references or references
+
+
 class _Comparing:
     """A pair under way: what was found in it so far."""
 
-    def __init__(self, pair: Pair, compared: Callable[[Pair], Found]) -> None:
+    def __init__(self, pair: Pair, references: References, compared: Callable[[Pair], Found]) -> None:
         self.pair = pair
-        self.identity = _identity(pair)
+        self.references = pair.references or references
+        self.turn = _turn(pair, references)
         self.found = compared(pair)
         self.unchanged = True
 
 
 def _change_of_kind(old: Node, new: Node) -> ChangeKind:
-    narrowed = isinstance(old, nodes.Empty) and not isinstance(new, nodes.Always)
-    return ChangeKind.TYPE_NARROWED if narrowed else ChangeKind.TYPE_CHANGED
+    open_before, open_now = (isinstance(each, nodes.Empty | nodes.Always) for each in (old, new))
+    return ChangeKind.TYPE_NARROWED if open_before and not open_now else ChangeKind.TYPE_CHANGED
 
 
 def _about(old: Node, new: Node, place: Place) -> Found:
     if old.about.id != new.about.id:
-        yield SchemaChange(ChangeKind.ID_CHANGED, place / "id")
+        yield SchemaChange(ChangeKind.ID_CHANGED, place)
     if old.about.title != new.about.title:
-        yield SchemaChange(ChangeKind.TITLE_CHANGED, place / "title")
+        yield SchemaChange(ChangeKind.TITLE_CHANGED, place)
     if old.about.description != new.about.description:
-        yield SchemaChange(ChangeKind.DESCRIPTION_CHANGED, place / "description")
+        yield SchemaChange(ChangeKind.DESCRIPTION_CHANGED, place)
 
 
 def _strings(old: nodes.String, new: nodes.String, place: Place) -> Found:

@@ -48,20 +48,29 @@ class Document:
         return self._targets[reference]
 
     def _found(self, reference: str) -> RawSchema | None:
-        fragment = unquote(reference.removeprefix("#"))
-        if fragment and not fragment.startswith("/"):
+        steps = steps_of(reference)
+        if steps is None:
             return None
         found: Any = self.root
-        for step in fragment.split("/")[1:]:
-            found = _member(found, step.replace("~1", "/").replace("~0", "~"))
+        for step in steps:
+            found = member(found, step)
         return found if isinstance(found, Mapping | bool) else None
+
+
+def steps_of(reference: str) -> list[str] | None:
+    """The way from the root that a reference describes; None if it is the name of something."""
+    fragment = unquote(reference.removeprefix("#"))
+    if fragment and not fragment.startswith("/"):
+        return None
+    return [step.replace("~1", "/").replace("~0", "~") for step in fragment.split("/")[1:]]
 
 
 def is_local(reference: str) -> bool:
     return reference.startswith("#")
 
 
-def _member(value: Any, step: str) -> Any:
+def member(value: Any, step: str) -> Any:
+    """What stands in an object or a list under a name or a number, None if there is nothing."""
     if isinstance(value, Mapping):
         return value.get(step)
     if isinstance(value, list) and step.isdecimal() and len(step) < 10 and int(step) < len(value):
@@ -87,18 +96,18 @@ def keywords_with_schemas(draft: Draft) -> tuple[str, ...]:
     return (*NAMED, *COMBINATORS, *ALONE, *ALONE_SINCE[draft])
 
 
-def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, str, Any]]:
-    """What stands where a schema may stand right inside this one: the keyword, the way to it, and the value."""
+def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    """What stands where a schema may stand right inside this one: the keyword, the way behind it, and the value."""
     for keyword in keywords_with_schemas(draft):
         match schema.get(keyword):
             case dict() as named if keyword in NAMED:
-                yield from ((keyword, f"{keyword}/{name}", value) for name, value in named.items())
+                yield from ((keyword, (name,), value) for name, value in named.items())
             case list() as listed:
-                yield from ((keyword, f"{keyword}/{index}", value) for index, value in enumerate(listed))
+                yield from ((keyword, (str(index),), value) for index, value in enumerate(listed))
             case None:
                 pass
             case value:
-                yield keyword, keyword, value
+                yield keyword, (), value
 
 
 def size(schema: Any) -> int:

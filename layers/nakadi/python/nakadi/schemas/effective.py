@@ -119,6 +119,9 @@ def _moved(reference: str) -> str:
 
 def strict(schema: Mapping[str, Any]) -> Schema:
     """The schema with every object and array in it closed to what it does not name."""
+    for combinator in COMBINATORS:
+        if not isinstance(schema.get(combinator, []), list):
+            raise Invalid(f'schema must be a valid json: JSONObject["{combinator}"] is not a JSONArray.')
     closed = _rebuilt(schema, _CLOSED_WITHIN, _strict_within)
     types = schema.get("type", [])
     named = types if isinstance(types, list) else [types]
@@ -142,8 +145,8 @@ def _rebuilt(schema: Mapping[str, Any], keywords: tuple[str, ...], change: Calla
         match schema[keyword]:
             case dict() as named if keyword in _NAMED:
                 rebuilt[keyword] = {name: change(each, f'JSONObject["{name}"]') for name, each in named.items()}
-            case list() as listed:
+            case list() as listed if keyword not in _NAMED:
                 rebuilt[keyword] = [change(each, f"JSONArray[{index}]") for index, each in enumerate(listed)]
-            case value:
-                rebuilt[keyword] = change(value, f'JSONObject["{keyword}"]')
+            case dict() as alone:
+                rebuilt[keyword] = change(alone, f'JSONObject["{keyword}"]')
     return rebuilt

@@ -109,15 +109,15 @@ class _Parts:
             self.together = [target] if isinstance(target, Mapping) else []
         else:
             for keyword, way, value in subschemas(schema, document.draft):
-                self._add(keyword, way.partition("/")[2], value)
+                self._add(keyword, way, value)
 
-    def _add(self, keyword: str, name: str, value: Any) -> None:
+    def _add(self, keyword: str, way: tuple[str, ...], value: Any) -> None:
         schemas = [value] if isinstance(value, Mapping) else []
         match keyword:
-            case "properties":
-                self.members.named[name] = schemas
-            case "items" if name:
-                self.items.named[int(name)] = schemas
+            case "properties" if way:
+                self.members.named[way[0]] = schemas
+            case "items" if way:
+                self.items.named[int(way[0])] = schemas
             case "patternProperties":
                 self.members.any.extend(schemas)
             case "additionalProperties":

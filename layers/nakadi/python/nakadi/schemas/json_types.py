@@ -16,12 +16,17 @@ _NAMES: dict[type, str] = {
 }
 
 
+_NUMBERS = frozenset({"Integer", "Long", "Double"})
+
+
 def type_name(value: Any) -> str:
+    if type(value) is int and not -(2**31) <= value < 2**31:
+        return "Long"
     return _NAMES[type(value)]
 
 
 def fits(value: Any, name: str) -> bool:
-    return type_name(value) in ({"Integer", "Double"} if name == "Number" else {name})
+    return type_name(value) in (_NUMBERS if name == "Number" else {name})
 
 
 def canonical(value: Any) -> str:

@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import COMBINATORS, IN_PLACE, Document, Draft, is_local, subschemas
+from nakadi.schemas.document import COMBINATORS, IN_PLACE, Document, Draft, is_local, member, steps_of, subschemas
 from nakadi.schemas.json_types import fits, type_name
 from nakadi.schemas.patterns import BadPattern, Patterns
 from nakadi.schemas.place import ROOT, Place
@@ -21,6 +21,9 @@ TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "o
 
 # How many schemas may judge one and the same value, one inside the other; validation follows them all.
 MAX_IN_PLACE = 100
+
+# No list of a schema is so long that it takes more digits to count its members.
+_DIGITS_OF_INDEX = 9
 
 _SCHEMA = ("JsonObject", "Boolean")
 _NUMBER = ("Number",)
@@ -33,8 +36,14 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("required", "enum", *COMBINATORS), ("JsonArray",)),
     **dict.fromkeys(("additionalItems", "additionalProperties", "not"), _SCHEMA),
     "uniqueItems": ("Boolean",),
-    "items": (*_SCHEMA, "JsonArray"),
     "type": ("String", "JsonArray"),
+}
+
+# Where a list of something else may stand in the place of a schema, the oldest draft has no truth values.
+_SCHEMA_OR_LIST: Mapping[Draft, tuple[str, ...]] = {
+    Draft.FOUR: ("JsonObject", "JsonArray"),
+    Draft.SIX: (*_SCHEMA, "JsonArray"),
+    Draft.SEVEN: (*_SCHEMA, "JsonArray"),
 }
 
 _VALUES_OF: Mapping[Draft, Mapping[str, tuple[str, ...]]] = {
@@ -46,6 +55,7 @@ _VALUES_OF: Mapping[Draft, Mapping[str, tuple[str, ...]]] = {
     Draft.SEVEN: {
         **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
         **dict.fromkeys(("contains", "propertyNames", "if", "then", "else"), _SCHEMA),
+        **dict.fromkeys(("readOnly", "writeOnly"), ("Boolean",)),
     },
 }
 
@@ -62,7 +72,13 @@ def check_references(document: Document) -> None:
     for _, schema in reachable(document):
         reference = schema.get("$ref", "#")
         if not is_local(reference):
-            raise Invalid(f"external url reference is not supported: {reference}")
+            raise Invalid(f"external url reference is not supported: {reference.partition('#')[0]}")
+
+
+def check_divisors(document: Document) -> None:
+    for place, schema in reachable(document):
+        if schema.get("multipleOf", 1) == 0:
+            raise _not_loadable(f"{(place / 'multipleOf').fragment}: nothing is a multiple of 0")
 
 
 def check_patterns(document: Document) -> None:
@@ -85,7 +101,7 @@ def reachable(document: Document) -> Iterator[Found]:
             continue
         seen.add(id(schema))
         yield place, schema
-        within = [(place / way, value) for _, way, value in subschemas(schema, document.draft)]
+        within = [((place / keyword).down(way), value) for keyword, way, value in subschemas(schema, document.draft)]
         waiting.extend(reversed([*within, *_referred(schema, document)]))
 
 
@@ -95,7 +111,7 @@ def _referred(schema: Mapping[str, Any], document: Document) -> list[tuple[Place
 
 
 def _place_at(reference: str) -> Place:
-    return ROOT / reference.removeprefix("#").removeprefix("/") if reference != "#" else ROOT
+    return ROOT.down(steps_of(reference) or ())
 
 
 def _reasons_against(found: Found, document: Document) -> Iterator[str]:
@@ -103,13 +119,12 @@ def _reasons_against(found: Found, document: Document) -> Iterator[str]:
     yield from _wrong_members(found, document.draft)
     yield from _unknown_types(found)
     yield from _crowded_combinators(found)
-    yield from _zero_divisor(found)
     yield from _dangling_reference(found, document)
 
 
 def _wrong_values(found: Found, draft: Draft) -> Iterator[str]:
     place, schema = found
-    expected = {**_VALUES, **_VALUES_OF[draft], draft.id_keyword: ("String",)}
+    expected = {**_VALUES, **_VALUES_OF[draft], "items": _SCHEMA_OR_LIST[draft], draft.id_keyword: ("String",)}
     for keyword, value in schema.items():
         if keyword in expected:
             yield from _mismatch(place / keyword, value, expected[keyword])
@@ -117,11 +132,13 @@ def _wrong_values(found: Found, draft: Draft) -> Iterator[str]:
 
 def _wrong_members(found: Found, draft: Draft) -> Iterator[str]:
     place, schema = found
-    for keyword, way, member in subschemas(schema, draft):
-        names_or_schema = keyword == "dependencies"
-        yield from _mismatch(place / way, member, (*_SCHEMA, "JsonArray") if names_or_schema else _SCHEMA)
-        if names_or_schema:
-            yield from _not_strings(place / way, member)
+    for keyword, way, value in subschemas(schema, draft):
+        at = (place / keyword).down(way)
+        if keyword == "dependencies":
+            yield from _mismatch(at, value, _SCHEMA_OR_LIST[draft])
+            yield from _not_strings(at, value)
+        elif way:
+            yield from _mismatch(at, value, _SCHEMA)
     for keyword in ("required", "type"):
         yield from _not_strings(place / keyword, schema.get(keyword))
 
@@ -134,8 +151,8 @@ def _not_strings(place: Place, value: Any) -> Iterator[str]:
 
 def _mismatch(place: Place, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
     if not any(fits(value, each) for each in expected):
-        wanted = expected[0] if len(expected) == 1 else f"one of {', '.join(expected)}"
-        yield f"{place.pointer}: expected type: {wanted}, found: {type_name(value)}"
+        wanted = f": {expected[0]}" if len(expected) == 1 else f" is one of {' or '.join(sorted(expected))}"
+        yield f"{place.fragment}: expected type{wanted}, found: {'null' if value is None else type_name(value)}"
 
 
 def _unknown_types(found: Found) -> Iterator[str]:
@@ -143,27 +160,45 @@ def _unknown_types(found: Found) -> Iterator[str]:
     listed = schema.get("type", [])
     for each in listed if isinstance(listed, list) else [listed]:
         if each not in TYPES:
-            yield f"unknown type: [{each}]"
+            yield f"<unknown location>: unknown type: [{each}]"
 
 
 def _crowded_combinators(found: Found) -> Iterator[str]:
     place, schema = found
     count = sum(each in schema for each in COMBINATORS)
     if count > 1:
-        yield f"{place.pointer}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
-
-
-def _zero_divisor(found: Found) -> Iterator[str]:
-    place, schema = found
-    if schema.get("multipleOf", 1) == 0:
-        yield f"{place.pointer}/multipleOf: nothing is a multiple of 0"
+        yield f"{place.fragment}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
 
 
 def _dangling_reference(found: Found, document: Document) -> Iterator[str]:
+    """What is wrong with a reference, told at the place where its way ends."""
     place, schema = found
     reference = schema.get("$ref", "#")
-    if is_local(reference) and document.target(reference) is None:
-        yield f"{place.pointer}/$ref: there is no schema at [{reference}]"
+    if not is_local(reference) or document.target(reference) is not None:
+        return
+    steps = steps_of(reference)
+    if steps is None:
+        yield f"{(place / '$ref').fragment}: there is no schema at [{reference}]"
+        return
+    at: Place = ROOT
+    value: Any = document.root
+    for step in steps:
+        reason = next(_missing(at, value, step), None)
+        if reason is not None:
+            yield reason
+            return
+        at, value = at / step, member(value, step)
+    yield from _mismatch(at, value, _SCHEMA)
+
+
+def _missing(place: Place, value: Any, step: str) -> Iterator[str]:
+    yield from _mismatch(place, value, ("JsonObject", "JsonArray"))
+    if isinstance(value, Mapping) and step not in value:
+        yield f"{place.fragment}: key [{step}] not found"
+    elif isinstance(value, list) and not step.isdecimal():
+        yield f"{place.fragment}: [{step}] is not an array index"
+    elif isinstance(value, list) and (len(step) > _DIGITS_OF_INDEX or int(step) >= len(value)):
+        yield f"{place.fragment}: array index [{step}] is out of bounds"
 
 
 def _check_that_judging_ends(document: Document) -> None:

@@ -134,7 +134,6 @@ _NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum
 _STRING = frozenset({"minLength", "maxLength", "pattern", "format"})
 _CONDITIONAL = frozenset({"if", "then", "else"})
 _NOT = frozenset({"not"})
-_VALIDATING = _OBJECT | _ARRAY | _NUMBER | _STRING | _CONDITIONAL | _NOT | {"type", "contains", "propertyNames"}
 
 
 def classified(schema: RawSchema, draft: Draft) -> Node:
@@ -147,17 +146,17 @@ def classified(schema: RawSchema, draft: Draft) -> Node:
     if "const" in schema and draft >= Draft.SIX:
         return Const(about)
     if any(criterion in schema for criterion in COMBINATORS):
-        return _combined(schema, about)
+        return _combined(schema, about, draft)
     if "$ref" in schema:
         return Reference(about, schema["$ref"])
     return _of_type(schema, about, draft)
 
 
-def _combined(schema: Mapping[str, Any], about: About) -> Combined:
+def _combined(schema: Mapping[str, Any], about: About, draft: Draft) -> Combined:
     """Keywords beside a combinator are one more schema that has to be satisfied."""
     criterion = next(each for each in COMBINATORS if each in schema)
     beside = {keyword: value for keyword, value in _without_about(schema).items() if keyword != criterion}
-    if _VALIDATING.isdisjoint(beside):
+    if "type" not in beside and _type_by_keywords(beside, draft) in ("not", "nothing"):
         return Combined(about, criterion, tuple(schema[criterion]))
     return Combined(about, "allOf", (beside, {criterion: schema[criterion]}))
 

@@ -42,6 +42,7 @@ _REASONS = {
     "no argument for repetition operator": "missing argument to repetition operator",
     "trailing \\": "trailing backslash at end of expression",
 }
+_TRAILING = "trailing \\"
 
 
 class BadPattern(ValueError):
@@ -134,7 +135,11 @@ def _options(memory: int) -> re2.Options:
 
 def _reason(error: re2.error) -> str:
     reason, colon, fragment = _words(error).partition(": ")
+    if reason == _TRAILING:
+        colon = ":"
     reason = _REASONS.get(reason, reason)
+    # Looking behind begins like a name for a group, and that is as far as the Java form reads.
+    fragment = "(?<" if fragment.startswith(("(?<=", "(?<!")) else fragment
     return f'{reason} "{fragment}"' if colon else reason
 
 

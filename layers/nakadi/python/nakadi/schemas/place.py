@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import quote_plus
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,22 @@ class Place:
 
     @property
     def pointer(self) -> str:
-        """As the API tells faults: `#/properties/a`, and `#` for the root."""
-        return "#" + "".join(f"/{step}" for step in self._steps())
+        """As a JSON pointer, which is how the API tells what is not permitted: `#/properties/a`, `#` for the root."""
+        return "#" + "".join(f"/{escaped(step)}" for step in self._steps())
+
+    @property
+    def fragment(self) -> str:
+        """As a part of a URL, which is how the API tells faults: `#/properties/a%2Fb`, `#` for the root."""
+        return "#" + "".join(
+            f"/{quote_plus(step, safe='*', errors='replace').replace('~', '%7E')}" for step in self._steps()
+        )
+
+    def down(self, steps: Iterable[str]) -> Place:
+        """The place at the end of a way."""
+        place = self
+        for step in steps:
+            place /= step
+        return place
 
     def _steps(self) -> list[str]:
         steps = []
@@ -38,3 +54,8 @@ class Place:
 
 
 ROOT = Place()
+
+
+def escaped(step: str) -> str:
+    """A step of a JSON pointer."""
+    return step.replace("~", "~0").replace("/", "~1")

@@ -7,16 +7,15 @@ from typing import Any
 from nakadi.model.event_type import Category, CompatibilityMode
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import Document, draft_of
-from nakadi.schemas.effective import strict
 from nakadi.schemas.expansion import check_expansion
 from nakadi.schemas.limits import check_tree
-from nakadi.schemas.loading import check_loadable, check_patterns, check_references
+from nakadi.schemas.loading import check_divisors, check_loadable, check_patterns, check_references
 from nakadi.schemas.paths import defines
 from nakadi.schemas.restricted import check_restricted
 from nakadi.schemas.strict_json import StrictJsonError, parse
 
 
-def checked(text: str, *, category: Category, mode: CompatibilityMode) -> dict[str, Any]:
+def checked(text: str, *, category: Category) -> dict[str, Any]:
     """The schema that the text says; raises `Invalid` with the first reason against it."""
     schema = _parsed(text)
     _check_root_type(schema)
@@ -28,10 +27,14 @@ def checked(text: str, *, category: Category, mode: CompatibilityMode) -> dict[s
     check_patterns(document)
     if category is Category.BUSINESS and defines(schema, "metadata"):
         raise Invalid('"metadata" property is reserved')
-    if mode is CompatibilityMode.COMPATIBLE:
-        strict(schema)
-        check_restricted(schema)
     return schema
+
+
+def check_language(schema: dict[str, Any], mode: CompatibilityMode) -> None:
+    """Raises `Invalid` for what a sound schema may not say: the language that its mode permits comes last."""
+    if mode is CompatibilityMode.COMPATIBLE:
+        check_restricted(schema)
+    check_divisors(Document.of(schema))
 
 
 def _parsed(text: str) -> dict[str, Any]:

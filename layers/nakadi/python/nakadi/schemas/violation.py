@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from nakadi.schemas.json_text import text_of
+from nakadi.schemas.place import escaped
 from nakadi.schemas.steps import Steps, spend
 
 MOST_LINES = 100
@@ -70,8 +71,7 @@ def _name_of_type(value: Any) -> str:
 
 def member(pointer: str, name: str) -> str:
     """The place of a member of the object at `pointer`."""
-    shortened = name[: _MOST_QUOTED + 1]
-    return f"{pointer}/{cut(shortened.replace('~', '~0').replace('/', '~1'))}"
+    return f"{pointer}/{cut(escaped(name[: _MOST_QUOTED + 1]))}"
 
 
 def quoted(value: Any, steps: Steps) -> str:

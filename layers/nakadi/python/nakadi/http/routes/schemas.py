@@ -62,9 +62,9 @@ class _Schemas:
 
 
 def _verdict_view(verdict: Verdict) -> View:
-    view: View = {
+    return {
         "compatible": verdict.error is None,
         "compatibility_mode": verdict.event_type.compatibility_mode,
+        **({} if verdict.error is None else {"error": verdict.error}),
         "validated_against_version": str(verdict.against.version),
     }
-    return view if verdict.error is None else {**view, "error": verdict.error}
