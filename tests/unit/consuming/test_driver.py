@@ -7,8 +7,8 @@ import pytest
 
 from nakadi.clock import SystemClock
 from nakadi.consuming import driver as driver_module
-from nakadi.consuming.actions import HandOver
-from nakadi.consuming.driver import Driver
+from nakadi.consuming.actions import HandOver, Open
+from nakadi.consuming.driver import Driver, Threads
 from nakadi.consuming.facts import End, Shared, Surroundings
 from nakadi.consuming.lines import JsonLines
 from nakadi.consuming.parameters import Limits
@@ -82,7 +82,7 @@ class Carried:
             JsonLines(),
             outlet,
             clock=clock,
-            threads=threads,
+            threads=threads if isinstance(threads, Threads) else Threads(threads, threads),
             new_place=self.new_place,
             known=KnownEventTypes([], lambda: None),
         )
@@ -196,3 +196,31 @@ def test_a_client_that_reads_gets_everything(threads):
     end, batches = asyncio.run(ended())
     assert end is End.COMMIT_TIMEOUT
     assert batches == [1, 1, 1, 0]
+
+
+class NotedThreads(ThreadPoolExecutor):
+    """A pool that notes the calls of the driver which it was given."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.calls = []
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.calls += [type(each) for each in args]
+        return super().submit(fn, *args, **kwargs)
+
+
+def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
+    """Where a partition begins is asked in threads of their own, for the registry is asked, too, and may not answer."""
+    monkeypatch.setattr(driver_module, "LAST_CHANCE_SECONDS", 0.0)
+    with NotedThreads() as beginning, NotedThreads() as others:
+
+        async def ended():
+            outlet = UnreadOutlet()
+            stream = Carried(Threads(beginning=beginning, others=others), outlet, Source())
+            await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
+            stream.look(f"{ME}>other", committed=2)
+            await stream.ended()
+
+        asyncio.run(ended())
+    assert (beginning.calls, others.calls) == ([Open], [HandOver])

@@ -1,8 +1,10 @@
 """One reader for all who follow a partition."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -328,3 +330,37 @@ def test_news_after_the_loop_was_closed_hurts_nobody():
     asyncio.run(scenario())
     log.publish(timeline.topic, "a")
     feeds.close()
+
+
+def test_a_log_that_cannot_be_opened_yet_holds_up_no_other():
+    """While the registry does not say where a storage is, feeds of logs that are open go on. (L55)"""
+
+    class SilentStorages(SeenLog):
+        def __init__(self) -> None:
+            super().__init__()
+            self.answers = threading.Event()
+
+        def of(self, storage_id: str) -> SeenLog:
+            if storage_id == "silent":
+                assert self.answers.wait(30)
+            return self
+
+    async def scenario() -> None:
+        stage = Stage()
+        stage.log = SilentStorages()
+        stage.log.create_topic(stage.timeline.topic, 1)
+        stage.feeds = Feeds(stage.log, threads=1)
+        follower = await stage.follow()
+        elsewhere = replace(stage.timeline, storage_id="silent")
+        waiting = [asyncio.create_task(stage.feeds.follow(elsewhere, 0, 0, lambda: None)) for _ in range(3)]
+        await asyncio.sleep(0)
+        stage.publish("a", "b")
+        try:
+            assert await stage.taken(follower, 2) == ["a", "b"]
+            assert not any(each.done() for each in waiting)
+        finally:
+            stage.log.answers.set()
+            await asyncio.gather(*waiting)
+            stage.feeds.close()
+
+    asyncio.run(scenario())

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from typing import NamedTuple
 
 from nakadi.consuming.actions import Action, Call, Close, Open, SendBatch, SendKeepAlive
 from nakadi.consuming.clerk import Clerk, Fact
@@ -40,6 +41,13 @@ LAST_CHANCE_SECONDS = 1.0
 NewPlace = Callable[[EventTypePartition, Beginning], Source]
 
 
+class Threads(NamedTuple):
+    """Where calls are carried out. To begin with a partition the registry is asked, too, which may not answer."""
+
+    beginning: Executor
+    others: Executor
+
+
 class Driver:
     """When a topic is gone, `known` is asked to look again: then `update` or `tell` says what became of it."""
 
@@ -51,7 +59,7 @@ class Driver:
         outlet: Outlet,
         *,
         clock: Clock,
-        threads: Executor,
+        threads: Threads,
         new_place: NewPlace,
         known: KnownEventTypes,
     ) -> None:
@@ -218,7 +226,8 @@ class Driver:
         pause = SHORTEST_PAUSE
         while True:
             try:
-                return await asyncio.get_running_loop().run_in_executor(self._threads, self._perform, call)
+                threads = self._threads.beginning if isinstance(call, Open) else self._threads.others
+                return await asyncio.get_running_loop().run_in_executor(threads, self._perform, call)
             except Unavailable as error:
                 log.warning("The stream %s tries again in %s s: %s", self.session.id, pause, error)
             await asyncio.sleep(pause)

@@ -15,7 +15,7 @@ from uuid import uuid4
 from nakadi.consuming.admission import Admission
 from nakadi.consuming.clerk import Clerk
 from nakadi.consuming.dead_letters import DeadLetters, Undertaker
-from nakadi.consuming.driver import Driver
+from nakadi.consuming.driver import Driver, Threads
 from nakadi.consuming.facts import End, Surroundings
 from nakadi.consuming.filters import deliverable
 from nakadi.consuming.host import TURN_SECONDS, Host, Lease, tend
@@ -101,6 +101,10 @@ class SubscriptionStreams:
         self._host = Host(coordination, clock)
         self._feeds = Feeds(logs)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-consuming")
+        # Two kinds of calls have threads of their own. Where a partition begins is asked of the registry, too, which
+        # may not answer. And if leases are not kept in time, partitions are taken from streams that work well.
+        self._beginning = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-beginning")
+        self._keeping = ThreadPoolExecutor(1, thread_name_prefix="nakadi-leases")
         self._news = News(self._threads)
         self._drivers: dict[Driver, Lease] = {}
         self._keeper: asyncio.Task[None] | None = None
@@ -195,7 +199,10 @@ class SubscriptionStreams:
     def close(self) -> None:
         """To be called when no stream is open any more."""
         self._feeds.close()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._oversight.close()
+        self._beginning.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._keeping):
+            threads.shutdown(wait=True, cancel_futures=True)
         self._host.close()
 
     def _driver(self, opening: Opening, lines: Lines, outlet: Outlet, around: ExitStack) -> Driver:
@@ -236,7 +243,7 @@ class SubscriptionStreams:
             lines,
             outlet,
             clock=self._clock,
-            threads=self._threads,
+            threads=Threads(beginning=self._beginning, others=self._threads),
             new_place=new_place,
             known=known,
         )
@@ -272,7 +279,7 @@ class SubscriptionStreams:
         loop = asyncio.get_running_loop()
         while self._drivers or self._host.has_leftovers:
             try:
-                await loop.run_in_executor(self._threads, self._tend)
+                await loop.run_in_executor(self._keeping, self._tend)
             except (Fault, Outcome) as error:
                 log.warning("The lease and what belongs to it wait for the next turn: %s", error)
             now = self._clock.monotonic()

@@ -39,6 +39,8 @@ class Feeds:
     def __init__(self, logs: EventLogs, threads: int = THREADS) -> None:
         self._logs = logs
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-feeds")
+        # To open a log, the registry is asked for its storage. If that does not answer, logs that are open are read on.
+        self._opening = ThreadPoolExecutor(1, thread_name_prefix="nakadi-logs")
         self._watched: dict[str, _Watched] = {}
 
     async def follow(self, timeline: Timeline, partition: int, offset: int, wake: Callable[[], None]) -> Follower:
@@ -48,11 +50,12 @@ class Feeds:
         return watched.feed((timeline.topic, partition), make).joined_by(offset, wake)
 
     def close(self) -> None:
+        self._opening.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     async def _watch(self, storage_id: str) -> _Watched:
         loop = asyncio.get_running_loop()
-        event_log = await loop.run_in_executor(self._threads, self._logs.of, storage_id)
+        event_log = await loop.run_in_executor(self._opening, self._logs.of, storage_id)
         # Somebody else may have been here meanwhile.
         if storage_id not in self._watched:
             self._watched[storage_id] = _Watched(event_log, loop)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -65,6 +66,8 @@ class Oversight:
         self._looking: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell = asyncio.Event()
+        # One look after the other, in a thread of its own: a registry that does not answer holds up nothing else.
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="nakadi-oversight")
 
     @contextmanager
     def over(self, driver: Driver, subject: Subject | None, event_type: EventType) -> Iterator[None]:
@@ -83,6 +86,10 @@ class Oversight:
             if not audience.drivers:
                 self._audiences.pop(key, None)
                 self._end_without_audience()
+
+    def close(self) -> None:
+        """To be called when nothing is streamed any more. A look that waits for the registry is left behind."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def hurry(self) -> None:
         """Look now. From any thread."""
@@ -106,7 +113,8 @@ class Oversight:
         while True:
             await _rung(self._bell, self._seconds)
             audiences = list(self._audiences.values())
-            verdicts = await asyncio.to_thread(self._verdicts, audiences)
+            loop = asyncio.get_running_loop()
+            verdicts = await loop.run_in_executor(self._threads, self._verdicts, audiences)
             for audience, verdict in zip(audiences, verdicts, strict=True):
                 _tell(audience, verdict)
 

@@ -88,6 +88,7 @@ class Streams:
 
     def close(self) -> None:
         """To be called when no stream is open any more."""
+        self._oversight.close()
         self._feeds.close()
 
     def _starts(self, event_type: EventType, cursors_header: str | None) -> Mapping[str, Position]:
