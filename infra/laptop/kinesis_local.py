@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -56,9 +58,12 @@ def wait_until_it_answers(address: str, process: subprocess.Popen[bytes]) -> Non
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    """A port that nobody listens on, and that no connection is given meanwhile: theirs are above 32768."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as taken, suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            return port
 
 
 def _node() -> str:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.attacked import LONG, MEGABYTE, attacked
+from tests.support.patience import until
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
-from tests.support.wire import eventually
 
 DEFINITION = {"owning_application": "me", "category": "undefined", "schema": {"type": "json_schema", "schema": "{}"}}
 
@@ -58,7 +58,7 @@ def test_millions_of_tiny_events_are_refused(broker, quiet):
 
     assert (status, json.loads(answer)["detail"]) == (413, "The batch has more than 10000 events")
     assert broker.peak_memory() - quiet < 3 * 66 * MEGABYTE
-    assert eventually(lambda: broker.memory() - quiet < 30 * MEGABYTE)
+    until(lambda: broker.memory() - quiet < 30 * MEGABYTE)
 
 
 def test_half_a_million_tiny_events_are_refused_unparsed(broker, quiet):
@@ -94,7 +94,7 @@ def test_a_body_takes_a_few_times_its_size(broker, quiet, shape, record_property
     assert (status, answer) == (200, b"")
     assert factor < 8
     # This broker keeps its events in memory: once. The interpreter keeps a piece's worth for the next batch.
-    assert eventually(lambda: broker.memory() - quiet < len(body) + 25 * MEGABYTE)
+    until(lambda: broker.memory() - quiet < len(body) + 25 * MEGABYTE)
 
 
 @pytest.mark.parametrize("body", [b"[" * 16_000_000, b"[{" + b"{" * 16_000_000, b"[" + b'{"a":{}}' * 2_000_000])
@@ -167,4 +167,4 @@ def test_bodies_in_work_have_a_limit_together(guarded, issuer):
         wire.socket.close()
     headers = {"Authorization": f"Bearer {issuer.token()}", "Content-Type": "application/json"}
     body = b"[" + b" " * 10 * MEGABYTE + b"]"
-    assert eventually(lambda: post(guarded, "/event-types/nothing/events", body, **headers)[0] == 404)
+    until(lambda: post(guarded, "/event-types/nothing/events", body, **headers)[0] == 404)

@@ -16,7 +16,7 @@ import pytest
 from nakadi.http import openapi
 from nakadi.local import Broker
 from tests.support.builders import a_name
-from tests.support.consumer import soon
+from tests.support.patience import until
 
 PACKAGE = "generated_nakadi_client"
 
@@ -142,7 +142,7 @@ def test_subscriptions_can_be_consumed(ask: Ask) -> None:
     # The client gives a stream back when it has ended, which it does once what it sent is committed.
     with ThreadPoolExecutor(1) as threads:
         reading = threads.submit(ask, "stream_subscription_events", there, stream_limit=2, batch_limit=2)
-        soon(lambda: partition().stream_id, 30)
+        until(lambda: partition().stream_id)
         [newest] = ask("list_partitions", name).parsed
         cursor = {"event_type": name, "partition": "0", "offset": newest.newest_available_offset, "cursor_token": ""}
         body = model("SubscriptionCursorList", items=[cursor])

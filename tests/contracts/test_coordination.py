@@ -21,8 +21,8 @@ from tests.support.builders import A_MOMENT
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_parked_event, a_place, a_session, an_assignment, entries, places, told
 from tests.support.engines import COORDINATIONS, SQLITE, a_coordination
+from tests.support.patience import PATIENCE
 
-SOON = 30.0
 LATER = A_MOMENT + timedelta(seconds=1)
 SUBSCRIPTION = "1b6c"
 
@@ -564,7 +564,7 @@ def two(shared_url):
 
         yield here, ask
         other.stdin.close()
-        assert other.wait(10) == 0
+        assert other.wait(PATIENCE) == 0
 
 
 class TestTwoProcesses:
@@ -575,7 +575,7 @@ class TestTwoProcesses:
         heard = threading.Event()
         end = here.watch(SUBSCRIPTION, lambda changed: heard.set() if changed is Changed.OFFSETS else None)
         assert ask("commit a 5") == "committed"
-        assert heard.wait(SOON)
+        assert heard.wait(PATIENCE)
         end()
         assert position(here) == at(5)
         assert commit(here, "a", 5) is Verdict.OUTDATED

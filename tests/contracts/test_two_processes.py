@@ -1,21 +1,18 @@
 """What holds when two processes have one data file open."""
 
-import statistics
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from nakadi.clock import SystemClock
 from nakadi.eventlogs import open_event_log
+from nakadi.eventlogs.sqlite_neighbours import PAUSE
 from nakadi.ports import ChangedMeanwhile, Document, OffsetUnavailable, Put, SealedTopic
 from nakadi.registries import open_registry
 from tests.support.engines import a_record, text_of
 from tests.support.neighbour import a_neighbour
-
-SOON = 10.0
-TOLD_WITHIN = 0.5
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -67,28 +64,23 @@ class TestEventLog:
             assert text_of(log.read("t", 0, number).events[0].record) == f"{number}/0"
 
     def test_wakes_readers_soon(self, log, neighbour):
-        """A read that waits answers within half a second of an append by another process."""
-        delays = []
+        """A read that waits answers when another process has appended, which is looked for many times a second."""
+        assert PAUSE <= 0.05
         with ThreadPoolExecutor(1) as reader:
             for number in range(10):
-                reading = reader.submit(lambda place: (log.read("t", 0, place, wait=60), time.monotonic()), number)
+                reading = reader.submit(log.read, "t", 0, number, wait=10 * PATIENCE)
                 neighbour.ask("append", "t", f"{number}", 1)
-                stored = time.monotonic()
-                found, noticed = reading.result(SOON)
-                assert len(found.events) == 1
-                delays.append(noticed - stored)
-        assert max(delays) < TOLD_WITHIN
-        assert statistics.median(delays) < 0.1
+                assert len(reading.result(PATIENCE).events) == 1
 
     def test_tells_watchers_soon(self, log, neighbour):
-        """A watcher is told of an append by another process within half a second, and of a later one again."""
+        """A watcher is told of an append by another process, and of a later one again."""
         told = threading.Event()
         places = set()
         end = log.watch(lambda *place: (places.add(place), told.set()))
         for number in range(5):
             told.clear()
             neighbour.ask("append", "t", f"{number}", 1)
-            assert told.wait(TOLD_WITHIN)
+            assert told.wait(PATIENCE)
         assert places == {("t", 0)}
         end()
 
@@ -99,16 +91,16 @@ class TestEventLog:
         told = threading.Event()
         end = log.watch(lambda *_: told.set())
         neighbour.ask("append", "t", "watched", 1)
-        assert told.wait(TOLD_WITHIN)
+        assert told.wait(PATIENCE)
         end()
 
     def test_takes_nothing_once_the_other_sealed(self, log, neighbour):
         """Nothing is stored behind the end that is seen after another process has sealed a topic."""
         with ThreadPoolExecutor(2) as threads:
             publishing = [threads.submit(append_until_sealed, log) for _ in range(2)]
-            assert log.read("t", 0, 0, wait=SOON).events
+            assert log.read("t", 0, 0, wait=PATIENCE).events
             end = neighbour.ask("seal", "t")
-            acknowledged = sum(each.result(SOON) for each in publishing)
+            acknowledged = sum(each.result(PATIENCE) for each in publishing)
         assert log.bounds("t", [0])[0].next == end == acknowledged
 
     def test_refuses_what_the_other_trimmed(self, log, neighbour):
@@ -156,16 +148,12 @@ class TestRegistry:
         assert registry.get("thing", "counter") == Document("counter", {"n": 100}, 101)
 
     def test_is_written_while_the_other_publishes(self, log, registry, neighbour):
-        """A process that publishes without pause does not keep another from writing for long."""
+        """A process that publishes without pause does not keep another from writing: it gets a turn each time."""
         neighbour.begin("append_in_threads", "t", "theirs", 4, 250)
-        assert log.read("t", 0, 0, wait=SOON).events
-        longest = 0.0
+        assert log.read("t", 0, 0, wait=PATIENCE).events
         for number in range(50):
-            begun = time.monotonic()
             registry.write(Put("thing", f"{number}", {}))
-            longest = max(longest, time.monotonic() - begun)
         neighbour.answer()
-        assert longest < 1.0
 
 
 def append(log, name: str, count: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nakadi.local import Broker
+from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -25,11 +26,11 @@ def answers():
 
 def pasted(command):
     done = subprocess.run(
-        ["bash", "-c", f"{command} -sS --max-time 20 -w '\\n%{{http_code}}'"],
+        ["bash", "-c", f"{command} -sS --max-time {PATIENCE:.0f} -w '\\n%{{http_code}}'"],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=2 * PATIENCE,
         check=True,
     )
     body, _, status = done.stdout.rpartition("\n")
@@ -74,7 +75,7 @@ def test_a_subscription_is_consumed(tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=2 * PATIENCE,
             check=True,
         )
     status, stats = done.stdout.splitlines()

@@ -14,6 +14,7 @@ from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
 from tests.support.http import described
 from tests.support.laptop import HURRIED, OnALaptop, chosen, variables
+from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
 
@@ -40,7 +41,7 @@ def laptop(tmp_path_factory) -> Iterator[Laptop]:
 @pytest.fixture
 def api(running) -> Iterator[httpx.Client]:
     """A client of the running broker."""
-    with described(httpx.Client(base_url=running.url, timeout=30)) as client:
+    with described(httpx.Client(base_url=running.url, timeout=PATIENCE)) as client:
         yield client
 
 
@@ -83,7 +84,7 @@ class Guarded:
 
     def client(self, subject: str = "ann", **claims: object) -> httpx.Client:
         headers = self.issuer.bearer(subject, **claims)
-        return described(httpx.Client(base_url=self.broker.url, headers=headers, timeout=30))
+        return described(httpx.Client(base_url=self.broker.url, headers=headers, timeout=PATIENCE))
 
 
 @pytest.fixture(scope="session", params=("memory", "aws-local"))

@@ -15,10 +15,11 @@ from nakadi.http.message import JSON
 from nakadi.local import Broker
 from tests.support.api import a_business_definition, a_definition, created
 from tests.support.builders import a_name
-from tests.support.consumer import Consumer, soon
+from tests.support.consumer import Consumer
 from tests.support.http import described
 from tests.support.openapi import assert_answer_matches
 from tests.support.parking import PARKING, give_up_on_the_next, keyed, lot, published
+from tests.support.patience import PATIENCE, until
 from tests.support.subscriptions import a_cursor, changed, subscribed
 
 STREAM = "application/x-json-stream"
@@ -147,7 +148,7 @@ class Tour:
                     headers={"X-Nakadi-StreamId": stream.id},
                 )
         self.api.post(f"/event-types/{name}/events", json=[{"n": 1}]).raise_for_status()
-        soon(lambda: not any(each["stream_id"] for each in self._partitions(subscription)), 30)
+        until(lambda: not any(each["stream_id"] for each in self._partitions(subscription)))
         with Consumer(self.api, subscription, headers, partitions=[(name, "0")]) as stream:
             self.open("stream_subscription_events_with_parameters", stream)
 
@@ -163,7 +164,7 @@ class Tour:
         published(self.api, name, "a1", "a2", "a3")
         give_up_on_the_next(self.broker, self.api, subscription)
         with Consumer(self.api, subscription):
-            soon(lambda: len(lot(self.api, subscription)) == 3, 30)
+            until(lambda: len(lot(self.api, subscription)) == 3)
         first, second, _ = lot(self.api, subscription)
         self.ask("list_parked_events", there)
         self.ask("get_parked_event", there, first)
@@ -181,7 +182,7 @@ def _filled(template: str, values: Iterator[str]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def tours() -> Iterator[dict[str, list[tuple[str, Answer]]]]:
     """What every operation answers, by `Accept` header."""
-    with Broker() as broker, described(httpx.Client(base_url=broker.url, timeout=30)) as api:
+    with Broker() as broker, described(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as api:
         taken = [Tour(broker, api, accept) for accept in ("*/*", "application/problem+json", STREAM)]
         for each in taken:
             each.take()

@@ -8,6 +8,7 @@ import pytest
 from nakadi.local import Broker
 from tests.support.api import created, problem
 from tests.support.http import described
+from tests.support.patience import PATIENCE
 
 BY_KEY = {
     "schema": {"properties": {"a": {"type": "string"}}},
@@ -30,7 +31,7 @@ def broker():
 
 @pytest.fixture
 def api(broker):
-    with described(httpx.Client(base_url=broker.url, timeout=30)) as client:
+    with described(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as client:
         yield client
 
 

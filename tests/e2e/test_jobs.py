@@ -1,7 +1,6 @@
 """From a publisher to a table, and back to whoever asks what traffic an event type has."""
 
 import json
-import time
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -23,11 +22,10 @@ from nakadi.registries.log_indexes import open_log_index
 from tests.e2e.conftest import on_a_laptop
 from tests.support.api import a_business_definition, created
 from tests.support.laptop import TABLES
+from tests.support.patience import PATIENCE, until
 from tests.support.spark import quick_spark
 
 __all__ = ["quick_spark"]  # a fixture that all use
-
-PATIENCE = 60
 
 
 @dataclass(frozen=True)
@@ -66,12 +64,9 @@ def run(main, *arguments):
 
 def archived(deployed, topic, partitions, count):
     """Wait until so many events are in the archive."""
-    deadline = time.monotonic() + PATIENCE
     places = [(topic, number) for number in range(partitions)]
     with closing(open_log_index(deployed.index)) as index:
-        while sum(head.counted.next for head in index.heads(places).values()) < count:
-            assert time.monotonic() < deadline, "the events do not come into the archive"
-            time.sleep(0.5)
+        until(lambda: sum(head.counted.next for head in index.heads(places).values()) >= count)
 
 
 def an_event(number):
@@ -103,7 +98,7 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
     definition = a_business_definition(schema=schema, default_statistic=statistic)
     name = definition["name"]
-    with httpx.Client(base_url=deployed.url, timeout=30) as api:
+    with httpx.Client(base_url=deployed.url, timeout=PATIENCE) as api:
         assert "measured_statistic" not in created(api, definition)
         events = [an_event(number) for number in range(20)]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200

@@ -12,6 +12,7 @@ from tests.e2e.conftest import engine_settings
 from tests.support.api import created, problem
 from tests.support.consumer import Consumer
 from tests.support.http import described
+from tests.support.patience import PATIENCE
 from tests.support.subscriptions import a_cursor, cursors, publish, reset, subscribed
 
 STRICT = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
@@ -23,7 +24,7 @@ def both(tmp_path):
     """Clients of two brokers that share a file; each remembers for a minute what it was asked for."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(Broker(**engine_settings("sqlite", tmp_path), cache_seconds=60)) for _ in "12"]
-        yield [stack.enter_context(described(httpx.Client(base_url=each.url, timeout=30))) for each in brokers]
+        yield [stack.enter_context(described(httpx.Client(base_url=each.url, timeout=PATIENCE))) for each in brokers]
 
 
 def made_again(api, name, **changes):

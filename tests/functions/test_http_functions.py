@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.aws import no_connection, refused
 from tests.support.functions import ROOT, recorded
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -179,11 +180,12 @@ def test_traces_go_to_the_daemon(tmp_path):
     program = """
 import json, sys
 from tests.support.functions import Context, loaded, recorded
+from tests.support.patience import PATIENCE
 assert loaded("admin").handler(recorded("apigateway/console_test_invocation"), Context())["statusCode"] == 200
 """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as daemon:
         daemon.bind(("127.0.0.1", 0))
-        daemon.settimeout(10)
+        daemon.settimeout(PATIENCE)
         environment = {
             "LAMBDA_TASK_ROOT": str(tmp_path),
             "_X_AMZN_TRACE_ID": "Root=1-6740f2b1-5c1d9e0a7b3f4c2d8e6a9b01;Parent=53995c3f42cd8ad8;Sampled=1",

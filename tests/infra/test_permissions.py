@@ -23,6 +23,7 @@ from nakadi.settings import Settings
 from services.streaming.program import STREAMED
 from tests.support.aws import REGION
 from tests.support.http import client_of
+from tests.support.patience import PATIENCE
 from tests.support.policies import Permission, Policy, needed
 from tests.support.spark import quick_spark
 from tests.support.templates import listed, text
@@ -139,7 +140,6 @@ EVENT_TYPE = {
 }
 SUBSCRIPTION = {"owning_application": "me", "event_types": ["kept.thing"], "read_from": "begin"}
 EVENTS = "/event-types/kept.thing/events"
-OPEN_SECONDS = 30
 
 
 class Guarded:
@@ -328,7 +328,7 @@ def _stream(guarded, serving, subscription):
         broker = open_broker(Settings.from_env({**environment, "NAKADI_AUTH": "off"}))
         with (
             Serving(broker.application_of(*STREAMED)) as serves,
-            httpx.Client(base_url=serves.url, timeout=OPEN_SECONDS) as api,
+            httpx.Client(base_url=serves.url, timeout=PATIENCE) as api,
         ):
             begin = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}
             low_level = api.get(EVENTS, params={"stream_limit": 1, "batch_limit": 1}, headers=begin)

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 from contextlib import ExitStack, contextmanager
 
 import httpx
@@ -12,10 +11,10 @@ from nakadi.local import Broker
 from tests.support.api import created
 from tests.support.consumer import Consumer, owners
 from tests.support.dynamodb_service import CREDENTIALS, a_dynamodb
+from tests.support.patience import PATIENCE, until
 from tests.support.streaming_service import started, variables
 from tests.support.subscriptions import subscribed
 
-DEADLINE = 60.0
 FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
 
 
@@ -60,7 +59,8 @@ class Worker:
     """A consumer of a service that commits where everybody does, until its stream ends."""
 
     def __init__(self, service, api, subscription, delivered):
-        with httpx.Client(base_url=service.url) as streams:  # who begins streams asks another server than who commits
+        # Whoever begins streams asks another server than whoever commits.
+        with httpx.Client(base_url=service.url, timeout=PATIENCE) as streams:
             self.consumer = Consumer(streams, subscription, batch_flush_timeout=1, batch_limit=5)
         self.consumer.api = api
         self._delivered = delivered
@@ -80,15 +80,8 @@ class Worker:
             self.consumer.close()
 
     def join(self):
-        self._thread.join(DEADLINE)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
-
-
-def until(condition):
-    begun = time.monotonic()
-    while not condition():
-        assert time.monotonic() < begun + DEADLINE, "it is still not so"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +97,7 @@ def test_two_services_share_a_subscription(place, how, tmp_path):
     with ExitStack() as stack:
         settings = stack.enter_context(place(tmp_path))
         broker = stack.enter_context(Broker(**settings))
-        api = stack.enter_context(httpx.Client(base_url=broker.url, timeout=30))
+        api = stack.enter_context(httpx.Client(base_url=broker.url, timeout=PATIENCE))
         name = created(api, default_statistic=FOUR)["name"]
         subscription = subscribed(api, name, read_from="begin")
         published = set()

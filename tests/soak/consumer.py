@@ -42,7 +42,7 @@ class Consumer:
         if answer.status == 200:
             session = answer.headers["X-Nakadi-StreamId"]
             self._note("opened", session, asked)
-            committer = http.client.HTTPConnection(self._host, timeout=30)
+            committer = http.client.HTTPConnection(self._host, timeout=60)
             for line in answer:
                 batch = json.loads(line)
                 if "events" in batch:

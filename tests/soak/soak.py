@@ -9,7 +9,6 @@ import http.client
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -20,8 +19,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
+from infra.laptop.kinesis_local import free_port
 from tests.soak.verdict import Judge, Verdict, entries
 from tests.support.processes import ENVIRONMENT
 
@@ -30,7 +29,7 @@ PARTITIONS = 8
 KEYS = 50
 
 # How long the rest may take when publishers have stopped: leases of servers that were killed run out meanwhile.
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 180.0
 
 Say = Callable[[str], None]
 
@@ -52,11 +51,11 @@ class Plan:
 
 
 class Server:
-    """The program on a SQLite file; after the first start it keeps its port."""
+    """The program on a SQLite file, always at the same port."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = 0
+        self._port = free_port()
         self._process: subprocess.Popen[str] | None = None
         self.start()
 
@@ -70,14 +69,12 @@ class Server:
             self._process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         greeting = self._process.stdout.readline()
-        found = re.search(r"ready at (\S+)", greeting)
-        assert found, f"the server did not start: {(self._folder / 'server.log').read_text()[-2000:]}"
-        self._port = urlsplit(found[1]).port or 0
+        assert " ready " in greeting, f"the server did not start: {(self._folder / 'server.log').read_text()[-2000:]}"
 
     def stop(self, how: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(how)
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=PATIENCE_SECONDS)
 
     def close(self) -> None:
         self.stop(signal.SIGTERM)
@@ -98,7 +95,7 @@ class Ground(Protocol):
 
 def asked(host: str, method: str, path: str, body: Any = None) -> Any:
     """The answer of a request that must succeed."""
-    connection = http.client.HTTPConnection(host, timeout=30)
+    connection = http.client.HTTPConnection(host, timeout=60)
     try:
         connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()

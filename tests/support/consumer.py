@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 
 from tests.support.open_stream import OpenStream
+from tests.support.patience import until
 
 
 class Consumer(OpenStream):
@@ -85,10 +84,4 @@ def owners(api: httpx.Client, subscription: dict[str, Any]) -> dict[tuple[str, s
     }
 
 
-def soon(condition: Callable[[], Any], seconds: float = 6.0) -> float:
-    """Wait until something is so; how long it took."""
-    begun = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begun < seconds, "it is still not so"
-        time.sleep(0.01)
-    return time.monotonic() - begun
+soon = until

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +13,14 @@ from unittest.mock import patch
 
 from botocore.session import Session
 
+from infra.laptop.kinesis_local import free_port
 from nakadi.dynamodb.tables import TABLES
 from tests.support.aws import REGION
+from tests.support.patience import until
 from tests.support.processes import ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "shared"
-DEADLINE = 30.0
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "nobody",
     "AWS_SECRET_ACCESS_KEY": "nothing",
@@ -32,7 +32,7 @@ CREDENTIALS = {
 @contextmanager
 def a_dynamodb() -> Iterator[str]:
     """The URL of its tables. Inside, this process and those that it starts have the credentials."""
-    port = _free_port()
+    port = free_port()
     with (
         patch.dict(os.environ, CREDENTIALS),
         subprocess.Popen(
@@ -40,7 +40,7 @@ def a_dynamodb() -> Iterator[str]:
         ) as process,
     ):
         try:
-            _wait_for(port)
+            until(lambda: _answers(port))
             endpoint = f"http://127.0.0.1:{port}"
             client = Session().create_client("dynamodb", REGION, endpoint_url=endpoint)
             for table in TABLES:
@@ -49,19 +49,6 @@ def a_dynamodb() -> Iterator[str]:
             yield f"dynamodb://{PREFIX}?region={REGION}&endpoint={endpoint}"
         finally:
             process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def _wait_for(port: int) -> None:
-    end = time.monotonic() + DEADLINE
-    while not _answers(port):
-        assert time.monotonic() < end, "moto does not come up"
-        time.sleep(0.05)
 
 
 def _answers(port: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from urllib.parse import parse_qs, unquote
 
 import httpx
@@ -9,6 +10,10 @@ import httpx
 from nakadi.http.application import Application
 from nakadi.http.message import Request, Response
 from tests.support.openapi import EVENT_STREAM, STREAM, assert_answer_matches, operation_at
+from tests.support.patience import PATIENCE
+
+get = partial(httpx.get, timeout=PATIENCE)
+post = partial(httpx.post, timeout=PATIENCE)
 
 
 class ApplicationTransport(httpx.BaseTransport):

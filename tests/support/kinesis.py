@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -19,6 +18,7 @@ from nakadi.eventlogs.kinesis import opening
 from nakadi.registries.log_indexes import open_log_index
 from tests.support.aws import aws
 from tests.support.kinesis_local import kinesis_local
+from tests.support.patience import until
 
 REGION = "eu-central-1"
 SHARDS = 2
@@ -90,7 +90,6 @@ def made_stream(client: Any, shards: int = SHARDS) -> str:
 
 
 def until_active(client: Any, name: str) -> None:
-    end = time.monotonic() + 10
-    while client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"] != "ACTIVE":
-        assert time.monotonic() < end, "the stream never became active"
-        time.sleep(0.005)
+    until(
+        lambda: client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE"
+    )

@@ -11,6 +11,7 @@ from functools import cache
 from unittest.mock import patch
 
 from infra.laptop.kinesis_local import begun, wait_until_it_answers
+from tests.support.patience import PATIENCE
 
 REGION = "eu-central-1"
 CREDENTIALS = {
@@ -38,4 +39,4 @@ def _started() -> str:
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-    process.wait(10)
+    process.wait(PATIENCE)

@@ -19,6 +19,7 @@ from nakadi.eventlogs import open_event_log
 from nakadi.model.events import Record
 from nakadi.ports import ChangedMeanwhile, Put
 from nakadi.registries import open_registry
+from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +55,7 @@ def a_neighbour(url: str) -> Iterator[Neighbour]:
         finally:
             process.stdin.close()
             try:
-                process.wait(10)
+                process.wait(PATIENCE)
             finally:
                 process.kill()
 

@@ -8,7 +8,7 @@ import zlib
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-PATIENCE = 10.0
+from tests.support.patience import PATIENCE
 
 
 class OpenStream:

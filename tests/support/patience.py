@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,13 @@ def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     while not condition():
         assert time.monotonic() < end, "it is still not so"
         time.sleep(0.005)
+
+
+async def until_on_the_loop(condition: Callable[[], object]) -> None:
+    """The same, while the event loop goes on with everything else."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
+            await asyncio.sleep(0.005)
 
 
 def effort(work: Callable[[], object]) -> float:

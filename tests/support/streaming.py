@@ -9,8 +9,7 @@ from nakadi.clock import SystemClock
 from nakadi.eventlogs.memory import MemoryLog
 from nakadi.http.message import ClientGone
 from nakadi.model.events import Record, Slice
-
-PATIENCE = 5.0
+from tests.support.patience import PATIENCE
 
 
 class SeenLog:

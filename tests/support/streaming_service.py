@@ -6,6 +6,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +22,7 @@ class Service:
     def end(self, how=signal.SIGTERM):
         """End it, and return its exit code and what it wrote to stderr."""
         self.process.send_signal(how)
-        _, said = self.process.communicate(timeout=15)
+        _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import socket
-import time
+from collections.abc import Callable
 from typing import Self
 from urllib.parse import urlsplit
+
+from tests.support.patience import PATIENCE, until
 
 
 class Wire:
@@ -14,7 +16,7 @@ class Wire:
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
-        self.socket = socket.create_connection((address.hostname, address.port), timeout=5)
+        self.socket = socket.create_connection((address.hostname, address.port), timeout=PATIENCE)
         self._received = b""
 
     def __enter__(self) -> Self:
@@ -83,23 +85,16 @@ class Wire:
             pass  # a server need not read rubbish to its end
         return [int(status) for status in re.findall(rb"^HTTP/1\.[01] (\d{3}) ", self._received, re.MULTILINE)]
 
-    def closed(self, within: float = 2.0) -> bool:
+    def closed(self) -> bool:
         """Whether the server closes the connection, and sends nothing before it does."""
         assert self._received == b""
-        self.socket.settimeout(within)
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
             return True
-        except TimeoutError:
-            return False
 
 
-def eventually(holds, within: float = 3.0) -> bool:
-    """Whether something comes true in time; for what happens in another thread and tells nobody."""
-    end = time.monotonic() + within
-    while not holds():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
+def eventually(holds: Callable[[], object], within: float = PATIENCE) -> bool:
+    """Whether something comes true in time."""
+    until(holds, within)
     return True

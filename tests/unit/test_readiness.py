@@ -13,6 +13,7 @@ from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import TryLater, Unavailable
 from nakadi.readiness import Readiness
 from tests.support.clock import HandMovedClock
+from tests.support.patience import PATIENCE
 
 
 class Registry:
@@ -26,7 +27,7 @@ class Registry:
 
     def probe(self):
         self.asked += 1
-        assert self.free.wait(30)
+        assert self.free.wait(PATIENCE)
         if self.error:
             raise self.error
 
@@ -69,7 +70,7 @@ def test_a_registry_that_does_not_answer_holds_one_thread():
     assert (registry.asked, len(probes)) == (1, 1)
 
     registry.free.set()
-    probes[0].join(30)
+    probes[0].join(PATIENCE)
     readiness.check()
 
 

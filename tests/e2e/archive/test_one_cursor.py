@@ -13,6 +13,7 @@ from nakadi.local import Broker
 from tests.support.api import created
 from tests.support.consumer import Consumer
 from tests.support.open_stream import OpenStream
+from tests.support.patience import PATIENCE, until
 from tests.support.stream_lines import cursors, position
 
 LONG_AGO_ENOUGH = 1.1
@@ -33,7 +34,7 @@ class World:
             hot_retention_ms=0,
             retention_min_ms=1000,
         )
-        self.api = httpx.Client(base_url=self.broker.url, timeout=30)
+        self.api = httpx.Client(base_url=self.broker.url, timeout=PATIENCE)
         self.name = created(self.api)["name"]
 
     @property
@@ -144,13 +145,13 @@ def test_retention_reaches_into_the_archive(world: World):
     definition = world.api.get(f"/event-types/{world.name}").json()
     definition["options"]["retention_time"] = 1000
     assert world.api.put(f"/event-types/{world.name}", json=definition).status_code == 200
-    for _ in range(300):
+
+    def oldest() -> str:
         world.broker._inside.housekeeping.run()
         [partition] = world.api.get(f"/event-types/{world.name}/partitions").json()
-        if partition["oldest_available_offset"] == position(8):
-            break
-        time.sleep(0.05)
-    assert partition["oldest_available_offset"] == position(8)
+        return partition["oldest_available_offset"]
+
+    until(lambda: oldest() == position(8))
     with world.stream("batch_limit=1", position(2)) as stream:
         assert stream.status == 412
 

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.support import http
 from tests.support.api import problem
 from tests.support.builders import a_name
 
@@ -95,7 +95,7 @@ def names(running):
     """The sample event types, registered; the name that each has here."""
     definitions = {sample: json.loads(path.read_text()) | {"name": a_name(sample)} for sample, path in TYPES.items()}
     for definition in definitions.values():
-        assert httpx.post(f"{running.url}/event-types", json=definition, timeout=30).status_code == 201
+        assert http.post(f"{running.url}/event-types", json=definition).status_code == 201
     return {sample: definition["name"] for sample, definition in definitions.items()}
 
 

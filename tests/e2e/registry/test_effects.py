@@ -1,7 +1,6 @@
 """What the registry says counts for publishing and streaming."""
 
 import json
-import time
 
 import pytest
 
@@ -182,11 +181,9 @@ def test_a_busy_event_type_answers_try_later(monkeypatch):
         return seen
 
     monkeypatch.setattr(broker.event_types, "get", changed_right_after)
-    begun = time.monotonic()
     update = api.put(f"/event-types/{definition['name']}", json=definition)
     repartitioning = api.put(f"/event-types/{definition['name']}/partition-count", json={"partition_count": 2})
 
     expected = "Event type is currently in maintenance, please repeat request"
     assert problem(update, 503) == problem(repartitioning, 503) == expected
-    assert time.monotonic() - begun < 5
     broker.close()

@@ -5,6 +5,7 @@ import pytest
 
 from nakadi.local import Broker
 from tests.support.api import created, lists, problem
+from tests.support.patience import PATIENCE
 from tests.support.subscriptions import a_cursor, a_request, changed, its_lists, reset, subscribed
 
 STREAM = "70779f46-950d-4e48-9fca-10c413845e7f"
@@ -137,7 +138,7 @@ def test_stats_show_event_types_that_one_may_see(ann, bob):
 def test_every_operation_needs_a_token_with_its_scope(guarded, method, path):
     """Without a token it is 401. Reading, creating, committing and deleting need the scope of reading events, changing
     needs none but `uid`. (S86)"""
-    with httpx.Client(base_url=guarded.broker.url) as nobody:
+    with httpx.Client(base_url=guarded.broker.url, timeout=PATIENCE) as nobody:
         assert nobody.request(method, path, json={}).status_code == 401
     with guarded.client("ann", scope="uid") as client:
         assert (client.request(method, path, json={}).status_code == 403) == (method not in ("PUT", "PATCH"))
@@ -154,7 +155,7 @@ def test_whoever_is_blocked_keeps_off_the_cursors(kind):
     they are at once. (S106, S112, S132, S306, S308)
 
     Not only the first event type counts."""
-    with Broker(cache_seconds=0) as broker, httpx.Client(base_url=broker.url) as api:
+    with Broker(cache_seconds=0) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         names = sorted(created(api)["name"] for _ in range(2))
         subscription = subscribed(api, *names)
         name = {"CONSUMER_ET": names[1], "CONSUMER_APP": "unauthenticated"}[kind]

@@ -6,9 +6,10 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.api import a_business_definition, created
-from tests.support.consumer import Consumer, soon
+from tests.support.consumer import Consumer
 from tests.support.open_stream import OpenStream
 from tests.support.parking import PARKING, fail_until_parked, keyed, published
+from tests.support.patience import until
 from tests.support.subscriptions import subscribed
 
 COUNT = "nakadi.zalando.org/subscription-max-event-send-count"
@@ -94,5 +95,5 @@ def test_an_event_is_parked_and_redriven(api, consumer):
 
 def soon_parked(api, subscription, count):
     target = f"/subscriptions/{subscription['id']}/parked-events"
-    soon(lambda: len(api.get(target).json()["items"]) == count, seconds=30)
+    until(lambda: len(api.get(target).json()["items"]) == count)
     return api.get(target).json()["items"]

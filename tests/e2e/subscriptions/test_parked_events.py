@@ -4,21 +4,17 @@ What it takes until an event is given up is shown with the other policies, on ev
 """
 
 from contextlib import ExitStack
-from functools import partial
 
 import pytest
 
 from nakadi.local import Broker
 from tests.e2e.conftest import engine_settings
-from tests.support import consumer as consumers
 from tests.support.api import a_definition, created, problem
 from tests.support.consumer import Consumer, owners
 from tests.support.own_events import told
 from tests.support.parking import PARKING, give_up_on_the_next, keyed, lot, published
+from tests.support.patience import until
 from tests.support.subscriptions import a_cursor, cursors, its_lists, reset, subscribed
-
-# A machine may have other things to do.
-soon = partial(consumers.soon, seconds=30)
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
@@ -47,8 +43,8 @@ def parked(api, subscription):
     """Everything of a is in the lot, and of b nothing is left."""
     with Consumer(api, subscription) as stream:
         assert received(stream, 2) == ["b1", "b2"]
-        soon(lambda: len(lot(api, subscription)) == 3)
-    soon(lambda: set(owners(api, subscription).values()) == {""})  # there is room for one stream
+        until(lambda: len(lot(api, subscription)) == 3)
+    until(lambda: set(owners(api, subscription).values()) == {""})  # there is room for one stream
     return subscription
 
 
@@ -72,7 +68,7 @@ def test_a_key_is_parked_and_others_flow(api, consumer, subscription):
         ("a", 2, "parked"),
         *[("a", 0, "parked")] * 3,
     ]
-    soon(lambda: cursors(api, subscription)[name, "0"] == f"001-0001-{6:018d}")
+    until(lambda: cursors(api, subscription)[name, "0"] == f"001-0001-{6:018d}")
 
 
 def test_the_lot_is_told_page_by_page(api, parked):
@@ -114,7 +110,7 @@ def test_a_skipped_key_flows_again(api, consumer, subscription):
     [name] = subscription["event_types"]
     stream = consumer(subscription, batch_flush_timeout=1)
     assert received(stream, 2) == ["b1", "b2"]
-    soon(lambda: len(lot(api, subscription)) == 3)
+    until(lambda: len(lot(api, subscription)) == 3)
     for parked_id in lot(api, subscription):
         assert api.delete(f"/subscriptions/{subscription['id']}/parked-events/{parked_id}").status_code == 204
     stream.keep_alive()
@@ -137,7 +133,7 @@ def test_a_redriven_key_comes_before_what_follows_it(api, consumer, parked, ever
     assert [(each["id"], each["state"]) for each in items(api, parked)] == [(first, "redriving"), (third, "redriving")]
     published(api, name, "a4", "b3")
     assert received(consumer(parked), 4) == ["a1", "a3", "a4", "b3"]
-    soon(lambda: lot(api, parked) == [])
+    until(lambda: lot(api, parked) == [])
     assert cursors(api, parked)[name, "0"] == f"001-0001-{6:018d}"
 
 
@@ -149,8 +145,8 @@ def test_a_key_that_fails_again_is_parked_again(api, running, consumer, parked):
     give_up_on_the_next(running, api, parked)
     published(api, name, "b3", "a4")
     assert received(consumer(parked, batch_flush_timeout=1), 1) == ["b3"]
-    soon(lambda: lot(api, parked) == [*before, f"{name}:0:001-0001-{6:018d}"])
-    soon(lambda: {each["state"] for each in items(api, parked)} == {"parked"})
+    until(lambda: lot(api, parked) == [*before, f"{name}:0:001-0001-{6:018d}"])
+    until(lambda: {each["state"] for each in items(api, parked)} == {"parked"})
     assert [each["failed_commits"] for each in items(api, parked)] == [2, 0, 0, 0]
 
 
@@ -175,7 +171,7 @@ def test_events_without_a_key_are_parked_alone(api, running, consumer):
     assert "key" not in found
     assert api.post(f"/subscriptions/{subscription['id']}/parked-events/{found['id']}/redrive").status_code == 204
     assert received(consumer(subscription), 1) == ["a1"]
-    soon(lambda: lot(api, subscription) == [])
+    until(lambda: lot(api, subscription) == [])
 
 
 def test_who_may_see_and_who_may_change(guarded, ann):

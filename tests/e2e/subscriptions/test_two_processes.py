@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from tests.support.api import created
-from tests.support.consumer import Consumer, owners, soon
+from tests.support.consumer import Consumer, owners
 from tests.support.parking import PARKING, fail_until_parked, keyed, lot, published
+from tests.support.patience import PATIENCE, until
 from tests.support.processes import ENVIRONMENT
 from tests.support.subscriptions import subscribed
 
@@ -35,7 +36,7 @@ def a_server(folder):
                 line = process.stdout.readline()
                 assert line, greeting
                 greeting += line
-            with httpx.Client(base_url=ready[1], timeout=30) as api:
+            with httpx.Client(base_url=ready[1], timeout=PATIENCE) as api:
                 yield process, api
         finally:
             process.kill()
@@ -88,14 +89,14 @@ def test_killing_one_of_two_servers_loses_nothing(servers):
     subscription = subscribed(one, name, read_from="begin")
     seen = defaultdict(list)
     workers = [Worker(api, subscription, seen) for api in (one, two)]
-    soon(lambda: len(set(owners(two, subscription).values())) == 2, 30)
+    until(lambda: len(set(owners(two, subscription).values())) == 2)
     for start in range(0, 200, 10):
         if start == 100:
             first.send_signal(signal.SIGKILL)
         events = [{"n": n} for n in range(start, start + 10)]
         assert two.post(f"/event-types/{name}/events", json=events).status_code == 200
-    soon(lambda: {n for batches in seen.values() for batch in batches for n in batch} == set(range(200)), 60)
-    soon(lambda: len(set(owners(two, subscription).values()) - {""}) == 1, 60)
+    until(lambda: {n for batches in seen.values() for batch in batches for n in batch} == set(range(200)))
+    until(lambda: len(set(owners(two, subscription).values()) - {""}) == 1)
     for worker in workers:
         worker.stopped.set()
     for worker in workers:
@@ -118,11 +119,11 @@ def test_a_lot_is_one_for_both(servers):
     fail_until_parked(one, subscription, "a1")
     with Consumer(one, subscription, batch_flush_timeout=1) as stream:
         assert [each["event"] for each in stream.consumed(1)] == ["b1"]
-        soon(lambda: len(lot(two, subscription)) == 2, 30)
+        until(lambda: len(lot(two, subscription)) == 2)
         [first, _] = lot(two, subscription)
         assert two.post(f"/subscriptions/{subscription['id']}/parked-events/{first}/redrive").status_code == 204
         assert stream.debug_at_the_end() == ["Resetting subscription cursors"]
     published(one, name, "a3")
     with Consumer(two, subscription) as stream:
         assert [each["event"] for each in stream.consumed(3)] == ["a1", "a2", "a3"]
-    soon(lambda: lot(one, subscription) == [], 30)
+    until(lambda: lot(one, subscription) == [])

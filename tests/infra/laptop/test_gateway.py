@@ -14,6 +14,7 @@ from infra.laptop.gateway import Gateway
 from infra.laptop.laptop import Serving
 from infra.laptop.templates import Template
 from tests.infra.laptop.test_api import BODY
+from tests.support.patience import PATIENCE
 
 
 class Answering:
@@ -48,11 +49,11 @@ class Service:
     def __init__(self):
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._listening.settimeout(30)
+        self._listening.settimeout(PATIENCE)
 
     def accepted(self):
         connection, _ = self._listening.accept()
-        connection.settimeout(30)
+        connection.settimeout(PATIENCE)
         head = b""
         while b"\r\n\r\n" not in head:
             head += connection.recv(65536)
@@ -83,7 +84,7 @@ def client(functions, service, tmp_path):
     }
     (tmp_path / "template.json").write_text(json.dumps({"Resources": content}))
     gateway = Gateway(Api(Template(tmp_path / "template.json")), functions, service.url, authorizes=True)
-    with closing(Serving(gateway, 0)) as serving, httpx.Client(base_url=serving.url, timeout=30) as made:
+    with closing(Serving(gateway, 0)) as serving, httpx.Client(base_url=serving.url, timeout=PATIENCE) as made:
         yield made
 
 
@@ -162,7 +163,7 @@ def test_streams_are_passed_through(client, service):
     async def streamed():
         headers = {"Authorization": "Bearer x", "Accept-Encoding": "identity"}
         async with (
-            httpx.AsyncClient(base_url=client.base_url, timeout=30) as other,
+            httpx.AsyncClient(base_url=client.base_url, timeout=PATIENCE) as other,
             other.stream("GET", "/types/a/events?x=%20", headers=headers) as answer,
         ):
             chunks = answer.aiter_raw()

@@ -2,7 +2,6 @@
 
 import base64
 import threading
-import time
 from contextlib import closing
 from unittest.mock import patch
 
@@ -13,6 +12,7 @@ from infra.laptop.functions import Described, Failed
 from infra.laptop.mapping import EventSource
 from tests.support.kinesis import made_stream, session, until_active
 from tests.support.kinesis_local import REGION, kinesis_local
+from tests.support.patience import until
 
 HALF = str(2**127)
 
@@ -78,13 +78,6 @@ def source(kinesis, stream):
 def put(kinesis, stream, *names):
     for name in names:
         kinesis.put_record(StreamName=stream, Data=name.encode(), PartitionKey="k")
-
-
-def until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it is still not so"
-        time.sleep(0.02)
 
 
 def test_records_come_in_order_also_across_a_split(kinesis, stream, source):

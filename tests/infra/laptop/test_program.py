@@ -2,7 +2,9 @@
 
 import signal
 import sys
+from weakref import WeakSet
 
+from infra.laptop import processes
 from infra.laptop.processes import end_all, started
 from tests.support.signalled import ends_of_starts
 
@@ -15,8 +17,9 @@ def test_the_program_ends_cleanly_from_every_moment_of_its_start():
         assert (end.code, end.complained) == (130 if end.how == signal.SIGINT and not ready else 0, ""), end
 
 
-def test_processes_end_with_a_program_that_ends_at_once():
+def test_processes_end_with_a_program_that_ends_at_once(monkeypatch):
     """Every process that was started is asked to end, those that ended before are passed over."""
+    monkeypatch.setattr(processes, "_STARTED", WeakSet())  # not those that other tests go on with
     over = started([sys.executable, "-c", ""])
     over.wait()
     process = started([sys.executable, "-c", "import time; time.sleep(600)"])

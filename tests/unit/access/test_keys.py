@@ -6,6 +6,7 @@ import pytest
 from nakadi.access.keys import LOOK_AGAIN_SECONDS, KeySet, fetch_from
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
+from tests.support.patience import PATIENCE
 from tests.support.tokens import Issuer
 
 
@@ -106,4 +107,4 @@ def test_keys_come_from_a_url_too(issuer, clock):
         keys = KeySet(fetch_from(f"http://127.0.0.1:{server.server_port}/jwks.json"), clock)
 
         assert keys.key("0") is not None
-        thread.join(5)
+        thread.join(PATIENCE)

@@ -13,6 +13,7 @@ from nakadi.archive.stores import MemoryStore
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.registries.log_index_memory import MemoryLogIndex
+from tests.support.patience import PATIENCE
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -26,7 +27,7 @@ class Counting(MemoryStore):
 
     def get(self, location: Location) -> bytes:
         self.asked.append(location.key)
-        assert self.may_go_on.wait(30)
+        assert self.may_go_on.wait(PATIENCE)
         return super().get(location)
 
 

@@ -13,6 +13,7 @@ from nakadi.http.docs_page.examples import of_media_type, of_parameter
 from nakadi.http.openapi import Operation
 from nakadi.local import Broker
 from tests.support.api import created
+from tests.support.patience import PATIENCE
 
 # Neither the registry nor a log is needed for these.
 WITHOUT_STORE = {
@@ -46,7 +47,7 @@ def said(operation: Operation, broker: Broker) -> httpx.Response:
             path = path.replace(f"{{{each['name']}}}", of_parameter(each))
     described = operation.description.get("requestBody")
     body = None if described is None else of_media_type(described["content"]["application/json"])[0][1]
-    return httpx.request(operation.method, broker.url + path, json=body, timeout=30)
+    return httpx.request(operation.method, broker.url + path, json=body, timeout=PATIENCE)
 
 
 def test_no_operation_tells_what_happened_inside(broken, caplog):

@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
+from tests.support import http
 
 EVENT_TYPE = {
     "name": "hello.world",
@@ -15,24 +16,24 @@ EVENT_TYPE = {
 
 def names_at(broker):
     """But for the broker's own."""
-    found = [each["name"] for each in httpx.get(f"{broker.url}/event-types").json()]
+    found = [each["name"] for each in http.get(f"{broker.url}/event-types").json()]
     return [name for name in found if not name.startswith("nakadi.")]
 
 
 def test_a_broker_lives_as_long_as_its_block():
     """Within the block there is a broker at its address; after it there is none."""
     with Broker() as broker:
-        assert httpx.post(f"{broker.url}/event-types", json=EVENT_TYPE).status_code == 201
+        assert http.post(f"{broker.url}/event-types", json=EVENT_TYPE).status_code == 201
         assert names_at(broker) == ["hello.world"]
 
     with pytest.raises(httpx.ConnectError):
-        httpx.get(broker.url)
+        http.get(broker.url)
 
 
 def test_two_brokers_know_nothing_of_each_other():
     """Several brokers may live at once, each with its own port and its own memory."""
     with Broker() as first, Broker() as second:
-        httpx.post(f"{first.url}/event-types", json=EVENT_TYPE)
+        http.post(f"{first.url}/event-types", json=EVENT_TYPE)
 
         assert first.url != second.url
         assert names_at(second) == []
@@ -41,9 +42,9 @@ def test_two_brokers_know_nothing_of_each_other():
 def test_settings_are_keywords():
     """Settings are given as keywords."""
     with Broker(default_partitions=3) as broker:
-        httpx.post(f"{broker.url}/event-types", json=EVENT_TYPE)
+        http.post(f"{broker.url}/event-types", json=EVENT_TYPE)
 
-        assert len(httpx.get(f"{broker.url}/event-types/hello.world/partitions").json()) == 3
+        assert len(http.get(f"{broker.url}/event-types/hello.world/partitions").json()) == 3
 
 
 def test_an_unknown_setting_is_a_mistake():
@@ -56,7 +57,7 @@ def test_what_a_broker_learned_can_be_kept(tmp_path):
     """With a file for its registry and log, a broker knows tomorrow what it learned today."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     with Broker(registry=url, event_log=url) as broker:
-        httpx.post(f"{broker.url}/event-types", json=EVENT_TYPE)
+        http.post(f"{broker.url}/event-types", json=EVENT_TYPE)
 
     with Broker(registry=url, event_log=url) as broker:
         assert names_at(broker) == ["hello.world"]
@@ -71,4 +72,4 @@ def test_a_port_in_use_leaves_nothing_open(tmp_path):
             Broker(port=port, registry=url, event_log=url)
 
     with Broker(port=port, registry=url, event_log=url) as again:
-        assert httpx.get(f"{again.url}/health").text == "OK"
+        assert http.get(f"{again.url}/health").text == "OK"

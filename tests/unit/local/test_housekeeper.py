@@ -3,6 +3,7 @@
 import threading
 
 from nakadi.local.housekeeper import Housekeeper
+from tests.support.patience import PATIENCE
 
 
 def test_chores_are_done_again_and_again_whatever_happens(caplog):
@@ -17,7 +18,7 @@ def test_chores_are_done_again_and_again_whatever_happens(caplog):
         raise RuntimeError("dust")
 
     housekeeper = Housekeeper(chores, every_seconds=0.001)
-    assert three_times.wait(5)
+    assert three_times.wait(PATIENCE)
     housekeeper.close()
     done = len(times)
 

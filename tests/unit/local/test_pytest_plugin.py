@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from tests.support.patience import PATIENCE
 from tests.support.processes import ENVIRONMENT
 
 TEST = """
@@ -41,7 +42,7 @@ def test_a_plain_test_file_can_ask_for_a_broker(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=2 * PATIENCE,
     )
 
     assert run.returncode == 0, run.stdout + run.stderr
@@ -55,7 +56,12 @@ def test_who_does_not_ask_does_not_pay():
     )
 
     run = subprocess.run(
-        [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=2 * PATIENCE,
     )
 
     assert set(run.stdout.split()) == {"nakadi", "nakadi.local", "nakadi.local.pytest_plugin"}

@@ -15,7 +15,8 @@ from nakadi.streaming import feed as feed_module
 from nakadi.streaming.feed import Follower
 from nakadi.streaming.feeds import Feeds
 from tests.support.builders import a_timeline
-from tests.support.streaming import PATIENCE, SeenLog
+from tests.support.patience import PATIENCE
+from tests.support.streaming import SeenLog
 
 Scenario = Callable[["Stage"], Awaitable[None]]
 
@@ -25,7 +26,7 @@ class Stage:
         self.log = SeenLog()
         self.timeline: Timeline = a_timeline()
         self.log.create_topic(self.timeline.topic, 1)
-        self.feeds = Feeds(self.log)
+        self.feeds = Feeds(self.log, threads=1)
         self.woken = asyncio.Event()
 
     def publish(self, *values: str) -> None:
@@ -48,11 +49,12 @@ class Stage:
         return found
 
     async def idle(self) -> None:
-        """Until nothing more is read."""
+        """Until nothing more is read: what the only thread has done came back, and nothing else was asked for."""
         seen = -1
         while seen != len(self.log.reads):
             seen = len(self.log.reads)
-            await asyncio.sleep(0.02)
+            await asyncio.get_running_loop().run_in_executor(self.feeds._threads, lambda: None)
+            await asyncio.sleep(0)
 
 
 def play(scenario: Scenario) -> None:

@@ -32,9 +32,10 @@ from nakadi.streaming.lines import JsonLines
 from nakadi.streaming.parameters import Asked
 from nakadi.streaming.streams import Streams
 from tests.support.builders import an_event_type
+from tests.support.patience import PATIENCE, until_on_the_loop
 from tests.support.places import KnownLogs
 from tests.support.registry import settings_document
-from tests.support.streaming import PATIENCE, KeptOutlet, SeenLog
+from tests.support.streaming import KeptOutlet, SeenLog
 
 ANN = Subject("ann", frozenset({Attribute("user", "ann")}))
 BOB = Subject("bob", frozenset({Attribute("user", "bob")}))
@@ -278,6 +279,22 @@ def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
     play(stage, scenario())
 
 
+class Rounds(list[object]):
+    """One for each time that somebody has begun to look after all streams."""
+
+    async def more(self, count: int) -> None:
+        """Until so many more have begun, and the last but one is over."""
+        count += len(self)
+        await until_on_the_loop(lambda: len(self) >= count)
+
+
+def counted_rounds(stage, monkeypatch) -> Rounds:
+    rounds = Rounds()
+    look = stage.judge.look_at_features
+    monkeypatch.setattr(stage.judge, "look_at_features", lambda: rounds.append(1) or look())
+    return rounds
+
+
 def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
     """However many streams a subject has over an event type, it is asked once for all."""
 
@@ -286,10 +303,11 @@ def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
         asked = []
         verdict = stage.judge.verdict
         monkeypatch.setattr(stage.judge, "verdict", lambda *each: asked.append(each) or verdict(*each))
+        rounds = counted_rounds(stage, monkeypatch)
         for _ in range(50):
             stage.serve(event_type, KeptOutlet())
-        await asyncio.sleep(0.12)  # two rounds, perhaps three
-        assert 0 < len(asked) < 5
+        await rounds.more(3)
+        assert 0 < len(asked) <= len(rounds)
 
     play(stage, scenario())
 
@@ -304,7 +322,8 @@ def test_a_change_is_told_once(stage, monkeypatch):
         stage.serve(event_type, outlet)
         await asyncio.sleep(0)
         stage.elsewhere.replace(event_type, replace(event_type, owning_application="other"))
-        await asyncio.sleep(0.3)  # several rounds
+        await until_on_the_loop(lambda: told)
+        await counted_rounds(stage, monkeypatch).more(3)
         assert len(told) == 1
 
     play(stage, scenario())
@@ -378,9 +397,7 @@ def test_an_owner_rule_that_is_switched_on_holds_for_open_streams(stage):
         stage.publish(event_type, OWNED)
         await outlet.lines(1)
         stage.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
-        async with asyncio.timeout(PATIENCE):
-            while not stage.judge._owners_matter:  # noqa: ASYNC110  # the judge tells nobody
-                await asyncio.sleep(0.01)
+        await until_on_the_loop(lambda: stage.judge._owners_matter)
         stage.publish(event_type, OWNED, "a")
         await stage.ended()
         assert [orjson.loads(line)["events"] for line in outlet.text.splitlines()] == [["bobs"], ["a"]]

@@ -8,6 +8,7 @@ from nakadi.model.cursor import Position
 from nakadi.ports import MOST_PLACES
 from nakadi.subscriptions.initialisation import with_added
 from tests.support.coordination import a_place, an_assignment, told
+from tests.support.patience import PATIENCE
 from tests.support.subscriptions import cursors, publish, published, reset, subscribed
 
 
@@ -46,7 +47,7 @@ class TestInitialisation:
         barrier = threading.Barrier(8)
 
         def initialise(_):
-            barrier.wait(5)
+            barrier.wait(PATIENCE)
             publish(house.api, name)
             return reset(house.api, subscription).status_code
 

@@ -1,6 +1,5 @@
 """Setting offsets while there are sessions."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -13,10 +12,11 @@ from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import MOST_PLACES
 from nakadi.subscriptions import liveness
-from nakadi.subscriptions.resets import LOOK_AGAIN_SECONDS, marked, unmarked
+from nakadi.subscriptions.resets import marked, unmarked
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, a_session, an_assignment
+from tests.support.patience import PATIENCE, until
 from tests.support.subscriptions import a_cursor, cursors, published, reset
 
 
@@ -24,16 +24,6 @@ from tests.support.subscriptions import a_cursor, cursors, published, reset
 def threads():
     with ThreadPoolExecutor(2) as pool:
         yield pool
-
-
-def until(condition, seconds=5.0):
-    """Wait until it is so."""
-    end = threading.Event()
-    for _ in range(int(seconds / 0.01)):
-        if condition():
-            return
-        end.wait(0.01)
-    raise AssertionError("it never came")
 
 
 class TestReset:
@@ -49,7 +39,7 @@ class TestReset:
             house.session(subscription, EventTypePartition(name, "0"))
         assert cursors(house.api, subscription) == {(name, "0"): published(4)}
         house.leave(subscription, session)
-        assert resetting.result(2).status_code == 204
+        assert resetting.result(PATIENCE).status_code == 204
         assert cursors(house.api, subscription) == {(name, "0"): published(1)}
         assert house.assignment(subscription).reset is None
         house.session(subscription)
@@ -63,7 +53,7 @@ class TestReset:
         until(lambda: house.assignment(subscription).reset)
         assert house.commit(subscription, session, a_cursor(name, "0", 3)).status_code == 204
         house.leave(subscription, session)
-        assert resetting.result(2).status_code == 204
+        assert resetting.result(PATIENCE).status_code == 204
         assert cursors(house.api, subscription) == {(name, "0"): published(1)}
 
     def test_is_one_at_a_time(self, house, threads):
@@ -76,7 +66,7 @@ class TestReset:
         second = reset(house.api, subscription, a_cursor(name, "0", 2))
         assert problem(second, 409) == "Cursors reset is already in progress for provided subscription"
         house.leave(subscription, session)
-        assert first.result(2).status_code == 204
+        assert first.result(PATIENCE).status_code == 204
         assert reset(house.api, subscription, a_cursor(name, "0", 2)).status_code == 204
 
     def test_gives_up(self, hasty):
@@ -118,7 +108,7 @@ class TestReset:
         resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
         until(lambda: house.assignment(subscription).reset)
         house.coordination.release("another process")
-        assert resetting.result(LOOK_AGAIN_SECONDS + 2).status_code == 204
+        assert resetting.result(PATIENCE).status_code == 204
 
     def test_of_what_is_not_there_begins_anew(self, house):
         """Where nothing is known of a subscription's streams, setting cursors begins with first offsets. (S145)
@@ -212,7 +202,7 @@ class TestRepartitioning:
         with pytest.raises(Conflict, match="still in progress"):
             house.session(subscription)
         house.leave(subscription, session)
-        assert growing.result(2).status_code == 204
+        assert growing.result(PATIENCE).status_code == 204
         again = house.session(subscription)
         assert [each.owner for each in house.assignment(subscription).entries] == [again] * 3
 

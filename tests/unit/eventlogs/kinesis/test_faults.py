@@ -22,6 +22,7 @@ from tests.support.aws import (
     refused,
 )
 from tests.support.kinesis_faults import HURRIED, World
+from tests.support.patience import PATIENCE
 
 THROTTLED = refused("ProvisionedThroughputExceededException")
 EXPIRED = refused("ExpiredTokenException")
@@ -275,7 +276,7 @@ class TestWatching:
             while world.faults._faults["GetRecords"]:
                 time.sleep(0.01)
             log.append("t", {0: [Record(b"1")]})
-            assert told.wait(30)
+            assert told.wait(PATIENCE)
         end()
 
 

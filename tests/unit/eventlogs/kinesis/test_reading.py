@@ -13,6 +13,7 @@ from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.model.events import Bounds, Record
 from nakadi.ports import OffsetUnavailable
 from tests.support.kinesis_faults import HURRIED, World
+from tests.support.patience import PATIENCE
 
 FORGETFUL = replace(HURRIED, window_bytes=3000)
 """Remembers about ten records."""
@@ -184,7 +185,7 @@ def test_streams_cost_a_shard_the_same(world: World, log, streams):
     for topic in topics:
         assert reader.read(topic, 0, 0).events == ()
     log.append(topics[-1], {0: [Record(b"1")]})
-    assert told.wait(10)
+    assert told.wait(PATIENCE)
     assert len(reader.read(topics[-1], 0, 0).events) == 1
     passed = time.monotonic() - begun
     end()
@@ -203,7 +204,7 @@ def test_what_others_store_is_told(world: World, log):
 
     end = reader.watch(look)
     publish(log, [1], partition=1)
-    assert told.wait(10)
+    assert told.wait(PATIENCE)
     assert found[0] == ("t", 1)
     assert events(reader, partition=1) == of([1])
     end()

@@ -22,11 +22,11 @@ from nakadi.model.events import Record, Stored
 from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.kinesis import made_stream, until_active
 from tests.support.kinesis_local import kinesis_local
+from tests.support.patience import PATIENCE
 
 PARTITIONS = 6
 TOPIC = "orders"
 RESHARDINGS = ("split", "split", "merge", "split", "merge", "merge")
-SOON = 30.0
 
 Seen = Mapping[int, list[bytes | None]]
 
@@ -89,14 +89,20 @@ def seen_from_the_beginning(log: KinesisLog) -> Seen:
     return {partition: list(follow(log, partition)) for partition in range(PARTITIONS)}
 
 
-def follow(log: KinesisLog, partition: int, *, wait: float = 0.0) -> Iterator[bytes | None]:
-    """The values of a partition in their order; each offset is one more than the one before."""
+def follow(log: KinesisLog, partition: int, published: threading.Event | None = None) -> Iterator[bytes | None]:
+    """The values of a partition in their order, up to the last one that was published; each offset is one more than the
+    one before.
+    """
     place = 0
-    while (found := log.read(TOPIC, partition, place, limit=50, wait=wait)).events:
+    while True:
+        is_all = published is None or published.is_set()
+        found = log.read(TOPIC, partition, place, limit=50, wait=0.0 if is_all else 0.1)
         for event in found.events:
             assert event.offset == place
             place += 1
             yield event.record.value
+        if is_all and not found.events:
+            return
 
 
 def publish_until(over: threading.Event, log: KinesisLog, writer: int) -> list[tuple[int, bytes]]:
@@ -125,7 +131,7 @@ class TestWhileShardsSplitAndMerge:
         The reader that follows has next to no memory of its own, so that it also reads behind what it remembers.
         """
         index_by_shard = surroundings.an_indexer()
-        over = threading.Event()
+        over, published = threading.Event(), threading.Event()
 
         def index_something() -> None:
             index_by_shard.catch_up(random.choice(surroundings.lineage().leaves()))
@@ -139,7 +145,8 @@ class TestWhileShardsSplitAndMerge:
             logs = (first, second, first)
             writing = [threads.submit(publish_until, over, log, writer) for writer, log in enumerate(logs)]
             following = [
-                threads.submit(lambda p=partition: list(follow(second, p, wait=2.5))) for partition in range(PARTITIONS)
+                threads.submit(lambda p=partition: list(follow(second, p, published)))
+                for partition in range(PARTITIONS)
             ]
             indexing = threads.submit(repeat_until, over, index_something)
             for how in RESHARDINGS:
@@ -147,9 +154,10 @@ class TestWhileShardsSplitAndMerge:
                 surroundings.reshard(how)
             time.sleep(0.25)
             over.set()
-            acknowledged = [each.result(SOON) for each in writing]
-            indexing.result(SOON)
-            followed = {partition: each.result(SOON) for partition, each in enumerate(following)}
+            acknowledged = [each.result(PATIENCE) for each in writing]
+            published.set()
+            indexing.result(PATIENCE)
+            followed = {partition: each.result(PATIENCE) for partition, each in enumerate(following)}
 
         for partition in range(PARTITIONS):
             values = followed[partition]
@@ -243,7 +251,7 @@ class TestWhoeverIsBehind:
             inner = reader._reader._reader
             inner.tails.know(0, time.monotonic())
             for shard in reader._ancestry.current.leaves():
-                inner.tails.advance(shard, time.monotonic(), Patience(SOON))
+                inner.tails.advance(shard, time.monotonic(), Patience(PATIENCE))
             surroundings.reshard("split")
             surroundings.reshard("merge")
             for partition in range(PARTITIONS):

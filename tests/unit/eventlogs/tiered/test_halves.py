@@ -21,6 +21,7 @@ from nakadi.ports import OffsetUnavailable, UnknownTopic
 from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
+from tests.support.patience import PATIENCE, until
 
 QUIET = Tiers(after=inf, hot=0, grace=0, share=0)
 """Nothing happens by itself."""
@@ -117,8 +118,8 @@ class TestSeam:
             while len(found) < 500:
                 found += [event.offset for event in world.log.read("t", 0, len(found), limit=7, wait=30).events]
             done.set()
-            archiving.result(30)
-            storing.result(30)
+            archiving.result(PATIENCE)
+            storing.result(PATIENCE)
         assert found == list(range(500))
 
     def test_is_where_the_hot_retention_says(self, world: World):
@@ -356,13 +357,8 @@ class TestArchiving:
     def test_happens_by_itself(self):
         """Events are archived, and leave the hot half, without anybody asking."""
         world = World(Tiers(after=0, hot=0, grace=0, share=0))
-        gone = threading.Event()
         world.store_hours(3)
-        for _ in range(3000):
-            if world.hot.bounds("t", [0])[0].oldest == 2:
-                break
-            gone.wait(0.01)
-        assert world.hot.bounds("t", [0])[0].oldest == 2
+        until(lambda: world.hot.bounds("t", [0])[0].oldest == 2)
         assert world.offsets() == [0, 1, 2]
         world.log.close()
 
@@ -373,10 +369,7 @@ class TestArchiving:
         hot.create_topic("t", 2)
         hot.append("t", {1: [Record(b"1"), Record(b"2")]})
         log = TieredLog(hot, index, store, clock, Names(), Tiers(after=0, hot=3600, grace=0))
-        for _ in range(3000):
-            if list(archived(index, "t", 1)):
-                break
-            threading.Event().wait(0.01)
+        until(lambda: list(archived(index, "t", 1)))
         assert [(each.first, each.end) for each in archived(index, "t", 1)] == [(0, 2)]
         log.close()
 
