@@ -88,3 +88,43 @@ def test_only_one_byte_order_mark_is_passed_over():
     for text in (b"\xef\xbb\xbf\xef\xbb\xbf{}", b"\xef\xbb\xbf", b"\xef\xbb\xbf \n"):
         with pytest.raises(Malformed):
             json_document(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(7, 7), (1.9, 1), (1e2, 100), ("7", 7), (" 7 ", 7), ("", None), (None, None), (-(2**31), -(2**31))],
+)
+def test_numbers_are_read(value, number):
+    """A number loses its fraction, and a text of digits is one. (R8)"""
+    assert Members({"n": value}).integer("n", bits=32) == number
+
+
+@pytest.mark.parametrize(
+    "value", ["x", "1_000", "٣", "0x5", "1.5", "9" * 5000, True, [], {}, 2**31, "2147483648", 1e300]
+)
+def test_other_values_are_no_numbers(value):
+    """What is no number, or has more bits than there is room for, is malformed. (R1, R6)"""
+    with pytest.raises(Malformed):
+        Members({"n": value}).integer("n", bits=32)
+
+
+def test_an_endless_number_is_malformed():
+    """A number that is read as infinite is none."""
+    with pytest.raises(Malformed):
+        Members(json_document(b'{"n": 1e999} and more')).integer("n")
+
+
+@pytest.mark.parametrize("name", ["messages_per_minute", "message_size", "read_parallelism", "write_parallelism"])
+def test_numbers_of_the_statistic_have_32_bits(name):
+    """A number of the default statistic beyond 32 bits is 400, and named. (R1)"""
+    told = refusal(event_type_draft, {"default_statistic": {name: 2**31}})
+    assert told == f"JSON parse error: {2**31} does not fit 32 bits (at default_statistic.{name})"
+
+
+@pytest.mark.parametrize(
+    ("value", "truth"),
+    [(True, True), (False, False), ("TRUE", True), ("false", False), (1, True), (0, False), (None, None)],
+)
+def test_truth_values_are_read(value, truth):
+    """A truth value may be a word or a number, 0 being false. (R1)"""
+    assert Members({"flag": value}).flag("flag") is truth

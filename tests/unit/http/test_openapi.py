@@ -126,6 +126,13 @@ def test_example_is_true(schema: Mapping[str, Any], value: Any) -> None:
     validate(schema, value, "the example")
 
 
+def test_numbers_tell_how_many_bits_they_have() -> None:
+    """Generated clients have types of so many bits, and need to know."""
+    numbers = {place: node for place, node in nodes(openapi.document()) if node.get("type") == "integer"}
+    assert numbers
+    assert {place for place, node in numbers.items() if node.get("format") not in ("int32", "int64")} == set()
+
+
 def test_examples_of_streams_are_true() -> None:
     """Every line of an example of a stream is a batch as it is described."""
     streams = [content for _, content in media_types() if "x-item-schema" in content]

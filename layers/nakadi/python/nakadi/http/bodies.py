@@ -10,11 +10,12 @@ import json
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from math import isfinite
 from typing import Any, TypeVar
 
 import orjson
 
-from nakadi.http.message import Request
+from nakadi.http.message import Request, fits, integer_of
 from nakadi.model.outcomes import Malformed
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -108,15 +109,17 @@ class Members:
     def text(self, name: str) -> str | None:
         return _as_text(self._raw.get(name), self.at(name))
 
-    def integer(self, name: str) -> int | None:
-        return _as_integer(self._raw.get(name), self.at(name))
+    def integer(self, name: str, *, bits: int = 64) -> int | None:
+        """A number without its fraction, of so many bits at most; a text of digits is one too."""
+        return _as_integer(self._raw.get(name), bits, self.at(name))
 
     def flag(self, name: str) -> bool | None:
+        """A truth value; as a number, 0 is false and every other one true."""
         value = self._raw.get(name)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
-        if value is None or isinstance(value, bool):
-            return value
+        if value is None or isinstance(value, int):
+            return None if value is None else bool(value)
         raise cannot_read(value, "true or false", self.at(name))
 
     def word(self, name: str, words: type[Word]) -> Word | None:
@@ -172,18 +175,18 @@ def _as_text(value: Any, at: str) -> str | None:
     raise cannot_read(value, "a text", at)
 
 
-def _as_integer(value: Any, at: str) -> int | None:
-    """A number without its fraction; a text of digits is one too. 64 bits is as far as it goes."""
+def _as_integer(value: Any, bits: int, at: str) -> int | None:
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise cannot_read(value, "a number", at)
-    try:
-        number = int(value)
-    except (ValueError, OverflowError) as error:
-        raise cannot_read(value, "a number", at) from error
-    if not -(2**63) <= number < 2**63:
-        raise Malformed(f"JSON parse error: {number} does not fit 64 bits{_told(at)}")
+    if isinstance(value, float) and not isfinite(value):  # 1e999, read by the parser that passes over what follows
+        raise cannot_read(value, "a number", at)
+    number = integer_of(value.strip()) if isinstance(value, str) else int(value)
+    if number is None:
+        raise cannot_read(value, "a number", at)
+    if not fits(number, bits):
+        raise Malformed(f"JSON parse error: {number} does not fit {bits} bits{_told(at)}")
     return number
 
 

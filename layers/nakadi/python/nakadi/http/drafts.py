@@ -78,7 +78,7 @@ def _schema_type(body: Members) -> SchemaType | None:
 
 
 def _statistics_draft(body: Members) -> StatisticsDraft:
-    return StatisticsDraft(**{name: body.integer(name) for name in STATISTICS})
+    return StatisticsDraft(**{name: body.integer(name, bits=32) for name in STATISTICS})
 
 
 def _owner_selector_draft(body: Members) -> OwnerSelectorDraft:

@@ -42,23 +42,23 @@ class Request:
     memory: Share = field(default=UNLIMITED, compare=False)
 
     def parameter(self, name: str) -> str | None:
-        """The last value of a query parameter, None when it is missing."""
+        """The first value of a query parameter, None when it is missing."""
         values = self.query.get(name)
-        return values[-1] if values else None
+        return values[0] if values else None
 
-    def integer(self, name: str, default: int | None = None) -> int | None:
-        """A query parameter as a number; an empty value counts as missing."""
-        text = self.parameter(name)
+    def integer(self, name: str, default: int | None = None, *, bits: int = 32) -> int | None:
+        """A query parameter as a number of so many bits. Blanks around it are passed over; a blank one is missing."""
+        text = (self.parameter(name) or "").strip()
         if not text:
             return default
-        # Python would also read "1_000", " 7 " and other scripts' digits.
-        if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            return int(text)
-        raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to a number")
+        number = integer_of(text)
+        if number is None or not fits(number, bits):
+            raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to a number of {bits} bits")
+        return number
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A query parameter as a truth value."""
-        text = (self.parameter(name) or "").lower()
+        text = (self.parameter(name) or "").strip().lower()
         if not text:
             return default
         if text in ("true", "on", "yes", "1"):
@@ -66,6 +66,16 @@ class Request:
         if text in ("false", "off", "no", "0"):
             return False
         raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to true or false")
+
+
+def integer_of(text: str) -> int | None:
+    """A whole number in digits, None if the text is none; Python would also read `1_000` and other scripts' digits."""
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", text) else None
+
+
+def fits(number: int, bits: int) -> bool:
+    """Whether a signed integer of so many bits can hold the number."""
+    return -(1 << (bits - 1)) <= number < 1 << (bits - 1)
 
 
 def headers_of(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:

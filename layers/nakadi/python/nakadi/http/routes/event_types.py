@@ -90,7 +90,7 @@ class EventTypeDoors:
         return empty_response()
 
     def repartition(self, request: Request) -> Response:
-        count = object_body(request).integer("partition_count")
+        count = object_body(request).integer("partition_count", bits=32)
         if count is None:
             raise Violations((Violation("partition_count", "must not be null"),))
         self.repartitioning.set_count(request.path_parameters["name"], count, request.subject)

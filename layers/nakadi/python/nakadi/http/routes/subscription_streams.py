@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 from uuid import uuid4
 
 from nakadi.consuming.lines import JsonLines, Lines, ServerSentEvents
@@ -69,16 +70,23 @@ class _Doors:
         self.streams.give_up(opening)
 
 
-def _asked(number: Callable[[str], int | None], partitions: tuple[EventTypePartition, ...] = ()) -> Asked:
+class _Numbers(Protocol):
+    """The numbers of a query, or those of a body."""
+
+    def __call__(self, name: str, *, bits: int) -> int | None:
+        """A number of so many bits, None if it is missing."""
+
+
+def _asked(number: _Numbers, partitions: tuple[EventTypePartition, ...] = ()) -> Asked:
     return Asked(
-        batch_limit=number("batch_limit"),
-        max_uncommitted_events=number("max_uncommitted_events"),
-        stream_limit=number("stream_limit"),
-        batch_flush_timeout=number("batch_flush_timeout"),
-        batch_timespan=number("batch_timespan"),
-        stream_timeout=number("stream_timeout"),
-        stream_keep_alive_limit=number("stream_keep_alive_limit"),
-        commit_timeout=number("commit_timeout"),
+        batch_limit=number("batch_limit", bits=32),
+        max_uncommitted_events=number("max_uncommitted_events", bits=32),
+        stream_limit=number("stream_limit", bits=64),
+        batch_flush_timeout=number("batch_flush_timeout", bits=32),
+        batch_timespan=number("batch_timespan", bits=64),
+        stream_timeout=number("stream_timeout", bits=64),
+        stream_keep_alive_limit=number("stream_keep_alive_limit", bits=32),
+        commit_timeout=number("commit_timeout", bits=64),
         partitions=partitions,
     )
 
