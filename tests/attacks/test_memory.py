@@ -8,6 +8,7 @@ import select
 from contextlib import suppress
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -29,13 +30,19 @@ def post(broker, path, body, **headers):
         connection.close()
 
 
+def got(broker, path):
+    """The body of the answer to a GET."""
+    with urlopen(f"{broker.url}{path}", timeout=60) as answer:
+        return answer.read()
+
+
 def published(broker, name, body):
     """The answer to a batch that is sent in gzip."""
     return post(broker, f"/event-types/{name}/events", gzip.compress(body, 1), **{"Content-Encoding": "gzip"})
 
 
-def an_event_type(broker, name):
-    status, answer = post(broker, "/event-types", json.dumps({"name": name, **DEFINITION}).encode())
+def an_event_type(broker, name, **changes):
+    status, answer = post(broker, "/event-types", json.dumps({"name": name, **DEFINITION, **changes}).encode())
     assert status == 201, answer
     return name
 
@@ -104,6 +111,39 @@ def test_what_is_no_batch_takes_no_more(broker, quiet, body):
 
     assert status in (400, 413)
     assert broker.peak_memory() - quiet < 3 * len(body) + 20 * MEGABYTE
+
+
+def test_a_long_flow_id_is_refused(broker, quiet):
+    """A header of 200 KB is not copied into each of two thousand events."""
+    name = an_event_type(broker, "flowing", category="business", enrichment_strategies=["metadata_enrichment"])
+    metadata = {"eid": "105a76d8-db49-4144-ace7-e683e8f4ba46", "occurred_at": "2026-01-01T00:00:00Z"}
+    body = batch_of(json.dumps({"metadata": metadata}).encode(), 306_000)
+
+    status, answer = post(broker, f"/event-types/{name}/events", body, **{"X-Flow-Id": "f" * 200_000})
+    assert (status, json.loads(answer)["detail"]) == (400, "X-Flow-Id has more than 1000 characters")
+
+    assert post(broker, f"/event-types/{name}/events", body, **{"X-Flow-Id": "f" * 1_000})[0] == 200
+    assert broker.peak_memory() - quiet < 30 * MEGABYTE
+
+
+@pytest.mark.parametrize(("size", "expected"), [(30 * MEGABYTE, 413), (2 * MEGABYTE, 422)])
+def test_a_long_owning_application_is_refused(broker, quiet, size, expected):
+    """An application of megabytes is not stored, and listing event types stays quick."""
+    definition = {"name": "owned", **DEFINITION, "owning_application": "x" * size}
+    status, _ = post(broker, "/event-types", json.dumps(definition).encode())
+
+    assert status == expected
+    assert b"owned" not in got(broker, "/event-types")
+    assert broker.peak_memory() - quiet < 20 * MEGABYTE
+
+
+def test_a_registry_body_of_many_values_is_refused(broker, quiet):
+    """A deep and wide body for an event type is refused before it is parsed."""
+    body = b'{"schema":[' + b",".join([b"[" * 100 + b"]" * 100] * 10_000) + b"]}"
+    status, _ = post(broker, "/event-types", gzip.compress(body), **{"Content-Encoding": "gzip"})
+
+    assert status == 413
+    assert broker.peak_memory() - quiet < 20 * MEGABYTE
 
 
 @pytest.fixture(scope="module")

@@ -236,3 +236,12 @@ def test_a_key_that_took_the_id_of_another_one_is_found(tmp_path):
         with pytest.raises(NotAuthenticated):
             tokens.subject(f"Bearer {old.token()}")
     assert len(reads) == 2
+
+
+def test_a_subject_s_name_is_short(issuer):
+    """A name that would make each event of its publisher longer by kilobytes is refused."""
+    tokens = tokens_of(issuer)
+
+    assert tokens.subject(issuer.bearer("a" * 1000)["Authorization"]).name == "a" * 1000
+    with pytest.raises(NotAuthenticated, match="The token's subject has more than 1000 characters"):
+        tokens.subject(issuer.bearer("a" * 1001)["Authorization"])

@@ -218,6 +218,39 @@ def test_a_flow_id_is_made_up_where_there_is_none():
     assert json.loads(first.body) == {"flow": first.headers["x-flow-id"]}
 
 
+def test_a_path_in_the_log_is_cut(caplog):
+    """A client does not choose how long the lines of the log are."""
+    with caplog.at_level(logging.INFO, "nakadi.access"):
+        ask("GET", "/things/" + "x" * 5_000)
+
+    assert len(caplog.text) < 1_200
+
+
+def test_a_body_is_as_long_as_its_route_reads():
+    """A body that is longer than the route reads is 413, as it was sent or unpacked."""
+    small = Route(
+        method="POST", template="/x", handler=lambda _: json_response({}), operation="x", any_body=True, most_body=99
+    )
+    application = Application([small], authenticate)
+
+    assert ask("POST", "/x", b"x" * 99, application=application).status == 200
+    assert ask("POST", "/x", b"x" * 100, application=application).status == 413
+    packed = ask("POST", "/x", gzip.compress(b"x" * 100), application=application, content_encoding="gzip")
+    assert problem(packed)["detail"] == "The body unpacks to more than 99 bytes"
+
+
+def test_a_body_has_as_many_values_as_its_route_reads():
+    """A body whose values would take more memory than the route has for them is not parsed; texts are one value."""
+    small = Route(
+        method="POST", template="/x", handler=lambda _: json_response({}), operation="x", any_body=True, most_parsed=900
+    )
+    application = Application([small], authenticate)
+
+    assert ask("POST", "/x", b'["[[[[[[[[[[{{{{{{,,,,,,,"]', application=application).status == 200
+    assert ask("POST", "/x", b"[[[[[[[[[[]]]]]]]]]]", application=application).status == 200
+    assert problem(ask("POST", "/x", b"[[[[[[[[[[[]]]]]]]]]]]", application=application))["status"] == 413
+
+
 def test_streams_and_answers_without_a_body_have_a_span_context():
     """Streams and answers without a body carry `span_ctx`, empty without a tracer; answers with JSON do not. (R40)"""
     assert ask("GET", "/stream").headers["span_ctx"] == "{}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft, Operation
 from nakadi.model.outcomes import Invalid, Violation
+from nakadi.model.sizes import MOST_ATTRIBUTES, size_violations
 
 EVENT_TYPE_LISTS = ("admins", "readers", "writers")
 SUBSCRIPTION_LISTS = ("admins", "readers")
@@ -24,11 +25,12 @@ def _list_violations(path: str, attributes: tuple[AttributeDraft, ...] | None) -
         yield Violation(path, "must not be null")
     elif not attributes:
         yield Violation(path, "must contain at least one attribute")
-    for index, attribute in enumerate(attributes or ()):
-        if attribute.data_type is None:
-            yield Violation(f"{path}[{index}].data_type", "must not be null")
-        if attribute.value is None:
-            yield Violation(f"{path}[{index}].value", "must not be null")
+    yield from size_violations(path, attributes, MOST_ATTRIBUTES)
+    for index, attribute in enumerate((attributes or ())[:MOST_ATTRIBUTES]):
+        for name, text in (("data_type", attribute.data_type), ("value", attribute.value)):
+            if text is None:
+                yield Violation(f"{path}[{index}].{name}", "must not be null")
+            yield from size_violations(f"{path}[{index}].{name}", text)
 
 
 def check_no_duplicates(authorization: Authorization) -> None:

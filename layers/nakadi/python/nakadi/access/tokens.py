@@ -11,6 +11,7 @@ import jwt
 from nakadi.access.keys import KeySet
 from nakadi.model.authorization import Attribute, Subject
 from nakadi.model.outcomes import NotAuthenticated
+from nakadi.model.sizes import MOST_CHARACTERS
 from nakadi.ports import Clock
 
 MISSING = "Full authentication is required to access this resource"
@@ -63,6 +64,9 @@ class Tokens:
         name = claims.get(self._rules.subject_claim)
         if not isinstance(name, str) or not name:
             raise NotAuthenticated("The token names no subject")
+        if len(name) > MOST_CHARACTERS:
+            # It becomes a part of every event that the subject publishes.
+            raise NotAuthenticated(f"The token's subject has more than {MOST_CHARACTERS} characters")
         return Subject(
             name=name,
             attributes=frozenset(self._attributes(claims)),

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from nakadi.administration.documents import Body, SettingsDocument
 from nakadi.model.administration import BlockedKind
+from nakadi.model.outcomes import Invalid
+from nakadi.model.sizes import MOST_NAMES
 
 
 class Blacklist:
@@ -17,6 +19,7 @@ class Blacklist:
         return {kind: tuple(body.get(kind, ())) for kind in BlockedKind}
 
     def block(self, kind: BlockedKind, name: str) -> None:
+        """Add a name. Raises `Invalid` when there are as many as every request can be held against."""
         self._document.change(lambda body: _with(body, kind, {*body.get(kind, ()), name}))
 
     def unblock(self, kind: BlockedKind, name: str) -> None:
@@ -37,4 +40,6 @@ class Blacklist:
 
 
 def _with(body: Body, kind: BlockedKind, names: set[str]) -> Body:
+    if len(names) > max(MOST_NAMES, len(body.get(kind, ()))):
+        raise Invalid(f"The blacklist has at most {MOST_NAMES} names of one kind")
     return {**body, kind.value: sorted(names)}

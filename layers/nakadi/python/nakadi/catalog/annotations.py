@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from nakadi.model.outcomes import Violation
+from nakadi.model.sizes import MOST_ENTRIES, size_violations
 
 MAX_PREFIX = 253
 MAX_NAME = 63
 MAX_ANNOTATION = 1000
 MAX_LABEL = 63
+# More than the longest key has: enough to see that a key is too long, and to tell which one.
+SHOWN = 500
 
 _LABEL_OF_HOST = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _ENDS = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
@@ -35,17 +39,21 @@ _KEY_RULES = tuple(
 
 
 def annotation_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
-    for key, value in annotations.items():
-        yield from _key_violations(f"annotations[{key}]", key)
-        yield from _size_violations(f"annotations[{key}]", value, MAX_ANNOTATION)
+    yield from size_violations("annotations", annotations, MOST_ENTRIES)
+    for key, value in islice(annotations.items(), MOST_ENTRIES):
+        path = f"annotations[{key[:SHOWN]}]"
+        yield from _key_violations(path, key[:SHOWN])
+        yield from size_violations(path, value, MAX_ANNOTATION)
 
 
 def label_violations(labels: Mapping[str, str | None]) -> Iterator[Violation]:
-    for key, value in labels.items():
-        yield from _key_violations(f"labels[{key}]", key)
-        yield from _size_violations(f"labels[{key}]", value, MAX_LABEL)
+    yield from size_violations("labels", labels, MOST_ENTRIES)
+    for key, value in islice(labels.items(), MOST_ENTRIES):
+        path = f"labels[{key[:SHOWN]}]"
+        yield from _key_violations(path, key[:SHOWN])
+        yield from size_violations(path, value, MAX_LABEL)
         if value and not _NAME.fullmatch(value):
-            yield Violation(f"labels[{key}]", "Should contain only allowed symbols")
+            yield Violation(path, "Should contain only allowed symbols")
 
 
 def _key_violations(path: str, key: str) -> Iterator[Violation]:
@@ -54,8 +62,3 @@ def _key_violations(path: str, key: str) -> Iterator[Violation]:
     for rule, message in _KEY_RULES:
         if not rule.fullmatch(key):
             yield Violation(path, message)
-
-
-def _size_violations(path: str, value: str | None, most: int) -> Iterator[Violation]:
-    if value is not None and len(value) > most:
-        yield Violation(path, f"size must be between 0 and {most}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nakadi.access import lists
 from nakadi.catalog.annotations import annotation_violations, label_violations
 from nakadi.model.event_type import EventTypeDraft, OwnerSelectorDraft, OwnerSelectorType, StatisticsDraft
 from nakadi.model.outcomes import Violation
 from nakadi.model.schema import SchemaDraft
+from nakadi.model.sizes import MOST_ENTRIES, size_violations
 
 NOT_NULL = "must not be null"
 
@@ -24,6 +25,8 @@ _MANDATORY = (
     "cleanup_policy",
     "compatibility_mode",
 )
+
+_FIELD_LISTS = ("partition_key_fields", "ordering_key_fields", "ordering_instance_ids")
 
 # Each number of the statistic with the least it may be, and what is said of less.
 _STATISTIC = (
@@ -42,7 +45,10 @@ def violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
 def _violations(draft: EventTypeDraft) -> Iterator[Violation]:
     yield from _name_violations(draft.name)
     yield from (Violation(field, NOT_NULL) for field in _MANDATORY if getattr(draft, field) is None)
+    yield from size_violations("owning_application", draft.owning_application)
     yield from _enrichment_violations(draft)
+    for field in _FIELD_LISTS:
+        yield from _field_list_violations(field, getattr(draft, field))
     if draft.schema is not None:
         yield from _schema_violations(draft.schema)
     if draft.default_statistic is not None:
@@ -66,9 +72,17 @@ def _name_violations(name: str | None) -> Iterator[Violation]:
 
 
 def _enrichment_violations(draft: EventTypeDraft) -> Iterator[Violation]:
-    for index, strategy in enumerate(draft.enrichment_strategies or ()):
+    strategies = draft.enrichment_strategies or ()
+    yield from size_violations("enrichment_strategies", strategies, MOST_ENTRIES)
+    for index, strategy in enumerate(strategies[:MOST_ENTRIES]):
         if strategy is None:
             yield Violation(f"enrichment_strategies[{index}]", NOT_NULL)
+
+
+def _field_list_violations(name: str, paths: Sequence[str]) -> Iterator[Violation]:
+    yield from size_violations(name, paths, MOST_ENTRIES)
+    for index, path in enumerate(paths[:MOST_ENTRIES]):
+        yield from size_violations(f"{name}[{index}]", path)
 
 
 def _schema_violations(schema: SchemaDraft) -> Iterator[Violation]:
@@ -95,5 +109,7 @@ def _owner_selector_violations(selector: OwnerSelectorDraft) -> Iterator[Violati
         yield Violation("event_owner_selector.name", NOT_NULL)
     elif not selector.name:
         yield Violation("event_owner_selector.name", "the length of the name must be >= 1")
+    yield from size_violations("event_owner_selector.name", selector.name)
+    yield from size_violations("event_owner_selector.value", selector.value)
     if selector.value is None and selector.type is not OwnerSelectorType.METADATA:
         yield Violation("event_owner_selector.value", NOT_NULL)

@@ -23,6 +23,7 @@ from nakadi.http.problem import logged_problem, problem_of, token_problem
 from nakadi.http.routing import Lane, Route, Router
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Malformed, NotAuthenticated, NotPermitted, Outcome, TooLarge
+from nakadi.model.sizes import MOST_CHARACTERS
 from nakadi.schemas.json_memory import exceeds
 
 access_log = logging.getLogger("nakadi.access")
@@ -84,7 +85,7 @@ class Application:
     def _told(self, request: Request, attempt: Callable[[Request], Step]) -> Step | Answer:
         """Take a step under the request's flow id, which goes into the response and into every line of the logs."""
         began = time.perf_counter()
-        flow_id = request.flow_id or request.headers.get("x-flow-id") or new_flow_id()
+        flow_id = request.flow_id or _flow_id_of(request)
         request = replace(request, flow_id=flow_id)
         token = flow_of_this_request.set(flow_id)
         try:
@@ -93,15 +94,15 @@ class Application:
                 return step
             answer = _finished(request, step)
             if access_log.isEnabledFor(logging.INFO):
-                # The query stays out: nobody knows what clients put there.
                 spent = (time.perf_counter() - began) * 1000
-                access_log.info("%s %s %d %.1f ms", request.method, _raw_path(request), answer.status, spent)
+                access_log.info("%s %s %d %.1f ms", request.method, logged_path(request), answer.status, spent)
             return answer
         finally:
             flow_of_this_request.reset(token)
 
     def _admission(self, request: Request) -> Admitted | Answer:
         try:
+            _check_flow_id(request)
             _refuse_suspicious(request)
             try:
                 request = replace(request, subject=self._authenticate(request))
@@ -126,7 +127,7 @@ class Application:
 
 
 def _problem(request: Request, error: Exception) -> Response:
-    return negotiation.adapted(request, logged_problem(error, f"{request.method} {_raw_path(request)}"))
+    return negotiation.adapted(request, logged_problem(error, f"{request.method} {logged_path(request)}"))
 
 
 def new_flow_id() -> str:
@@ -144,6 +145,11 @@ def _with_body(request: Request, route: Route) -> Request:
     return request
 
 
+def logged_path(request: Request) -> str:
+    """The path as it may stand in a log. Clients choose its length, and put things into queries that are no one's."""
+    return _raw_path(request)[:MOST_CHARACTERS]
+
+
 def _raw_path(request: Request) -> str:
     return request.target.partition("?")[0]
 
@@ -156,6 +162,18 @@ def _finished(request: Request, answer: Answer) -> Answer:
         length = {} if isinstance(answer, Streaming) else {"content-length": str(len(answer.body))}
         return Response(answer.status, {**headers, **length})
     return replace(answer, headers=headers)
+
+
+def _flow_id_of(request: Request) -> str:
+    """The client's, or a new one in the place of none and of one that is refused."""
+    sent = request.headers.get("x-flow-id", "")
+    return sent if 0 < len(sent) <= MOST_CHARACTERS else new_flow_id()
+
+
+def _check_flow_id(request: Request) -> None:
+    # It goes into every event of the request, and into every line of the log.
+    if len(request.headers.get("x-flow-id", "")) > MOST_CHARACTERS:
+        raise Malformed(f"X-Flow-Id has more than {MOST_CHARACTERS} characters")
 
 
 def _refuse_suspicious(request: Request) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from nakadi.http import compression
-from nakadi.http.application import Admitted, flow_of_this_request
+from nakadi.http.application import Admitted, flow_of_this_request, logged_path
 from nakadi.http.memory import WORTH_RETURNING, Memory, return_to_the_system
 from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, grouped, headers_of
 from nakadi.http.problem import TooSlow, logged_problem
@@ -307,7 +307,7 @@ class Edge:
             # Only the server's last step cancels, and there is nothing above that would need to know.
             return False
         except Exception:
-            log.exception("A stream failed: %s %s", request.method, request.target.partition("?")[0])
+            log.exception("A stream failed: %s %s", request.method, logged_path(request))
             return False
         return True
 

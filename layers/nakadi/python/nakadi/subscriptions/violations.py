@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from nakadi.access import lists
 from nakadi.catalog.annotations import annotation_violations, label_violations
 from nakadi.model.outcomes import Violation, Violations
+from nakadi.model.sizes import MOST_NAMES, size_violations
 from nakadi.model.subscription import SubscriptionCursorDraft, SubscriptionDraft
 
 NOT_NULL = "must not be null"
@@ -33,6 +34,7 @@ def _violations(draft: SubscriptionDraft) -> Iterator[Violation]:
         yield Violation("event_types", NOT_NULL)
     elif not draft.event_types:
         yield Violation("event_types", "must contain at least one element")
+    yield from size_violations("event_types", draft.event_types, MOST_NAMES)
     yield from _text_violations("consumer_group", draft.consumer_group)
     if draft.read_from is None:
         yield Violation("read_from", NOT_NULL)
@@ -52,6 +54,8 @@ def cursor_violations(cursor: SubscriptionCursorDraft, path: str) -> Iterator[Vi
         text = getattr(cursor, name)
         if not text:
             yield Violation(f"{path}.{name}", NOT_NULL if text is None else f"cursor {name} cannot be empty")
+    for name in ("event_type", "partition", "offset"):
+        yield from size_violations(f"{path}.{name}", getattr(cursor, name))
 
 
 def dead_letter_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
@@ -80,3 +84,4 @@ def _text_violations(path: str, text: str | None) -> Iterator[Violation]:
         yield Violation(path, NOT_NULL)
     elif not text:
         yield Violation(path, NOT_EMPTY)
+    yield from size_violations(path, text)

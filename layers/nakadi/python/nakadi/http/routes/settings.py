@@ -13,7 +13,8 @@ from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.routing import Route
 from nakadi.http.views import admins_view, blacklist_view, features_view
 from nakadi.model.administration import AdminPermission, BlockedKind, Feature
-from nakadi.model.outcomes import Incomplete, Violation
+from nakadi.model.outcomes import Incomplete, Invalid, Violation
+from nakadi.model.sizes import MOST_CHARACTERS
 
 
 def routes(admins: Admins, blacklist: Blacklist, features: Features) -> list[Route]:
@@ -53,7 +54,10 @@ class _Settings:
     def block(self, request: Request) -> Response:
         kind = _blocked_kind(request)
         self.admins.require(request.subject, AdminPermission.WRITE)
-        self.blacklist.block(kind, request.path_parameters["name"])
+        name = request.path_parameters["name"]
+        if len(name) > MOST_CHARACTERS:
+            raise Invalid(f"A name on the blacklist has at most {MOST_CHARACTERS} characters")
+        self.blacklist.block(kind, name)
         return empty_response(204)
 
     def unblock(self, request: Request) -> Response:

@@ -10,13 +10,14 @@ from nakadi.administration.admins import Admins
 from nakadi.administration.storages import Storages
 from nakadi.catalog.event_types import EventTypes
 from nakadi.http.bodies import Members, object_body
-from nakadi.http.message import Request, Response, empty_response, json_response
+from nakadi.http.message import Request, Response, empty_response, json_response, json_text
 from nakadi.http.routing import Route
 from nakadi.http.views import storage_view
 from nakadi.model.administration import AdminPermission
 from nakadi.model.outcomes import Invalid
 from nakadi.model.storage import Storage, StorageType
 
+MOST_CONFIGURATION = 10_000
 REFUSAL = "Admin privileges required to perform this operation"
 
 
@@ -80,6 +81,8 @@ def _configuration(body: Members, name: str) -> Mapping[str, Any]:
     _required(body, name, body.raw(name))
     if not isinstance(body.raw(name), dict):
         raise Invalid(f'JSONObject["{name}"] is not a JSONObject.')
+    if len(json_text(body.raw(name))) > MOST_CONFIGURATION:
+        raise Invalid(f'JSONObject["{name}"] has more than {MOST_CONFIGURATION} bytes.')
     return dict(body.raw(name))
 
 
