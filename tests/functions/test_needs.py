@@ -94,15 +94,16 @@ def test_a_handler_serves_its_areas(name):
     assert loaded(name).handler.areas == NEEDS[name].areas
 
 
+VALIDATION = ["nakadi.schemas.loading", "nakadi.schemas.validator", "nakadi.schemas.effective"]
 UNUSED = {
     "publish": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.catalog.creation", "nakadi.cursors", "jwt"],
     "event_types": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.cursors", "jwt"],
     "cursors": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "nakadi.catalog.creation", "jwt"],
     "subscriptions": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "jwt"],
     "admin": ["nakadi.streaming", "nakadi.cursors", "jwt"],
-    "authorizer": ["pynamodb", "nakadi.bootstrap", "nakadi.publishing", "nakadi.catalog", "nakadi.schemas"],
-    "housekeeping": ["nakadi.streaming", "nakadi.publishing", "nakadi.schemas", "jwt"],
-    "log_indexer": ["nakadi.bootstrap", "nakadi.catalog", "nakadi.publishing", "nakadi.schemas", "nakadi.http.routes"],
+    "authorizer": ["pynamodb", "nakadi.bootstrap", "nakadi.publishing", "nakadi.catalog", *VALIDATION],
+    "housekeeping": ["nakadi.streaming", "nakadi.publishing", *VALIDATION, "jwt"],
+    "log_indexer": ["nakadi.bootstrap", "nakadi.catalog", "nakadi.publishing", *VALIDATION, "nakadi.http.routes"],
 }
 EVERYWHERE = ["asyncio", "boto3", "uvicorn", "nakadi.local", "jsonschema"]
 
