@@ -76,6 +76,14 @@ def test_half_a_million_tiny_events_are_refused_unparsed(broker, quiet):
     assert broker.peak_memory() - quiet < 20 * MEGABYTE
 
 
+def test_ten_thousand_tiny_events_take_little(broker, quiet):
+    """As many events as a batch may have take some hundred bytes each, also where they are kept."""
+    status, answer = published(broker, an_event_type(broker, "many"), b"[" + b"{}," * 9_999 + b"{}]")
+
+    assert (status, answer) == (200, b"")
+    assert broker.peak_memory() - quiet < 15 * MEGABYTE
+
+
 SHAPES = {
     "lists": b'{"a":[' + b",".join([b"[]"] * 100_000) + b"]}",
     "towers": b'{"a":[' + b",".join([b"[" * 100 + b"]" * 100] * 1_000) + b"]}",

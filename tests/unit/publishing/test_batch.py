@@ -385,6 +385,20 @@ def test_a_batch_has_only_so_many_events(body):
     assert len(read(body.replace(',"a":2', "").encode(), BatchLimits(events=4)).events) == 4
 
 
+@pytest.mark.parametrize(("number", "pieces"), [(1_000, 1), (8_000, 8)])
+def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
+    """A large batch of ordinary events, with objects within them, is not looked through symbol by symbol."""
+    monkeypatch.setattr(batches, "SHORT_BODY", 128 * 1024)
+    monkeypatch.setattr(batches, "PIECE_BYTES", 1024 * 1024)
+    monkeypatch.setattr(batches, "_strictly_cut", lambda *_: pytest.fail("it was"))
+    item = {"sku": "A-1", "amount": 2, "price": {"amount": 12.5, "currency": "EUR"}, "tags": ["a", "b"]}
+    order = {"number": "x" * 36, "customer": {"id": "c" * 20}, "items": [item] * 5, "comment": "y" * 140}
+    batch = read(json.dumps([order] * number, separators=(",", ":")).encode())
+
+    assert len(batch.events) == number
+    assert len(list(batch.pieces())) == pieces
+
+
 def test_events_can_be_gone_through_again_and_looked_up(way):
     """The events of a batch are there as often as they are wanted, and one by one."""
     events = [{"number": number, "text": "x" * number} for number in range(20)]

@@ -69,7 +69,8 @@ _MOST_BRACES = 2 * EVENT_MEMORY // OBJECT
 MOST_OBJECTS = 1_000_000
 # What there is of each event beside its text and its parsed form: a view of the text at first, then a record.
 _EVENT_MEMORY = 500
-_RAW_MEMORY = 72
+# Where objects are smaller than this on average, events are looked for one by one. Each that is cut out has 72 bytes.
+LEAST_OBJECT = 24
 
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -211,12 +212,12 @@ def memory_needed(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> int:
 
 
 def _taken_as_sent(body: bytes, limits: BatchLimits) -> Batch:
-    if _fits_a_piece(body, limits):
+    if _fits_a_piece(body):
         piece = _read(body)
         _check_number(len(piece.events), limits)
         return piece
-    if body.count(b"{") > max(limits.events, len(body) // _RAW_MEMORY):
-        # Cutting them all out at once could take more memory than the body has.
+    if body.count(b"{") > max(limits.events, len(body) // LEAST_OBJECT):
+        # If they were all events, cutting them out at once would take several times the memory of the body.
         raise Unfit
     raws = _ARRAY.decode(body)
     _check_number(len(raws), limits)
@@ -226,11 +227,11 @@ def _taken_as_sent(body: bytes, limits: BatchLimits) -> Batch:
     return _batch_of(texts, limits)
 
 
-def _fits_a_piece(body: bytes, limits: BatchLimits) -> bool:
+def _fits_a_piece(body: bytes) -> bool:
     """Whether so many bytes may be parsed at once."""
     if len(body) <= SHORT_BODY:
         return True
-    return len(body) <= PIECE_BYTES and parsed_memory(body) <= PIECE_MEMORY and body.count(b"{") <= limits.events
+    return len(body) <= PIECE_BYTES and parsed_memory(body) <= PIECE_MEMORY
 
 
 def _batch_of(texts: Sequence[Text], limits: BatchLimits) -> Batch:
