@@ -160,6 +160,8 @@ POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
         ({SEND_COUNT: "many", POLICY: "SKIP_EVENT"}, f"{SEND_COUNT} must be an integer"),
         ({SEND_COUNT: "2.5", POLICY: "SKIP_EVENT"}, f"{SEND_COUNT} must be an integer"),
         ({SEND_COUNT: "1", POLICY: "SKIP_EVENT"}, f"{SEND_COUNT} must be between 2 and 10"),
+        ({SEND_COUNT: "1"}, f"{SEND_COUNT} must be between 2 and 10"),
+        ({SEND_COUNT: "many", POLICY: "skip_event"}, f"{SEND_COUNT} must be an integer"),
         ({SEND_COUNT: "11", POLICY: "SKIP_EVENT"}, f"{SEND_COUNT} must be between 2 and 10"),
         ({SEND_COUNT: "3"}, f"{POLICY} must be also set when setting {SEND_COUNT}"),
         ({SEND_COUNT: "3", POLICY: "skip_event"}, f"{POLICY} must be one of: SKIP_EVENT, DEAD_LETTER_QUEUE, PARK_KEY"),
@@ -167,7 +169,7 @@ POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
     ],
 )
 def test_dead_letter_annotations_come_together_and_make_sense(api, annotations, message):
-    """The two annotations are checked together, also against each other. (S250, S251, R257)"""
+    """The two annotations are checked together, also against each other, until one is wrong. (S250, S251, R257)"""
     [line] = violations(post(api, a_request("no.such.thing", annotations=annotations)))
     assert line.endswith(message)
 

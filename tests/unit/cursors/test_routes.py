@@ -519,12 +519,16 @@ def test_shifts_come_back_in_order():
     [
         ({}, "001-0001-000000000000000004"),
         ({"shift": None}, "001-0001-000000000000000004"),
+        ({"shift": 0, "offset": "001-0001-4"}, "001-0001-4"),
+        ({"offset": "001-0001-0004"}, "001-0001-0004"),
+        ({"offset": "001-0001--1"}, "001-0001--1"),
+        ({"shift": 1, "offset": "001-0001-4"}, "001-0001-000000000000000005"),
         ({"shift": "3"}, "001-0001-000000000000000007"),
         ({"shift": 2**62}, f"001-0001-{2**62 + 4}"),
     ],
 )
 def test_shift_is_optional(more, reached):
-    """Without a shift a cursor stays where it is, in the published form; a shift may have 64 bits. (C60)"""
+    """Without a shift a cursor stays where it is, and a short number short; a shift may have 64 bits. (C59, C60)"""
     assert Api(Generation([9])).post("shifted-cursors", [{**cursor("4"), **more}]).json() == [cursor(reached)]
 
 

@@ -126,6 +126,12 @@ def digits(position: Position, sent: str = "") -> str:
     return str(position).split("-", 2)[2]
 
 
+def unmoved(position: Position, sent: str) -> str:
+    """A position as an offset whose number is spelt as it was sent: `001-0001-5` stays what it is."""
+    version, order, _ = str(position).split("-", 2)
+    return f"{version}-{order}-{digits(position, sent)}"
+
+
 def fits(position: Position) -> bool:
     """Whether a position's number is one that an event could have."""
     return SMALLEST <= position.offset <= GREATEST

@@ -63,12 +63,12 @@ class Update:
 
 def check_unchanged(old: Subscription, draft: SubscriptionDraft) -> None:
     fixed = (
-        ("consumer group", old.consumer_group, draft.consumer_group),
-        ("event types", old.event_types, draft.event_types),
+        ("subscription consumer group", old.consumer_group, draft.consumer_group),
+        ("subscription event types", old.event_types, draft.event_types),
         ("owning application", old.owning_application, draft.owning_application),
         ("read from", old.read_from, draft.read_from),
         ("initial cursors", old.initial_cursors, cursors_of(draft.initial_cursors)),
     )
     for name, before, after in fixed:
         if before != after:
-            raise Invalid(f"Not allowed to change subscription {name}")
+            raise Invalid(f"Not allowed to change {name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from nakadi.access import lists
 from nakadi.catalog.annotations import annotation_violations, label_violations
@@ -43,7 +44,8 @@ def _violations(draft: SubscriptionDraft) -> Iterator[Violation]:
     if draft.authorization is not None:
         yield from lists.violations(draft.authorization, lists.SUBSCRIPTION_LISTS)
     yield from annotation_violations(draft.annotations or {})
-    yield from dead_letter_violations(draft.annotations or {})
+    # Of these two annotations clients are told one mistake at a time.
+    yield from islice(dead_letter_violations(draft.annotations or {}), 1)
     yield from label_violations(draft.labels or {})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nakadi.access.permissions import Permissions
 from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors.conversion import CursorError, CursorErrorKind
+from nakadi.cursors.conversion import CursorError, CursorErrorKind, unmoved
 from nakadi.cursors.service import Cursors
 from nakadi.cursors.timelines import PARTITION_NOT_FOUND
 from nakadi.cursors.view import DUPLICATE, View
@@ -101,8 +101,8 @@ class _Cursors:
         ]
         return json_response(
             [
-                {"partition": cursor.partition, "offset": str(position)}
-                for cursor, position in zip(asked, moved, strict=True)
+                {"partition": cursor.partition, "offset": str(position) if number else unmoved(position, cursor.offset)}
+                for cursor, position, number in zip(asked, moved, numbers, strict=True)
             ]
         )
 
