@@ -87,7 +87,7 @@ def test_ten_thousand_tiny_events_take_little(broker, quiet):
 SHAPES = {
     "lists": b'{"a":[' + b",".join([b"[]"] * 100_000) + b"]}",
     "towers": b'{"a":[' + b",".join([b"[" * 100 + b"]" * 100] * 1_000) + b"]}",
-    "objects": b'{"a":[' + b",".join([b'{"a":{}}'] * 20_000) + b"]}",
+    "objects": b'{"a":[' + b",".join([b'{"a":{},"b":"' + b"c" * 40 + b'"}'] * 12_000) + b"]}",
     "numbers": b'{"a":[' + b",".join([b"0.5"] * 200_000) + b"]}",
     "digits": b'{"a":[' + b",".join([b"0"] * 270_000) + b"]}",
     "names": b"{" + b",".join(b'"%x":1' % number for number in range(60_000)) + b"}",
