@@ -15,10 +15,10 @@ from nakadi.coordination import open_coordination
 from nakadi.model.authorization import Attribute
 from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Entry, Offset, Replay, Reset, Verdict
 from nakadi.model.cursor import Position
-from nakadi.model.outcomes import Unavailable
 from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.clock import HandMovedClock
+from tests.support.closed import see_that_everything_is_refused
 from tests.support.coordination import a_parked_event, a_place, a_session, an_assignment, entries, places, told
 from tests.support.engines import COORDINATIONS, SQLITE, a_coordination
 from tests.support.patience import PATIENCE
@@ -478,25 +478,30 @@ class TestWatch:
 
 class TestClose:
     def test_refuses_what_comes_later(self, coordination: Coordination):
-        """Nothing pretends to work after closing; closing again changes nothing."""
-        coordination.watch(SUBSCRIPTION, lambda _: None)
+        """Nothing pretends to work after closing, and no listener is told anything; closing again changes nothing."""
+        begun(coordination, "a")
+        heard: list[Changed] = []
+        end = coordination.watch(SUBSCRIPTION, heard.append)
         coordination.close()
         coordination.close()
-        for attempt in (
-            lambda: coordination.assignment(SUBSCRIPTION),
-            lambda: begun(coordination, ""),
-            lambda: coordination.offsets(SUBSCRIPTION),
-            lambda: commit(coordination, "a", 1),
-            lambda: park(coordination, "a", a_parked_event(1)),
-            lambda: coordination.parked(SUBSCRIPTION),
-            lambda: coordination.parked_value(SUBSCRIPTION, a_place(), at(1)),
-            lambda: coordination.unpark(SUBSCRIPTION, a_place(), [at(1)]),
-            lambda: coordination.forget(SUBSCRIPTION),
-            lambda: coordination.renew("a", LATER),
-            coordination.leases,
-        ):
-            with pytest.raises(Unavailable):
-                attempt()
+        attempts = {
+            "assignment": lambda: coordination.assignment(SUBSCRIPTION),
+            "write": lambda: begun(coordination, ""),
+            "offsets": lambda: coordination.offsets(SUBSCRIPTION),
+            "commit": lambda: commit(coordination, "a", 1),
+            "park": lambda: park(coordination, "a", a_parked_event(1)),
+            "parked": lambda: coordination.parked(SUBSCRIPTION),
+            "parked_value": lambda: coordination.parked_value(SUBSCRIPTION, a_place(), at(1)),
+            "unpark": lambda: coordination.unpark(SUBSCRIPTION, a_place(), [at(1)]),
+            "forget": lambda: coordination.forget(SUBSCRIPTION),
+            "renew": lambda: coordination.renew("a", LATER),
+            "release": lambda: coordination.release("a"),
+            "leases": coordination.leases,
+            "watch": lambda: coordination.watch(SUBSCRIPTION, heard.append),
+        }
+        see_that_everything_is_refused(Coordination, attempts)
+        assert heard == []
+        end()
 
 
 OTHER_PROCESS = """

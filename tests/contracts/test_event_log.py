@@ -10,7 +10,8 @@ import pytest
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Bounds, Record, Slice, Stored
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
+from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
 from tests.support.patience import PATIENCE, until
 
@@ -362,7 +363,7 @@ class TestTopics:
         log.log.delete_topic(topic)
         log.log.delete_topic(topic)
         log.log.delete_topic("never created")
-        for attempt in everything_one_can_do_with(log, topic):
+        for attempt in what_needs_a_topic(log, topic).values():
             with pytest.raises(UnknownTopic):
                 attempt()
         assert log.values(other) == ["b"]
@@ -612,13 +613,15 @@ class TestClose:
                 reading.result(PATIENCE)
 
     def test_refuses_what_comes_later(self, log: LogUnderTest):
-        """Nothing pretends to work after closing; closing again changes nothing."""
+        """Nothing pretends to work after closing, and no watcher is told of anything; closing again changes nothing."""
         topic = log.a_topic()
+        told = []
+        end = log.log.watch(lambda *place: told.append(place))
         log.log.close()
         log.log.close()
-        for attempt in everything_one_can_do_with(log, topic):
-            with pytest.raises(Unavailable):
-                attempt()
+        see_that_everything_is_refused(EventLog, everything_one_can_do_with(log, topic))
+        assert told == []
+        end()
 
     def test_finishes_what_was_begun(self, log: LogUnderTest):
         """Every append that is under way while the log is closed either succeeds or says that it did not."""
@@ -642,17 +645,25 @@ class TestClose:
 
 
 def everything_one_can_do_with(log: LogUnderTest, topic: str):
+    return what_needs_a_topic(log, topic) | {
+        "create_topic": lambda: log.log.create_topic("another", 1),
+        "delete_topic": lambda: log.log.delete_topic(topic),
+        "watch": lambda: log.log.watch(lambda *_: None),
+    }
+
+
+def what_needs_a_topic(log: LogUnderTest, topic: str):
     now = log.now()
-    return [
-        lambda: log.log.append(topic, {0: [a_record("a")]}),
-        lambda: log.log.read(topic, 0, 0),
-        lambda: log.log.bounds(topic, [0]),
-        lambda: log.log.offset_at(topic, 0, now),
-        lambda: log.log.trim(topic, 0, now),
-        lambda: log.log.compact(topic, 0, upto=now, tombstones_before=now),
-        lambda: log.log.seal_topic(topic),
-        lambda: log.log.add_partitions(topic, 2),
-    ]
+    return {
+        "add_partitions": lambda: log.log.add_partitions(topic, 2),
+        "seal_topic": lambda: log.log.seal_topic(topic),
+        "append": lambda: log.log.append(topic, {0: [a_record("a")]}),
+        "read": lambda: log.log.read(topic, 0, 0, wait=1),
+        "bounds": lambda: log.log.bounds(topic, [0]),
+        "offset_at": lambda: log.log.offset_at(topic, 0, now),
+        "trim": lambda: log.log.trim(topic, 0, now),
+        "compact": lambda: log.log.compact(topic, 0, upto=now, tombstones_before=now),
+    }
 
 
 def compact_all(log: LogUnderTest, topic: str, partition: int = 0) -> None:

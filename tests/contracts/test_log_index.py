@@ -8,6 +8,7 @@ import pytest
 from nakadi.model.log_index import NOTHING_COUNTED, Counted, Head, Location, Mark, Part, Segment, Topic
 from nakadi.ports import LogIndex, UnknownTopic
 from nakadi.registries.log_index_memory import MemoryLogIndex
+from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import LOG_INDEXES, a_log_index
 
 FAR = 49_680_428_583_838_224_135_213_308_197_180_834_060_155_561_081_628_000_274
@@ -277,3 +278,34 @@ class TestProgress:
         index.note_progress("s", "shard-1", 7)
         index.note_progress("other", "shard-0", 1)
         assert index.progress("s") == {"shard-0": FAR, "shard-1": 7}
+
+
+class TestClose:
+    def test_refuses_what_comes_later(self, index: LogIndex):
+        """Nothing pretends to work after closing; closing again changes nothing."""
+        index.create_topic("t", 1)
+        [segment] = extended(index, "t", [10])
+        index.close()
+        index.close()
+        attempts = {
+            "identity": index.identity,
+            "create_topic": lambda: index.create_topic("u", 1),
+            "topic": lambda: index.topic("t"),
+            "topics": index.topics,
+            "grow_topic": lambda: index.grow_topic("t", 2),
+            "seal_topic": lambda: index.seal_topic("t"),
+            "delete_topic": lambda: index.delete_topic("t"),
+            "heads": lambda: index.heads([("t", 0)]),
+            "extend": lambda: index.extend("t", 0, 1, Head(), None),
+            "segment": lambda: index.segment("t", 0, 1),
+            "segments": lambda: index.segments("t", 0, 0, 10),
+            "replace": lambda: index.replace("t", 0, [segment], 10),
+            "let_go": lambda: index.let_go("t", 0, 1),
+            "note_compacted": lambda: index.note_compacted("t", 0, 1),
+            "referred_to": index.referred_to,
+            "claim": lambda: index.claim("name", "me", 1.0),
+            "release": lambda: index.release("name", "me"),
+            "progress": lambda: index.progress("stream"),
+            "note_progress": lambda: index.note_progress("stream", "shard", 1),
+        }
+        see_that_everything_is_refused(LogIndex, attempts)

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry, Remove
+from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import REGISTRIES, a_registry
 
 KIND = "thing"
@@ -243,13 +243,12 @@ class TestClose:
         """Nothing pretends to work after closing; closing again changes nothing."""
         registry.close()
         registry.close()
-        for attempt in (
-            lambda: registry.get(KIND, "a"),
-            lambda: registry.list(KIND),
-            lambda: registry.write(Put(KIND, "a", {})),
-        ):
-            with pytest.raises(Unavailable):
-                attempt()
+        attempts = {
+            "get": lambda: registry.get(KIND, "a"),
+            "list": lambda: registry.list(KIND),
+            "write": lambda: registry.write(Put(KIND, "a", {})),
+        }
+        see_that_everything_is_refused(Registry, attempts)
 
 
 def in_threads(work, count: int) -> list:

@@ -19,6 +19,7 @@ from nakadi.registries.log_indexes import open_log_index
 from tests.support.aws import aws
 from tests.support.kinesis_local import kinesis_local
 from tests.support.patience import until
+from tests.support.shared import kept_open
 
 REGION = "eu-central-1"
 SHARDS = 2
@@ -69,8 +70,8 @@ def on_local(folder: Path) -> Iterator[tuple[str, Beside]]:
     with kinesis_local() as endpoint, quick_clients():
         client = session().create_client("kinesis", REGION, endpoint_url=endpoint)
         stream = made_stream(client)
-        index = open_log_index("memory:")
-        archive = open_archive(f"file://{folder}/archive")
+        index = kept_open(open_log_index("memory:"))
+        archive = kept_open(open_archive(f"file://{folder}/archive"))
         try:
             yield (
                 ON_LOCAL.format(stream=stream, endpoint=endpoint),

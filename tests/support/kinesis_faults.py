@@ -18,6 +18,7 @@ from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.aws import Aws, aws
 from tests.support.clock import HandMovedClock
 from tests.support.kinesis import REGION, made_stream, quick_clients
+from tests.support.shared import kept_open
 
 HURRIED = Options(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
 
@@ -77,8 +78,8 @@ class World:
         self.faults = faults
         self.client = Client(opening.client({"region": REGION}))
         self.name = made_stream(self.client, shards=1)
-        self.index = MemoryLogIndex()
-        self.archive = MemoryStore()
+        self.index = kept_open(MemoryLogIndex())
+        self.archive = kept_open(MemoryStore())
         self.clock = HandMovedClock()
         self._logs: list[KinesisLog] = []
 

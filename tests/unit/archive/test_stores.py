@@ -9,8 +9,9 @@ from nakadi.archive import stores
 from nakadi.archive.stores import FolderStore, MemoryStore, UnknownStore, archive_at, open_archive
 from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveGone
+from nakadi.ports import ArchiveGone, ArchiveStore
 from tests.support.aws import REGION, aws
+from tests.support.closed import see_that_everything_is_refused
 
 FAULTY = "http://127.0.0.1:9"
 """Nobody listens on the port for discarding."""
@@ -91,6 +92,20 @@ def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
     with pytest.raises(Unavailable):
         store.put("a", b"")
     store.close()
+
+
+def test_a_closed_store_refuses_everything(store):
+    """Nothing pretends to work after closing; closing again changes nothing."""
+    store.put("a/b", b"content")
+    store.close()
+    store.close()
+    attempts = {
+        "put": lambda: store.put("a/c", b"content"),
+        "get": lambda: store.get(Location("a/b", 0, 7)),
+        "remove": lambda: store.remove(["a/b"]),
+        "listed": lambda: list(store.listed("a/")),
+    }
+    see_that_everything_is_refused(ArchiveStore, attempts)
 
 
 def test_a_folder_holds_no_half_objects(tmp_path):

@@ -390,3 +390,22 @@ def test_a_url_without_a_prefix_is_refused():
     """A URL that names no tables is told at the start."""
     with pytest.raises(UnknownEngine, match="dynamodb://prefix"):
         open_coordination("dynamodb://", SystemClock())
+
+
+def test_after_closing_nothing_is_asked_and_nobody_is_told(world, coordination):
+    """A commit, a write or events to be parked that come too late cost no call, and leave no news to others."""
+    heard = []
+    coordination.watch(SUBSCRIPTION, heard.append)
+    old = coordination.assignment(SUBSCRIPTION)
+    coordination.close()
+    world.calls.clear()
+    for attempt in (
+        lambda: coordination.park(SUBSCRIPTION, "a", [a_parked_event(1)], LATER),
+        lambda: coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, 5)}, LATER),
+        lambda: coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b", "b")), LATER),
+        lambda: coordination.forget(SUBSCRIPTION),
+    ):
+        with pytest.raises(Unavailable, match="closed"):
+            attempt()
+    assert not world.calls
+    assert heard == []

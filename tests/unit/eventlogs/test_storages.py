@@ -111,3 +111,15 @@ def test_an_unknown_storage_is_out_of_reach():
     logs = StorageLogs(MemoryLog(SystemClock()), lambda _: None, lambda _: MemoryLog(SystemClock()))
     with pytest.raises(Unavailable, match="no storage gone"):
         logs.of("gone")
+
+
+def test_no_log_is_opened_once_they_are_closed():
+    """A storage that is asked for too late gets no log, which nobody would close."""
+    opened = []
+    logs = StorageLogs(
+        MemoryLog(SystemClock()), lambda storage_id: a_storage(storage_id, stream="orders"), opened.append
+    )
+    logs.close()
+    with pytest.raises(Unavailable, match="closed"):
+        logs.of("orders")
+    assert opened == []

@@ -8,10 +8,10 @@ from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.model.outcomes import Conflict, NotFound, Unavailable
 from nakadi.model.subscription import Subscription
-from nakadi.ports import ChangedMeanwhile
+from nakadi.ports import ChangedMeanwhile, Check
 from nakadi.registries.memory import MemoryRegistry
 from nakadi.subscriptions.identity import Ids
-from nakadi.subscriptions.repository import BEGUN_FOR, KEYS, LEFTOVERS, LINES, Subscriptions
+from nakadi.subscriptions.repository import BEGUN_FOR, KEYS, LEFTOVERS, LINES, Subscriptions, _parts
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
@@ -73,6 +73,17 @@ def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
     assert not registered.registry.list(LINES)
     assert not registered.registry.list(KEYS)
     assert [each.key for each in registered.registry.list(LEFTOVERS)] == [subscription.id]
+
+
+@pytest.mark.parametrize(
+    ("count", "parts"), [(1, [1]), (99, [99]), (100, [100]), (101, [99, 2]), (199, [99, 100]), (200, [99, 99, 2])]
+)
+def test_changes_stay_together_as_far_as_one_write_can_hold_them(count, parts):
+    """A hundred changes are one atomic write; of more, the last ones are written first, and the first ones last."""
+    changes = [Check("kind", str(number), expected=1) for number in range(count)]
+    written = list(_parts(changes))
+    assert [len(part) for part in written] == parts
+    assert [change for part in reversed(written) for change in part] == changes
 
 
 @pytest.mark.parametrize("count", [1, 40])

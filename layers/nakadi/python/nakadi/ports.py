@@ -3,6 +3,10 @@
 Ports are synchronous. Each has one contract suite in tests/contracts that every engine passes; the suite is the
 definition where this text leaves a doubt. All raise `Unavailable` when they could not find out or could not carry out:
 then nothing is known, and a caller may try again.
+
+A port that is closed stays closed. From then on each of its methods raises `Unavailable`, changes nothing, and tells
+nobody of anything; what goes through an answer bit by bit raises when it is gone through. Closing again changes
+nothing, and what ends a watch may still be called. A call that is under way has its effect or raises `Unavailable`.
 """
 
 from __future__ import annotations
@@ -105,7 +109,7 @@ class Registry(Protocol):
         """Make all changes, or none and raise `ChangedMeanwhile`."""
 
     def close(self) -> None:
-        """Give everything back. Further calls are a mistake of the caller."""
+        """Give everything back. Further calls raise `Unavailable`."""
 
 
 # The event log -------------------------------------------------------------------------------------------------------
@@ -190,7 +194,7 @@ class EventLog(Protocol):
         """
 
     def close(self) -> None:
-        """Finish what was begun, and give everything back. Reads that wait end with `Unavailable`."""
+        """Finish what was begun, and give everything back. Reads that wait, and further calls, raise `Unavailable`."""
 
 
 @runtime_checkable
@@ -322,7 +326,7 @@ class Coordination(Protocol):
         """
 
     def close(self) -> None:
-        """Give everything back. Further calls are a mistake of the caller."""
+        """Give everything back. Further calls raise `Unavailable`."""
 
 
 # What a log without numbers of its own needs -----------------------------------------------------------------------
@@ -402,7 +406,7 @@ class LogIndex(Protocol):
         """Every record of the shard up to this one is counted."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Give everything back. Further calls raise `Unavailable`."""
 
 
 class Kept(NamedTuple):
@@ -432,7 +436,7 @@ class ArchiveStore(Protocol):
         """
 
     def close(self) -> None:
-        """Give everything back."""
+        """Give everything back. Further calls raise `Unavailable`."""
 
 
 class ArchiveGone(Exception):

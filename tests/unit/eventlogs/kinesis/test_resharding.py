@@ -23,6 +23,7 @@ from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.kinesis import made_stream, until_active
 from tests.support.kinesis_local import kinesis_local
 from tests.support.patience import PATIENCE
+from tests.support.shared import kept_open
 
 PARTITIONS = 6
 TOPIC = "orders"
@@ -37,8 +38,8 @@ class Surroundings:
     def __init__(self, client, stream: str) -> None:
         self.client = client
         self.stream = stream
-        self.index = MemoryLogIndex()
-        self.archive = MemoryStore()
+        self.index = kept_open(MemoryLogIndex())
+        self.archive = kept_open(MemoryStore())
 
     @contextmanager
     def a_log(self, index: MemoryLogIndex | None = None, **options: int) -> Iterator[KinesisLog]:
@@ -155,6 +156,7 @@ class TestWhileShardsSplitAndMerge:
             time.sleep(0.25)
             over.set()
             acknowledged = [each.result(PATIENCE) for each in writing]
+            time.sleep(0.1)  # what was known of the tip before is shared no more
             published.set()
             indexing.result(PATIENCE)
             followed = {partition: each.result(PATIENCE) for partition, each in enumerate(following)}

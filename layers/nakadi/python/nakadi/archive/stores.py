@@ -22,6 +22,8 @@ LISTED_AT_ONCE = 1000
 
 UNFINISHED = ".unfinished"
 
+CLOSED = "The archive is closed."
+
 Answer = TypeVar("Answer")
 
 
@@ -49,25 +51,27 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._objects: dict[str, bytes] = {}
         self._times: dict[str, datetime] = {}
+        self._closed = False
 
     def put(self, key: str, content: bytes) -> None:
-        with self._lock:
+        with self._opened():
             self._objects[key] = content
             self._times[key] = datetime.now(UTC)
 
     def get(self, location: Location) -> bytes:
-        content = self._objects.get(location.key)
+        with self._opened():
+            content = self._objects.get(location.key)
         if content is None:
             raise ArchiveGone(location.key)
         return content[location.start : location.start + location.length]
 
     def remove(self, keys: Sequence[str]) -> None:
-        with self._lock:
+        with self._opened():
             for key in keys:
                 self._objects.pop(key, None)
 
     def listed(self, prefix: str) -> Iterator[Kept]:
-        with self._lock:
+        with self._opened():
             found = [Kept(key, len(content), self._times[key]) for key, content in self._objects.items()]
         yield from (each for each in found if each.key.startswith(prefix))
 
@@ -78,17 +82,26 @@ class MemoryStore:
         return self._objects[key]
 
     def close(self) -> None:
-        pass
+        with self._lock:
+            self._closed = True
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise Unavailable(CLOSED)
+            yield
 
 
 class FolderStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._closed = False
 
     def put(self, key: str, content: bytes) -> None:
         """Under another name first: nobody sees half an object, not even after a power cut."""
         path = self._folder / key
-        with _explained():
+        with self._opened():
             _make_folder(path.parent)
             unfinished = path.with_name(f"{uuid4().hex}{UNFINISHED}")
             try:
@@ -103,7 +116,7 @@ class FolderStore:
             _make_durable(path.parent)
 
     def get(self, location: Location) -> bytes:
-        with _explained():
+        with self._opened():
             try:
                 with (self._folder / location.key).open("rb") as file:
                     file.seek(location.start)
@@ -112,13 +125,15 @@ class FolderStore:
                 raise ArchiveGone(location.key) from error
 
     def remove(self, keys: Sequence[str]) -> None:
-        with _explained():
+        with self._opened():
             for key in keys:
                 path = self._folder / key
                 path.unlink(missing_ok=True)
                 self._remove_empty(path.parent)
 
     def listed(self, prefix: str) -> Iterator[Kept]:
+        with self._opened():
+            pass
         for folder, _, names in os.walk(self._folder / prefix):
             for name in names:
                 path = Path(folder, name)
@@ -128,7 +143,17 @@ class FolderStore:
                     yield Kept(path.relative_to(self._folder).as_posix(), found.st_size, written_at)
 
     def close(self) -> None:
-        pass
+        self._closed = True
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """A disk that is full or gone is nothing but out of reach."""
+        if self._closed:
+            raise Unavailable(CLOSED)
+        try:
+            yield
+        except OSError as error:
+            raise Unavailable(f"The archive: {error}") from error
 
     def _remove_empty(self, folder: Path) -> None:
         """Folders go with the last object in them. One that somebody just put something into stays."""
@@ -138,15 +163,6 @@ class FolderStore:
             except OSError:
                 return
             folder = folder.parent
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """A disk that is full or gone is nothing but out of reach."""
-    try:
-        yield
-    except OSError as error:
-        raise Unavailable(f"The archive: {error}") from error
 
 
 def _make_folder(folder: Path) -> None:
@@ -172,6 +188,7 @@ class S3Store:
         self._client = client
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._closed = False
 
     def put(self, key: str, content: bytes) -> None:
         self._asked(
@@ -215,11 +232,14 @@ class S3Store:
             self._asked(partial(self._client.delete_objects, Bucket=self._bucket, Delete=wanted))
 
     def close(self) -> None:
+        self._closed = True
         self._client.close()
 
     def _asked(self, call: Callable[[], Answer], key: str = "") -> Answer:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # only who uses S3 has it
 
+        if self._closed:
+            raise Unavailable(CLOSED)
         try:
             return call()
         except ClientError as error:

@@ -126,6 +126,8 @@ class News:
     def attend(self) -> None:
         """From now on, tell what others change. Asks nobody."""
         with self._lock:
+            if self._closed.is_set():
+                raise Unavailable("The coordination is closed.")
             self._interested += 1
             self._somebody.set()
             if self._thread is None:
@@ -140,7 +142,8 @@ class News:
                 self._somebody.clear()
 
     def close(self) -> None:
-        self._closed.set()
+        with self._lock:
+            self._closed.set()
         self._somebody.set()
         if self._thread is not None:
             self._thread.join()

@@ -152,7 +152,8 @@ class MemoryCoordination:
             return dict(self._leases)
 
     def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
-        return self._listeners.add(subscription, changed)
+        with self._opened():
+            return self._listeners.add(subscription, changed)
 
     def close(self) -> None:
         with self._lock:

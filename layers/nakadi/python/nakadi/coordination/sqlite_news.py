@@ -64,6 +64,8 @@ class News:
     def attend(self) -> None:
         """From now on, tell what others change."""
         with self._lock:
+            if self._closed.is_set():
+                raise Unavailable("The coordination is closed.")
             if self._interested == 0:
                 with self._file.lent() as connection:
                     self._last = connection.execute(NEWEST).fetchone()[0]
@@ -81,7 +83,8 @@ class News:
                 self._somebody.clear()
 
     def close(self) -> None:
-        self._closed.set()
+        with self._lock:
+            self._closed.set()
         self._somebody.set()
         if self._thread is not None:
             self._thread.join()

@@ -162,7 +162,8 @@ class MemoryLog:
             _place(topics, topic, partition).compact(upto, tombstones_before)
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        return self._announcements.watch(changed)
+        with self._opened():
+            return self._announcements.watch(changed)
 
     def close(self) -> None:
         with self._lock:

@@ -42,6 +42,8 @@ class Neighbours:
     def attend(self) -> None:
         """From now on, tell what others append."""
         with self._lock:
+            if self._closed.is_set():
+                raise Unavailable("The event log is closed.")
             if self._interested == 0:
                 with self._file.lent() as connection:
                     self._last = connection.execute(NEWEST).fetchone()[0]
@@ -60,7 +62,8 @@ class Neighbours:
             self._known[arrival.log] = arrival.next
 
     def close(self) -> None:
-        self._closed.set()
+        with self._lock:
+            self._closed.set()
         self._somebody.set()
         self._thread.join()
 

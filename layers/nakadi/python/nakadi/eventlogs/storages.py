@@ -21,16 +21,21 @@ class StorageLogs:
         self._find = find
         self._opened = opened
         self._opening = threading.Lock()
+        self._closed = False
 
     def of(self, storage_id: str) -> EventLog:
         return self._logs.get(storage_id) or self._open(storage_id)
 
     def close(self) -> None:
+        with self._opening:
+            self._closed = True
         for log in {id(log): log for log in self._logs.values()}.values():
             log.close()
 
     def _open(self, storage_id: str) -> EventLog:
         with self._opening:
+            if self._closed:
+                raise Unavailable("The event logs are closed.")
             if storage_id not in self._logs:
                 storage = self._find(storage_id)
                 if storage is None:

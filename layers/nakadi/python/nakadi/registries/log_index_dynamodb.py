@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import TypeVar
 from uuid import uuid4
 
 from pynamodb.exceptions import DeleteError, DoesNotExist, PutError, TransactWriteError, UpdateError
@@ -47,12 +48,14 @@ IDENTITY = "identity"
 CHANGES_TRIED = 20
 
 Place = tuple[str, int]
+Answer = TypeVar("Answer")
 
 
 class DynamoDbLogIndex:
     def __init__(self, address: Address, attempts: Attempts | None = None) -> None:
         self._items = address.bound(LogIndexItem, LOG_INDEX)
         self._attempts = attempts or Attempts()
+        self._closed = False
         self._connection = connected(self._items)
         self._client = self._connection.client
 
@@ -111,7 +114,7 @@ class DynamoDbLogIndex:
 
     def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
         keys = [(topic_place(topic), head_item(partition)) for topic, partition in places]
-        found = self._attempts.at(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
+        found = self._at(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
         known = {(each.place, each.item): Head(counted_in(each.body), int(each.revision)) for each in found}
         return {place: known.get(key, Head()) for place, key in zip(places, keys, strict=True)}
 
@@ -134,7 +137,7 @@ class DynamoDbLogIndex:
                 raise
             return True
 
-        return self._attempts.at(attempt)
+        return self._at(attempt)
 
     def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
         upto = LogIndexItem.item <= segment_item(offset)
@@ -178,7 +181,7 @@ class DynamoDbLogIndex:
                 if not condition_failed(error):
                     raise
 
-        self._attempts.at(attempt)
+        self._at(attempt)
 
     def progress(self, stream: str) -> Mapping[str, int]:
         return {each.item: int(each.body) for each in self._listed(stream_place(stream))}
@@ -189,9 +192,15 @@ class DynamoDbLogIndex:
         self._written(self._items(stream_place(stream), shard, body=body), behind)
 
     def close(self) -> None:
+        self._closed = True
         self._client.close()
 
     # Items
+
+    def _at(self, attempt: Callable[[bool], Answer]) -> Answer:
+        if self._closed:
+            raise Unavailable("The log index is closed.")
+        return self._attempts.at(attempt)
 
     def _change(self, topic: str, changed: Callable[[Topic], Topic]) -> Topic:
         """Change a topic, again from the beginning when somebody else did so meanwhile."""
@@ -217,7 +226,7 @@ class DynamoDbLogIndex:
             except DoesNotExist:
                 return None
 
-        return self._attempts.at(attempt)
+        return self._at(attempt)
 
     def _written(self, item: LogIndexItem, condition: Condition | None) -> bool:
         """Write an item if a condition holds. An attempt whose answer was lost may make the next one find it broken:
@@ -233,7 +242,7 @@ class DynamoDbLogIndex:
                 return False
             return True
 
-        return self._attempts.at(attempt)
+        return self._at(attempt)
 
     def _listed(
         self, place: str, condition: Condition | None = None, *, last_first: bool = False, limit: int | None = None
@@ -245,12 +254,12 @@ class DynamoDbLogIndex:
             scan_index_forward=not last_first,
             limit=limit,
         )
-        while (item := self._attempts.at(lambda _: next(results, None))) is not None:
+        while (item := self._at(lambda _: next(results, None))) is not None:
             yield item
 
     def _scanned(self, condition: Condition) -> Iterator[LogIndexItem]:
         results = self._items.scan(filter_condition=condition, consistent_read=True)
-        while (item := self._attempts.at(lambda _: next(results, None))) is not None:
+        while (item := self._at(lambda _: next(results, None))) is not None:
             yield item
 
     def _removed(self, place: str, items: Sequence[str]) -> None:
@@ -263,7 +272,7 @@ class DynamoDbLogIndex:
                     for item in some:
                         batch.delete(self._items(place, item))
 
-            self._attempts.at(attempt)
+            self._at(attempt)
 
 
 def _risen(known: Topic, partition: int, oldest: int) -> Topic:

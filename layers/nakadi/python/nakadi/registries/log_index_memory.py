@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from nakadi.model.log_index import Head, Location, Segment, Topic
+from nakadi.model.outcomes import Unavailable
 from nakadi.ports import UnknownTopic
 
 Place = tuple[str, int]
@@ -29,42 +31,45 @@ class MemoryLogIndex:
         self._progress: dict[tuple[str, str], int] = {}
         self._claims: dict[str, tuple[str, float]] = {}
         self._identity = uuid4().hex[:16]
+        self._closed = False
 
     def identity(self) -> str:
-        return self._identity
+        with self._opened():
+            return self._identity
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        with self._lock:
+        with self._opened():
             self._topics.setdefault(topic, Topic(partitions=partitions))
 
     def topic(self, topic: str) -> Topic | None:
-        return self._topics.get(topic)
+        with self._opened():
+            return self._topics.get(topic)
 
     def topics(self) -> Sequence[str]:
-        with self._lock:
+        with self._opened():
             return sorted(self._topics)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
-        with self._lock:
+        with self._opened():
             known = self._known(topic)
             self._topics[topic] = replace(known, partitions=max(known.partitions, partitions))
 
     def seal_topic(self, topic: str) -> None:
-        with self._lock:
+        with self._opened():
             self._topics[topic] = replace(self._known(topic), sealed=True)
 
     def delete_topic(self, topic: str) -> None:
-        with self._lock:
+        with self._opened():
             self._topics.pop(topic, None)
             for place in [place for place in self._partitions if place[0] == topic]:
                 del self._partitions[place]
 
     def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
-        with self._lock:
+        with self._opened():
             return {place: self._at(place).head for place in places}
 
     def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
-        with self._lock:
+        with self._opened():
             there = self._partitions.setdefault((topic, partition), _Partition())
             if there.head.revision != expected:
                 return False
@@ -74,25 +79,25 @@ class MemoryLogIndex:
             return True
 
     def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
-        with self._lock:
+        with self._opened():
             segments = self._at((topic, partition)).segments
             at = bisect_right(segments, offset, key=_first)
             return segments[at - 1] if at else None
 
     def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
-        with self._lock:
+        with self._opened():
             segments = self._at((topic, partition)).segments
             at = bisect_left(segments, start, key=_first)
             return segments[at : at + limit]
 
     def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
-        with self._lock:
+        with self._opened():
             there = self._at((topic, partition)).segments
             first = bisect_left(there, segments[0].first, key=_first)
             there[first : bisect_left(there, end, key=_first)] = segments
 
     def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
-        with self._lock:
+        with self._opened():
             known = self._known(topic)
             grown = max(oldest, known.oldest.get(partition, 0))
             self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
@@ -102,13 +107,13 @@ class MemoryLogIndex:
             return [segment.archived for segment in gone if segment.archived]
 
     def note_compacted(self, topic: str, partition: int, before: int) -> None:
-        with self._lock:
+        with self._opened():
             known = self._known(topic)
             grown = max(before, known.compacted.get(partition, 0))
             self._topics[topic] = replace(known, compacted={**known.compacted, partition: grown})
 
     def referred_to(self) -> Collection[str]:
-        with self._lock:
+        with self._opened():
             there = [
                 segment
                 for (topic, _), each in self._partitions.items()
@@ -119,7 +124,7 @@ class MemoryLogIndex:
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.monotonic()
-        with self._lock:
+        with self._opened():
             holder, until = self._claims.get(name, (owner, now))
             if holder != owner and until > now:
                 return False
@@ -127,20 +132,28 @@ class MemoryLogIndex:
             return True
 
     def release(self, name: str, owner: str) -> None:
-        with self._lock:
+        with self._opened():
             if self._claims.get(name, ("", 0.0))[0] == owner:
                 del self._claims[name]
 
     def progress(self, stream: str) -> Mapping[str, int]:
-        with self._lock:
+        with self._opened():
             return {shard: sequence for (of, shard), sequence in self._progress.items() if of == stream}
 
     def note_progress(self, stream: str, shard: str, sequence: int) -> None:
-        with self._lock:
+        with self._opened():
             self._progress[stream, shard] = max(sequence, self._progress.get((stream, shard), sequence))
 
     def close(self) -> None:
-        pass
+        with self._lock:
+            self._closed = True
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("The log index is closed.")
+            yield
 
     def _known(self, topic: str) -> Topic:
         if topic not in self._topics:

@@ -94,9 +94,12 @@ class Watcher:
         self._lock = threading.Lock()
         self._wanted = 0
         self._watch: Watch | None = None
+        self._closed = False
 
     def wanted(self) -> None:
         with self._lock:
+            if self._closed:
+                raise Unavailable("The event log is closed.")
             self._wanted += 1
             if self._watch is None:
                 self._watch = Watch(self._reader, self._ancestry, self._interval)
@@ -118,6 +121,7 @@ class Watcher:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             watch, self._watch = self._watch, None
         if watch is not None:
             watch.end()

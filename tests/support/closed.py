@@ -1,0 +1,16 @@
+"""That a closed port refuses everything that it can be asked."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from nakadi.model.outcomes import Unavailable
+
+
+def see_that_everything_is_refused(port: type, attempts: Mapping[str, Callable[[], object]]) -> None:
+    """One attempt for each method of the port, by its name: each raises `Unavailable`."""
+    methods = {name for name, value in vars(port).items() if callable(value) and not name.startswith("_")}
+    assert set(attempts) == methods - {"close"}
+    for name, attempt in attempts.items():
+        with pytest.raises(Unavailable, match=r"\bclosed\b"):
+            print(name, attempt())

@@ -1,0 +1,12 @@
+"""What several logs of a test share."""
+
+from typing import Any, TypeVar
+
+Port = TypeVar("Port")
+
+
+def kept_open(port: Port) -> Port:
+    """A log index or an archive that stays open, though every log closes what it was given."""
+    anything: Any = port
+    anything.close = lambda: None
+    return port
