@@ -76,11 +76,17 @@ def test_a_byte_order_mark_may_stand_before_a_body(body):
     assert object_body(Request(method="POST", path="/", body=body)).integer("a") == 1
 
 
-@pytest.mark.parametrize("body", [b"", b" \r\n\t"])
+@pytest.mark.parametrize("body", [b"", b"null", b" null\n"])
 def test_a_body_of_nothing_is_missing(body):
-    """A body without a document is told as missing. (R7)"""
+    """A body without a document, and null, are told as missing. (R7)"""
     with pytest.raises(Malformed, match="Required request body is missing"):
         object_body(Request(method="POST", path="/", body=body))
+
+
+def test_blanks_are_no_document():
+    """A body of blanks is there, and is no JSON. (R6)"""
+    with pytest.raises(Malformed, match=r"^JSON parse error: "):
+        object_body(Request(method="POST", path="/", body=b" \r\n\t"))
 
 
 def test_only_one_byte_order_mark_is_passed_over():

@@ -23,10 +23,11 @@ Item = TypeVar("Item")
 
 
 def json_body(request: Request) -> Any:
-    """The body of a request that must have one."""
-    if not request.body.strip():
+    """The body of a request that must have one; null is none."""
+    body = json_document(request.body) if request.body else None
+    if body is None:
         raise Malformed(f"Required request body is missing: {request.method} {request.path}")
-    return json_document(request.body)
+    return body
 
 
 def json_document(text: bytes) -> Any:
