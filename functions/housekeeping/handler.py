@@ -7,6 +7,7 @@ import nakadi.catalog.housekeeping
 import nakadi.coordination.dynamodb
 import nakadi.registries.dynamodb  # noqa: F401  # all four are loaded while the function starts
 from nakadi.bootstrap import open_broker
+from nakadi.chores import failures
 from nakadi.doorways.function import Function
 from nakadi.doorways.telling import Counts, Handle
 from nakadi.settings import Settings
@@ -16,8 +17,10 @@ def opened(counts: Counts) -> Handle:
     broker = open_broker(Settings.from_env(os.environ))
 
     def run(_event: object, _context: object) -> None:
+        before = sum(failures().values())
         broker.housekeeping.run()
         counts.one("Rounds")
+        counts.number("FailedChores", sum(failures().values()) - before)
         counts.number("StalledSubscriptions", len(broker.subscription_care.stall_watch.stalled))
         lag = broker.index_lag()
         if lag is not None:

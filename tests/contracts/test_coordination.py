@@ -72,7 +72,7 @@ class TestAssignment:
                 a_session("a", holder="one", commit_timeout=2.5),
                 a_session("b", holder="two", requested=(a_place(0, 'a "type"\n'),)),
             ),
-            reset=Reset("r", LATER + timedelta(microseconds=7)),
+            reset=Reset("r", LATER + timedelta(microseconds=7), A_MOMENT),
         )
         positions = {each.place: at(number) for number, each in enumerate(full.entries)}
         stored = coordination.write(SUBSCRIPTION, NOTHING_YET, full, A_MOMENT, positions)

@@ -267,6 +267,13 @@ class TestClaims:
         assert index.claim("n", "ann", -1)
         assert index.claim("n", "bob", 60)
 
+    def test_that_go_on_for_ever_do_not_count(self, index: LogIndex):
+        """A claim that goes on for much longer than it could have been asked for, since a clock was set back meanwhile,
+        is over."""
+        assert index.claim("n", "ann", 4000)
+        assert index.claim("n", "bob", 60)
+        assert not index.claim("n", "ann", 60)
+
 
 class TestProgress:
     def test_is_kept_per_shard_and_only_grows(self, index: LogIndex):

@@ -4,6 +4,7 @@ import base64
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import boto3
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from nakadi.archive import members
 from nakadi.archive.stores import open_archive
 from nakadi.clock import SystemClock
+from nakadi.doorways.log_indexer import indexed
 from nakadi.eventlogs import Beside, open_event_log
 from nakadi.eventlogs.kinesis import envelopes
+from nakadi.eventlogs.kinesis.indexing import Outcome
 from nakadi.eventlogs.kinesis.stream import milliseconds
 from nakadi.model.events import Record
 from nakadi.registries.log_indexes import open_log_index
@@ -231,6 +234,38 @@ def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(function
     assert answer == {"batchItemFailures": [{"itemIdentifier": event["Records"][2]["kinesis"]["sequenceNumber"]}]}
     assert functions.invoke("log_indexer", event) == NOTHING_FAILED
     assert shards.indexed() == expected(6)
+
+
+def test_a_shard_that_fails_does_not_keep_the_others(caplog):
+    """Whatever goes wrong with one shard of a batch is logged; it comes again, and the others are indexed."""
+
+    class Fails:
+        def __init__(self):
+            self.indexed = []
+
+        def index(self, shard, records):
+            if shard == "shard-0":
+                raise KeyError("a mistake")
+            self.indexed.append((shard, len(records)))
+            return Outcome()
+
+        def progress(self, _shard):
+            raise ValueError("another one")
+
+    found = [as_lambda_has_it("s", shard, a_record(number)) for number, shard in enumerate(("shard-0", "shard-1"))]
+    indexer = Fails()
+    assert indexed(indexer, {"Records": found}) == {"batchItemFailures": [{"itemIdentifier": "0"}]}
+    assert indexer.indexed == [("shard-1", 1)]
+    assert "Indexing of shard-0 failed" in caplog.text
+
+
+def a_record(number):
+    return {
+        "SequenceNumber": str(number),
+        "PartitionKey": f"{TOPIC}/0",
+        "Data": b"",
+        "ApproximateArrivalTimestamp": datetime.now(UTC),
+    }
 
 
 def test_a_long_frame_that_came_in_several_batches_is_one(functions, shards):

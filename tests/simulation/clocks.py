@@ -10,7 +10,10 @@ START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 @dataclass(slots=True)
 class Time:
+    """`behind` is by how much the time of day has been set back, everywhere at once; steady clocks do not notice."""
+
     seconds: float = 0.0
+    behind: float = 0.0
 
     def move(self, seconds: float) -> None:
         self.seconds += seconds
@@ -25,7 +28,7 @@ class SkewedClock:
     booted: float = 1000.0
 
     def now(self) -> datetime:
-        return START + timedelta(seconds=self.time.seconds + self.skew)
+        return START + timedelta(seconds=self.time.seconds - self.time.behind + self.skew)
 
     def monotonic(self) -> float:
         return self.time.seconds + self.booted

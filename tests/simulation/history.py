@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from nakadi.model.coordination import Assignment, Offset
+from nakadi.model.coordination import Assignment, Offset, Reset
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
 
@@ -40,7 +40,11 @@ class History:
     """
 
     able: Callable[[str], bool]
+    # The time of day, and the time that has really passed.
     now: Callable[[], datetime]
+    steady: Callable[[], float]
+    # Since when offsets are being set, by marker.
+    marked: dict[str, float] = field(default_factory=dict)
     events: dict[Place, list[Event]] = field(default_factory=dict)
     oldest: dict[Place, int] = field(default_factory=dict)
     offsets: dict[Place, Offset] = field(default_factory=dict)
@@ -126,6 +130,8 @@ class History:
                 self.begun[offset.owner, place] = offset.position.offset
                 self.sent.pop((offset.owner, place), None)
         self.assignment, self.offsets = new, dict(offsets)
+        if new.reset is not None:
+            self.marked.setdefault(new.reset.id, self.steady())
 
     def _check_beginning(self, place: Place, position: Position, *, initialised: bool) -> None:
         """A partition has its first offset: the subscription begins there, unless the partition is newer."""
@@ -154,14 +160,21 @@ class History:
         added = [each for each in new.sessions if old.session(each.id) is None]
         if not added:
             return
-        over = old.reset is None or old.reset.until <= self.now() + MOST_SKEW
-        promise("I3", over, "a session begins while offsets are being set")
+        promise("I3", not self._is_being_reset(old.reset), "a session begins while offsets are being set")
         claims = [place for each in new.sessions for place in each.requested]
         promise("I6", len(claims) == len(set(claims)), "a partition is claimed twice")
         sharing = [each for each in new.sessions if not each.requested]
         if any(not each.requested for each in added):
             room = len(new.entries) - len(claims)
             promise("I6", len(sharing) <= room, f"{len(sharing)} sessions share {room} partitions")
+
+    def _is_being_reset(self, reset: Reset | None) -> bool:
+        """Whether somebody sets offsets. Whoever began in the future did so before the clock was set back: they do not
+        count any more."""
+        if reset is None or reset.since is None or reset.since > self.now():
+            return False
+        lasts = (reset.until - reset.since - MOST_SKEW).total_seconds()
+        return self.now() + MOST_SKEW < reset.until and self.steady() < self.marked[reset.id] + lasts
 
     def was_committed(self, place: Place, offset: Offset) -> None:
         """An offset has moved by a commit."""

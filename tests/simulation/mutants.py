@@ -158,6 +158,20 @@ MUTANTS = (
         "MARGIN = timedelta(seconds=-2)",
     ),
     Mutant(
+        "progress",
+        "a lease is believed for as long as it says",
+        "subscriptions/liveness.py",
+        "        if now >= self.since + _PATIENCE:\n            return False\n",
+        "",
+    ),
+    Mutant(
+        "progress",
+        "a marker of the future keeps streams away",
+        "subscriptions/assignments.py",
+        " and (reset.since is None or reset.since <= now + MARGIN)",
+        "",
+    ),
+    Mutant(
         "I8",
         "joining is not recognised as done when its answer was lost",
         "consuming/members.py",

@@ -12,6 +12,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import ReadFrom, Subscription
 from nakadi.subscriptions.initialisation import Initialisation
+from nakadi.subscriptions.liveness import LeaseWatch
 from nakadi.subscriptions.resets import Resets
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place
@@ -70,7 +71,9 @@ class Resetting:
     """A reset, or the end of all streams when there are no positions."""
 
     def __init__(self, wire: Wire, clock: SkewedClock, positions: dict[Place, Position]) -> None:
-        self._resets = Resets(coordination=wire, clock=clock, max_commit_timeout=5.0)  # type: ignore[arg-type]
+        coordination: Any = wire
+        leases = LeaseWatch(coordination, clock)
+        self._resets = Resets(coordination=coordination, leases=leases, clock=clock, max_commit_timeout=5.0)
         self._clock = clock
         self._markers = ExitStack()
         self._marker = ""

@@ -52,7 +52,7 @@ class World:
         self._numbers = iter(range(100_000))
         self.trail: list[str] = []
         self.store = store or MemoryCoordination()
-        self.history = History(able=self._able, now=self._now)
+        self.history = History(able=self._able, now=self._now, steady=lambda: self.time.seconds)
         self.faults = Faults() if random.random() < 0.8 else Faults(0.0, 0.0, 0.0, 0.0)
         self.faults.others_move = random.choice([0.05, 0.15, 0.15, 0.4])
         self._stalls = random.choice([0.02, 0.05, 0.05, 0.3])
@@ -85,7 +85,14 @@ class World:
             self._pass_time: 6,
             self._client_goes: 2,
         }
-        seldom = {self._crash: 1, self._pause: 1, self._expire: 1, self._reset: 3, self._repartition: 1}
+        seldom = {
+            self._crash: 1,
+            self._pause: 1,
+            self._set_back: 0.5,
+            self._expire: 1,
+            self._reset: 3,
+            self._repartition: 1,
+        }
         return {
             **{move: weight * self.random.choice([0.3, 1, 1, 3]) for move, weight in usual.items()},
             **{move: weight * self.random.choice([0, 1, 1, 4]) for move, weight in seldom.items()},
@@ -159,7 +166,7 @@ class World:
         """Commit the next event of a partition that nobody else waits for."""
         offsets, wanted = self.history.offsets, {place for place, _ in self._wanted()}
         latest = max((each.since for each in offsets.values() if each.owner == stream.session.id), default=self._now())
-        if self._now() - latest < timedelta(seconds=0.6 * stream.limits.commit_seconds):
+        if abs(self._now() - latest) < timedelta(seconds=0.6 * stream.limits.commit_seconds):
             return
         for place, received in stream.received.items():
             following = [each for each in received if each > offsets[place].position.offset]
@@ -362,6 +369,10 @@ class World:
         if process is not None:
             process.paused_until = self.time.seconds + self.random.uniform(5, 30)
             self._note(f"{process.name} pauses until {process.paused_until:.1f}")
+
+    def _set_back(self) -> None:
+        self.time.behind += self.random.choice([5.0, 60.0, 3600.0])
+        self._note(f"the time of day is {self.time.behind:.0f} s behind")
 
     def _expire(self) -> None:
         place = self.random.choice(list(self.history.events))

@@ -7,12 +7,17 @@ class HandMovedClock:
     def __init__(self, start: datetime = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)) -> None:
         self._start = start
         self._passed = 0.0
+        self._behind = 0.0
 
     def now(self) -> datetime:
-        return self._start + timedelta(seconds=self._passed)
+        return self._start + timedelta(seconds=self._passed - self._behind)
 
     def monotonic(self) -> float:
         return self._passed
 
     def move(self, seconds: float) -> None:
         self._passed += seconds
+
+    def set_back(self, seconds: float) -> None:
+        """The time of day is set back; the steady clock does not notice."""
+        self._behind += seconds

@@ -26,6 +26,7 @@ from nakadi.model.coordination import Assignment, Entry, Parked, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.streaming.chunks import Run
+from nakadi.subscriptions.liveness import LeaseWatch
 from nakadi.subscriptions.lot import Lot
 from nakadi.subscriptions.parked import ParkedEvents
 from nakadi.subscriptions.resets import Resets
@@ -273,7 +274,8 @@ class World:
         self.coordination.write(SUBSCRIPTION, old, replace(old), self.clock.now())
 
     def redrive(self, chosen, *, all_: bool) -> None:
-        resets = Resets(coordination=self.coordination, clock=self.clock, max_commit_timeout=5)
+        leases = LeaseWatch(self.coordination, self.clock)
+        resets = Resets(coordination=self.coordination, leases=leases, clock=self.clock, max_commit_timeout=5)
         them = ParkedEvents(
             subscriptions=None,
             event_types=self,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nakadi.archive import keys
+from nakadi.archive import keys, sweeping
 from nakadi.archive.stores import MemoryStore
 from nakadi.archive.sweeping import Sweep, Swept
 from nakadi.model.log_index import Counted, Head, Location, Segment
@@ -76,3 +76,21 @@ def test_what_is_rewritten_stays_in_its_namespace():
     assert new.startswith("compacted/mine/t/3/000000000000000007-")
     assert new != keys.rewritten(old, "t", 3, 7)
     assert keys.logged("mine", None, "t", datetime(2026, 11, 21, tzinfo=UTC)).startswith("log/mine/_/2026-11-21/t-")
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest(index, store, monkeypatch):
+    """Some objects cannot be removed; the others are, and only they count."""
+    monkeypatch.setattr(sweeping, "REMOVED_AT_ONCE", 1)
+    for name in ("log/mine/a", "log/mine/b", "log/mine/c"):
+        store.put(name, b"content")
+    refer(index, "log/mine/kept")
+    remove = store.remove
+
+    def fails_for_one(names):
+        if "log/mine/b" in names:
+            raise OSError("denied")
+        remove(names)
+
+    store.remove = fails_for_one
+    assert Sweep(index, store).run(soon()) == Swept(looked_at=3, removed=2, bytes_freed=14)
+    assert store.kept() == ["log/mine/b"]

@@ -5,11 +5,12 @@ import pytest
 
 from nakadi.bootstrap import open_broker
 from nakadi.catalog.housekeeping import COMPACTION_LAG, expired_timelines
+from nakadi.chores import failures
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, CleanupPolicy, EnrichmentStrategy
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import UnknownTopic
+from nakadi.ports import Put, UnknownTopic
 from nakadi.settings import Settings
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
@@ -164,3 +165,98 @@ def test_one_event_type_in_trouble_does_not_stop_the_rest(broker, clock, monkeyp
     broker.housekeeping.run()
 
     assert values(broker, fine) == []
+
+
+def test_an_event_type_that_is_deleted_meanwhile_is_no_failure(broker, clock, monkeypatch, caplog):
+    """A round that meets an event type which is deleted under its hands goes on with the others, and complains of
+    nothing: what was to be done is done."""
+    doomed, fine = registered(broker, name="a.doomed", partitions=2), registered(broker, name="b.fine")
+    append(broker, fine, Record(b"old"))
+    clock.move(4 * HOUR)
+    event_log = broker.logs.of("default")
+    trim = event_log.trim
+
+    def deleted_before(topic, partition, before):
+        if topic == doomed.timeline.topic and broker.event_types.find("a.doomed"):
+            broker.deletion.delete("a.doomed", UNAUTHENTICATED)
+        trim(topic, partition, before)
+
+    monkeypatch.setattr(event_log, "trim", deleted_before)
+    before = failures()
+
+    broker.housekeeping.run()
+
+    assert values(broker, fine) == []
+    assert failures() == before
+    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
+
+
+@pytest.mark.parametrize("error", [Unavailable("not now"), UnknownTopic("lost"), KeyError("damaged"), OSError("disk")])
+def test_a_failure_is_told_with_the_operation_the_thing_and_the_cause(broker, clock, monkeypatch, caplog, error):
+    """Whatever fails in a round, for whatever reason, ends nothing but itself: the next partition of the same event
+    type has its turn, and the log and the metrics tell of it."""
+    event_type = registered(broker, name="a.broken", partitions=2)
+    event_log = broker.logs.of("default")
+    for partition in range(2):
+        event_log.append(event_type.timeline.topic, {partition: [Record(b"old")]})
+    clock.move(4 * HOUR)
+    trim = event_log.trim
+
+    def fails_for_one(topic, partition, before):
+        if (topic, partition) == (event_type.timeline.topic, 0):
+            raise error
+        trim(topic, partition, before)
+
+    monkeypatch.setattr(event_log, "trim", fails_for_one)
+    before = failures().get("retention", 0)
+
+    broker.housekeeping.run()
+
+    assert [each.oldest for each in event_log.bounds(event_type.timeline.topic, [0, 1]).values()] == [0, 1]
+    assert f"The retention of a.broken failed, it is tried again later: {error!r}" in caplog.text
+    assert failures()["retention"] == before + 1
+    assert broker.metrics.view(0)["counters"]["nakadi.chores.failed.retention"]["count"] == before + 1
+
+
+def test_what_cannot_be_cleared_away_does_not_keep_the_rest(broker, monkeypatch):
+    """What one deleted event type or subscription left cannot be cleared; what the others left is."""
+    event_log = broker.logs.of("default")
+    event_types = [registered(broker, name=name) for name in ("a", "b", "c")]
+    with monkeypatch.context() as patch:
+        patch.setattr(event_log, "delete_topic", lambda _: raised(Unavailable("not now")))
+        for each in event_types:
+            broker.deletion.delete(each.name, UNAUTHENTICATED)
+    broker.registry.write(*(Put("subscription-leftovers", name, {}) for name in "abc"))
+    delete_topic, forget = event_log.delete_topic, broker.coordination.forget
+    monkeypatch.setattr(
+        event_log,
+        "delete_topic",
+        lambda topic: raised(OSError("disk")) if topic == event_types[0].timeline.topic else delete_topic(topic),
+    )
+    monkeypatch.setattr(
+        broker.coordination, "forget", lambda name: raised(KeyError(name)) if name == "a" else forget(name)
+    )
+
+    broker.housekeeping.run()
+
+    assert [note.key for note in broker.registry.list("leftovers")] == [event_types[0].id]
+    assert [note.key for note in broker.registry.list("subscription-leftovers")] == ["a"]
+
+
+def test_a_round_that_is_stopped_ends_after_its_step(broker, monkeypatch):
+    """Who closes the broker does not wait for a round over all event types, and it is no failure."""
+    for name in "abc":
+        registered(broker, name=name)
+    event_log = broker.logs.of("default")
+    trimmed = []
+    monkeypatch.setattr(event_log, "trim", lambda topic, *_: (trimmed.append(topic), broker.housekeeping.stop()))
+    before = failures()
+
+    broker.housekeeping.run()
+
+    assert len(trimmed) == 1
+    assert failures() == before
+
+
+def raised(error):
+    raise error

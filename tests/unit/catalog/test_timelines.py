@@ -106,6 +106,14 @@ def test_a_switch_is_left_alone_while_it_may_be_going_on(event_type):
     assert abandoned(announced, A_MOMENT + ABANDONED_AFTER + timedelta(seconds=1))
 
 
+def test_a_switch_of_the_future_was_cut_short(event_type):
+    """A switch that was cut short before the clock was set back is finished as soon as anybody looks, not an hour
+    later: until then publishers find the topic closed."""
+    announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
+
+    assert abandoned(announced, A_MOMENT - timedelta(hours=1))
+
+
 def test_a_storage_out_of_reach_leaves_everything_as_it_was(broker, event_type):
     """When the new storage does not answer, events go on to the old timeline. (R242)"""
     added = {"type": "kinesis", "configuration": {"stream": "s"}, "closed": False}

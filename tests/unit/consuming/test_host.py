@@ -106,3 +106,28 @@ def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, cloc
     assert host.lease() is not lease
     assert host.lease().is_good(clock.monotonic())
     assert not lease.is_good(clock.monotonic())
+
+
+def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, clock, caplog):
+    """What cannot be removed from one subscription, for whatever reason, is told and tried again; from the others it is
+    removed all the same. (S224, S239)"""
+    circles = [shared(coordination, clock, name, "this process", OTHER) for name in ("broken", "fine")]
+    (broken, _), (fine, _) = circles
+    host.left_behind("broken", "broken-this process")
+    host.left_behind("fine", "fine-this process")
+    write = coordination.write
+
+    def unless_broken(subscription, *rest):
+        if subscription == "broken":
+            raise RuntimeError("a mistake")
+        return write(subscription, *rest)
+
+    coordination.write = unless_broken
+    tend(host, circles, {"broken": broken, "fine": fine}.get)
+    assert fine.assignment().sessions == ()
+    assert len(broken.assignment().sessions) == 2
+    for what in ("removal of an ended session", "removal of dead sessions"):
+        assert f"The {what} of broken failed, it is tried again later: RuntimeError('a mistake')" in caplog.text
+    coordination.write = write
+    tend(host, circles, {"broken": broken, "fine": fine}.get)
+    assert broken.assignment().sessions == ()

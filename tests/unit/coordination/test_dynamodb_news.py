@@ -77,6 +77,23 @@ class TestTogether:
         assert ear.wait_for(Changed.OFFSETS)
         assert here.offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
 
+    def test_changes_are_heard_after_a_look_that_failed(self, here, there, monkeypatch, caplog):
+        """A look that fails, for whatever reason, is logged and not the last one. (S198)"""
+        look, failed = here._news._feed.look, threading.Event()
+
+        def once(at):
+            if not failed.is_set():
+                failed.set()
+                raise ValueError("a mistake")
+            return look(at)
+
+        monkeypatch.setattr(here._news._feed, "look", once)
+        ear = Ear(here)
+        assert failed.wait(PATIENCE)
+        commit(there, 5)
+        assert ear.wait_for(Changed.OFFSETS)
+        assert "Looking for changes of other processes failed" in caplog.text
+
     def test_assignments_are_heard(self, here, there):
         """A change of who reads what is heard in another process; and so is the end of a subscription. (S237, S72)"""
         ear = Ear(here)

@@ -34,6 +34,11 @@ class House:
         self.subscribing = self.broker.subscribing
         self.coordination.renew(HOLDER, self.clock.now() + timedelta(days=1))
 
+    def wait(self, seconds: float) -> None:
+        """Time passes, in which the process of the sessions renews its lease."""
+        self.clock.move(seconds)
+        self.coordination.renew(HOLDER, self.clock.now() + timedelta(days=1))
+
     def event_type(self, partitions: int = 1, events: int = 0) -> str:
         statistic = {
             "messages_per_minute": 1,

@@ -8,7 +8,7 @@ from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.model.outcomes import Conflict, NotFound, Unavailable
 from nakadi.model.subscription import Subscription
-from nakadi.ports import ChangedMeanwhile, Check
+from nakadi.ports import ChangedMeanwhile, Check, Put
 from nakadi.registries.memory import MemoryRegistry
 from nakadi.subscriptions.identity import Ids
 from nakadi.subscriptions.repository import BEGUN_FOR, KEYS, LEFTOVERS, LINES, Subscriptions, _parts
@@ -140,6 +140,15 @@ def test_what_has_only_begun_protects_event_types_for_a_while(registered):
     assert not registered.removable(names[-1])
     registered.clock.move(BEGUN_FOR.total_seconds())
     assert registered.removable(names[-1])
+
+
+def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
+    """A line without its subscription does not stand against removal for as long as the clock is behind. (S24)"""
+    [name] = registered.names(1)
+    registered.registry.write(Put(LINES, f"{name}/unfinished", {"at": registered.clock.now().isoformat()}))
+    assert not registered.removable(name)
+    registered.clock.set_back(3600)
+    assert registered.removable(name)
 
 
 def test_own_writes_are_seen_at_once(registered):

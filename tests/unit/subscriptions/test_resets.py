@@ -12,10 +12,11 @@ from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import MOST_PLACES
 from nakadi.subscriptions import liveness
+from nakadi.subscriptions.assignments import being_reset
 from nakadi.subscriptions.resets import marked, unmarked
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT
-from tests.support.coordination import a_place, a_session, an_assignment
+from tests.support.coordination import an_assignment
 from tests.support.patience import PATIENCE, until
 from tests.support.subscriptions import a_cursor, cursors, published, reset
 
@@ -99,6 +100,21 @@ class TestReset:
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         assert cursors(house.api, subscription) == {(name, "0"): published(1)}
 
+    def test_does_not_wait_for_the_dead_of_the_future(self, house, threads):
+        """A session whose process died before the clock was set back is waited for as long as a lease lasts, not
+        as long as the clock is behind. (S225, S318)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        house.coordination.renew("another process", house.clock.now() + liveness.LEASE)
+        house.session(subscription, holder="another process")
+        house.clock.set_back(3600)
+        looks, leases = [], house.coordination.leases
+        house.coordination.leases = lambda: looks.append(1) or leases()
+        resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
+        until(lambda: len(looks) > 1)
+        house.clock.move((liveness.LEASE + liveness.MARGIN).total_seconds())
+        assert resetting.result(60).status_code == 204
+
     def test_notices_who_dies_while_it_waits(self, house, threads):
         """A session that dies meanwhile is noticed before long. (S225)"""
         name = house.event_type(events=5)
@@ -181,6 +197,15 @@ class TestMarkers:
         with pytest.raises(Conflict):
             marked(an_assignment("", reset=Reset("other", A_MOMENT + timedelta(seconds=1))), self.MINE, self.NOW)
 
+    def test_of_the_future_do_not_count(self):
+        """A marker that went up before the clock was set back keeps nobody away, however long the clock is behind.
+        Clocks may differ a little. (S140, S144)"""
+        up = an_assignment("", reset=replace(self.MINE, since=A_MOMENT))
+        assert not being_reset(up, A_MOMENT - timedelta(hours=1))
+        assert being_reset(up, A_MOMENT - liveness.MARGIN)
+        assert being_reset(up, A_MOMENT)
+        assert not being_reset(up, self.MINE.until)
+
     def test_are_taken_down_by_whoever_put_them_up(self):
         """Taking down somebody else's marker, or none, changes nothing. (S144)"""
         standing = an_assignment("", reset=self.MINE)
@@ -241,15 +266,3 @@ class TestRepartitioning:
 
 def _unavailable(*_):
     raise Unavailable("not now")
-
-
-def test_leases_say_who_is_alive():
-    """A session lives while its process has a lease, and a little longer; without any it is dead. (S318)"""
-    session, leases = a_session("a", holder="one"), {"one": A_MOMENT}
-    just_before = A_MOMENT + liveness.MARGIN - timedelta(microseconds=1)
-    assert liveness.is_alive(session, leases, just_before)
-    assert not liveness.is_alive(session, leases, A_MOMENT + liveness.MARGIN)
-    assert not liveness.is_alive(session, {}, A_MOMENT)
-    other = a_session("b", holder="two")
-    assert liveness.dead([session, other], leases, just_before) == {"b"}
-    assert a_place(0) == a_place("0")

@@ -1,7 +1,5 @@
 """What is told of a subscription's streams."""
 
-from datetime import timedelta
-
 import pytest
 
 from nakadi.model.outcomes import Unavailable
@@ -133,13 +131,13 @@ class TestStalled:
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         session = house.session(subscription, commit_timeout=30.0)
-        house.clock.move(30)
+        house.wait(30)
         assert not self.stalled(house, subscription)
-        house.clock.move(1)
+        house.wait(1)
         assert self.stalled(house, subscription)
         house.commit(subscription, session, a_cursor(name, "0", 1))
         assert not self.stalled(house, subscription)
-        house.clock.move(31)
+        house.wait(31)
         assert self.stalled(house, subscription)
 
     def test_is_not_who_has_nothing_to_commit(self, house):
@@ -148,22 +146,22 @@ class TestStalled:
         subscription = house.subscription(name)
         session = house.session(subscription, commit_timeout=30.0)
         house.commit(subscription, session, a_cursor(name, "0", 0))
-        house.clock.move(1000)
+        house.wait(1000)
         assert not self.stalled(house, subscription)
         publish(house.api, name)
         assert not self.stalled(house, subscription)
-        house.clock.move(31)
+        house.wait(31)
         assert self.stalled(house, subscription)
 
     def test_is_not_who_has_just_begun(self, house):
         """A stream that takes over has its own time. (S280)"""
         subscription = house.subscription(house.event_type(events=1))
-        house.clock.move(1000)
+        house.wait(1000)
         assert not self.stalled(house, subscription)
         house.session(subscription, commit_timeout=30.0)
-        house.clock.move(30)
+        house.wait(30)
         assert not self.stalled(house, subscription)
-        house.coordination.renew("this process", house.clock.now() - timedelta(hours=1))
+        house.coordination.release("this process")
         house.clock.move(10)
         assert not self.stalled(house, subscription)
 
@@ -187,6 +185,23 @@ class TestStallWatch:
         house.commit(stuck, sessions[0], a_cursor(name, "0", 1))
         house.broker.housekeeping.run()
         assert watch.stalled == []
+
+    def test_goes_on_after_one_that_cannot_be_looked_at(self, house, monkeypatch, caplog):
+        """A subscription of which nothing can be found out is told, and the others are looked at. (S280)"""
+        name = house.event_type(events=2)
+        found = [house.subscription(name) for _ in range(3)]
+        for each in found:
+            house.session(each, commit_timeout=30.0)
+        house.wait(31)
+        assignment = house.coordination.assignment
+        broken = found[1]["id"]
+        monkeypatch.setattr(
+            house.coordination, "assignment", lambda each: assignment(each) if each != broken else {}["damaged"]
+        )
+        watch = house.broker.subscription_care.stall_watch
+        watch.look()
+        assert set(watch.stalled) == {found[0]["id"], found[2]["id"]}
+        assert f"of the subscription {broken} failed" in caplog.text
 
     def test_looks_at_no_log_without_need(self, house, monkeypatch):
         """Where everybody commits in time, no log is asked for anything."""

@@ -364,10 +364,10 @@ class Broker:
             logs=self.logs,
             clock=self.clock,
             more={
-                "making the broker's own event types": self.system_event_types.prepare,
-                "clearing up after deleted subscriptions": self.subscription_care.leftovers.clear_all,
-                "handing out what is redriven": self.subscription_care.attachment.run,
-                "looking for stalled subscriptions": self.subscription_care.stall_watch.look,
+                "the broker's own event types": self.system_event_types.prepare,
+                "deleted subscriptions": self.subscription_care.leftovers.clear_all,
+                "redriven events": self.subscription_care.attachment.run,
+                "stalled subscriptions": self.subscription_care.stall_watch.look,
             },
         )
 

@@ -15,6 +15,7 @@ from nakadi.settings import Settings
 from nakadi.subscriptions.attachment import Attachment
 from nakadi.subscriptions.initialisation import Initialisation
 from nakadi.subscriptions.leftovers import Leftovers
+from nakadi.subscriptions.liveness import LeaseWatch
 from nakadi.subscriptions.repository import Subscriptions
 from nakadi.subscriptions.stalling import StallWatch
 from nakadi.subscriptions.stats import Stats
@@ -64,6 +65,10 @@ class SubscriptionCare:
         )
 
     @cached_property
+    def leases(self) -> LeaseWatch:
+        return LeaseWatch(self.coordination, self.clock)
+
+    @cached_property
     def stats(self) -> Stats:
         return Stats(
             subscriptions=self.subscriptions,
@@ -71,6 +76,7 @@ class SubscriptionCare:
             cursors=self.cursors,
             permissions=self.permissions,
             coordination=self.coordination,
+            leases=self.leases,
             logs=self.logs,
             clock=self.clock,
         )

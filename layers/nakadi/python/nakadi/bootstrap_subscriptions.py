@@ -23,6 +23,7 @@ class Subscribing(SubscriptionCare):
     def resets(self) -> Resets:
         return Resets(
             coordination=self.coordination,
+            leases=self.leases,
             clock=self.clock,
             max_commit_timeout=self.settings.max_commit_timeout_seconds,
         )

@@ -394,7 +394,10 @@ class LogIndex(Protocol):
         """
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
-        """Be the only owner of a name for so long; an owner may claim again. False while it is somebody else's."""
+        """Be the only owner of a name for so long; an owner may claim again. False while it is somebody else's.
+
+        All who claim a name do so for about as long: a claim that goes on for much longer does not count.
+        """
 
     def release(self, name: str, owner: str) -> None:
         """Let somebody else claim it."""

@@ -294,6 +294,37 @@ class TestDamage:
         assert world.offsets() == list(range(6))
 
 
+class TestChores:
+    """One topic that fails does not keep the others from their turn."""
+
+    @pytest.fixture
+    def broken(self, world: World, monkeypatch):
+        """Another topic, of which nothing can be archived, cooled or merged; it comes first."""
+        world.log.create_topic("a.broken", 1)
+        world.log.append("a.broken", {0: [Record(b"1")]})
+        bounds, topic = world.hot.bounds, world.index.topic
+
+        def unless_broken(call):
+            def called(name, *rest):
+                if name == "a.broken":
+                    raise OSError("disk")
+                return call(name, *rest)
+
+            return called
+
+        monkeypatch.setattr(world.hot, "bounds", unless_broken(bounds))
+        monkeypatch.setattr(world.index, "topic", unless_broken(topic))
+
+    @pytest.mark.usefixtures("broken")
+    def test_archiving(self, world: World, caplog):
+        """What can be archived is, and who asked for it learns that not all of it was."""
+        world.store_hours(3)
+        with pytest.raises(Unavailable, match="1 topics could not be archived"):
+            world.log.archive()
+        assert [segment.count for segment in world.segments()] == [3]
+        assert "The archiving of a.broken failed" in caplog.text
+
+
 class TestArchiving:
     def test_counts_with_the_index(self, world: World):
         """An object that the index was not told of is none: it is written again under another name, and goes."""

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from nakadi.archive import keys
+from nakadi.chores import attempted
 from nakadi.ports import ArchiveStore, Kept, LogIndex
 
 REMOVED_AT_ONCE = 500
@@ -43,11 +45,17 @@ class Sweep:
         # The references after the objects: what began to be referred to in between is seen.
         referred_to = self.index.referred_to()
         unused = [each for each in found if each.key not in referred_to]
+        gone: list[Kept] = []
         for start in range(0, len(unused), REMOVED_AT_ONCE):
-            self.store.remove([each.key for each in unused[start : start + REMOVED_AT_ONCE]])
-        if unused:
-            log.info("%s archive objects that nobody needs any more are gone", len(unused))
-        return Swept(len(found), len(unused), sum(each.size for each in unused))
+            some = unused[start : start + REMOVED_AT_ONCE]
+            keys_of_some = [each.key for each in some]
+            if attempted(
+                "removal of archive objects", f"{some[0].key} and on", partial(self.store.remove, keys_of_some)
+            ):
+                gone += some
+        if gone:
+            log.info("%s archive objects that are not needed any more are gone", len(gone))
+        return Swept(len(found), len(gone), sum(each.size for each in gone))
 
     def _namespaces(self) -> Collection[str]:
         if self.namespaces is not None:

@@ -6,7 +6,9 @@ Every step is small, can be repeated, and does no harm when two processes do it 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,10 +16,10 @@ from functools import partial
 from nakadi.catalog.event_types import EventTypes, leftover
 from nakadi.catalog.leftovers import Leftovers
 from nakadi.catalog.timelines import Timelines
+from nakadi.chores import Stopped, attempted
 from nakadi.model.event_type import CleanupPolicy, EventType
-from nakadi.model.outcomes import Fault, Outcome
 from nakadi.model.timeline import Timeline
-from nakadi.ports import ChangedMeanwhile, Clock, EventLogs
+from nakadi.ports import ChangedMeanwhile, Clock, EventLogs, UnknownTopic
 
 log = logging.getLogger(__name__)
 
@@ -36,47 +38,70 @@ class Housekeeping:
     clock: Clock
     more: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     """What other rooms want done, by what it is."""
+    _ending: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Look after everything once. What fails is told in the log, and tried again the next time."""
-        self._try("clearing up after deleted event types", self.leftovers.clear_all)
-        for what, step in self.more.items():
-            self._try(what, step)
-        for event_type in self.event_types.all():
-            self._try(f"looking after {event_type.name}", partial(self._look_after, event_type))
+        """Look after everything once. What fails is logged and counted, and tried again the next time."""
+        rounds = {"deleted event types": self.leftovers.clear_all, **self.more, "event types": self._look_after_all}
+        with suppress(Stopped):
+            for what, step in rounds.items():
+                self._attempted("round", what, step)
 
-    def _try(self, what: str, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except (Fault, Outcome, ChangedMeanwhile):
-            log.warning("%s did not succeed", what, exc_info=True)
+    def stop(self) -> None:
+        """End a round that is under way after its current step; no other begins."""
+        self._ending.set()
+
+    def _look_after_all(self) -> None:
+        for event_type in self.event_types.all():
+            self._look_after(event_type)
 
     def _look_after(self, event_type: EventType) -> None:
-        self.timelines.finish_abandoned(event_type)
         now = self.clock.now()
+        self._try("switch of timelines", event_type, lambda: self.timelines.finish_abandoned(event_type))
         for timeline in event_type.timelines:
             if not timeline.deleted:
-                self._trim(event_type, timeline, now)
-                self._compact(event_type, timeline, now)
+                for partition in range(timeline.partitions):
+                    self._try("retention", event_type, partial(self._trim, event_type, timeline, partition, now))
+                    self._try("compaction", event_type, partial(self._compact, event_type, timeline, partition, now))
         expired = expired_timelines(event_type, now)
         if expired:
-            self._drop(event_type, expired)
+            self._try("removal of old timelines", event_type, lambda: self._drop(event_type, expired))
 
-    def _trim(self, event_type: EventType, timeline: Timeline, now: datetime) -> None:
+    def _try(self, operation: str, event_type: EventType, step: Callable[[], None]) -> None:
+        """One partition or one step that fails does not keep the others from their turn. What fails because the event
+        type was deleted or changed meanwhile is not missed: the next round finds what there is then."""
+
+        def unless_overtaken() -> None:
+            try:
+                step()
+            except ChangedMeanwhile:
+                log.info("The %s of %s waits for the next round: it was changed meanwhile", operation, event_type.name)
+            except UnknownTopic:
+                if self._is_there(event_type):
+                    raise
+                log.info("The %s of %s is over: it was deleted meanwhile", operation, event_type.name)
+
+        self._attempted(operation, event_type.name, unless_overtaken)
+
+    def _attempted(self, operation: str, thing: str, step: Callable[[], None]) -> None:
+        if self._ending.is_set():
+            raise Stopped
+        attempted(operation, thing, step)
+
+    def _is_there(self, event_type: EventType) -> bool:
+        current = self.event_types.find(event_type.name)
+        return current is not None and current.id == event_type.id
+
+    def _trim(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
         """Events older than the retention time go, but for event types that are only compacted."""
-        if event_type.cleanup_policy is CleanupPolicy.COMPACT:
-            return
-        before = now - timedelta(milliseconds=event_type.retention_time)
-        for partition in range(timeline.partitions):
+        if event_type.cleanup_policy is not CleanupPolicy.COMPACT:
+            before = now - timedelta(milliseconds=event_type.retention_time)
             self.logs.of(timeline.storage_id).trim(timeline.topic, partition, before)
 
-    def _compact(self, event_type: EventType, timeline: Timeline, now: datetime) -> None:
-        if not event_type.cleanup_policy.compacts:
-            return
-        upto, tombstones_before = now - COMPACTION_LAG, now - TOMBSTONES_STAY
-        for partition in range(timeline.partitions):
+    def _compact(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
+        if event_type.cleanup_policy.compacts:
             self.logs.of(timeline.storage_id).compact(
-                timeline.topic, partition, upto=upto, tombstones_before=tombstones_before
+                timeline.topic, partition, upto=now - COMPACTION_LAG, tombstones_before=now - TOMBSTONES_STAY
             )
 
     def _drop(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:

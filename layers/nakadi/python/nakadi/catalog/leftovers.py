@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from nakadi.catalog.event_types import LEFTOVERS, SCHEMAS
+from nakadi.chores import attempted
 from nakadi.ports import EventLogs, Registry, Remove
 
 # Well below what one write of a registry takes.
@@ -18,7 +20,7 @@ class Leftovers:
 
     def clear_all(self) -> None:
         for note in self.registry.list(LEFTOVERS):
-            self.clear(note.key)
+            attempted("removal of leftovers", f"the event type {note.key}", partial(self.clear, note.key))
 
     def clear(self, event_type_id: str) -> None:
         """Clear up after one event type. Can be repeated; the note goes last, so that nothing is forgotten."""

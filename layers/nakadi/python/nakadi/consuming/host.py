@@ -11,10 +11,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from uuid import uuid4
 
+from nakadi.chores import attempted
 from nakadi.consuming.members import Members
 from nakadi.model.coordination import Assignment
 from nakadi.model.outcomes import Unavailable
@@ -51,6 +51,7 @@ class Host:
         self._clock = clock
         self._new_name = new_name
         self._lock = threading.Lock()
+        self._leases = liveness.LeaseWatch(coordination, clock)
         self._lease = Lease("", 0.0)
         # Sessions that are over, but could not be removed yet.
         self._leftovers: set[tuple[str, str]] = set()
@@ -75,18 +76,13 @@ class Host:
         """Remove the dead sessions of many subscriptions, whose assignments must have been read before: leases are read
         once, and only if somebody else has sessions there.
         """
-        seen = cache(self._seen)
+        living = cache(self._leases.living)
         for members, assignment in circles:
             others = [each for each in assignment.sessions if each.holder != self._lease.holder]
-            dead = liveness.dead(others, *seen()) if others else frozenset()
+            dead = liveness.dead(others, living()) if others else frozenset()
             if dead:
                 log.info("Sessions of %s without a living process: %s", members.subscription, ", ".join(sorted(dead)))
-                members.remove(dead)
-
-    def _seen(self) -> tuple[liveness.Leases, datetime]:
-        """The leases, with a time that is not after they were read: later, they may have been renewed."""
-        now = self._clock.now()
-        return self._coordination.leases(), now
+                attempted("removal of dead sessions", members.subscription, partial(members.remove, dead))
 
     # What could not be removed
 
@@ -101,15 +97,17 @@ class Host:
     def clear(self, members_of: Callable[[str], Members]) -> None:
         """Try again to remove sessions that are over."""
         for subscription, session in tuple(self._leftovers):
-            members_of(subscription).remove({session})
-            self._leftovers.discard((subscription, session))
+            if attempted(
+                "removal of an ended session", subscription, partial(members_of(subscription).remove, {session})
+            ):
+                self._leftovers.discard((subscription, session))
 
     def close(self) -> None:
         with self._lock:
             try:
                 self._coordination.release(self._lease.holder)
             except Unavailable:
-                log.warning("A lease was left to run out", exc_info=True)
+                log.warning("Releasing the lease failed, it is left to run out", exc_info=True)
 
     def _renew(self) -> None:
         began = self._clock.monotonic()

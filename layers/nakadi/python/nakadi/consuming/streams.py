@@ -33,7 +33,7 @@ from nakadi.model import coordination as shared
 from nakadi.model.authorization import Subject
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
-from nakadi.model.outcomes import Fault, NotFound, Outcome, TryLater, Unavailable
+from nakadi.model.outcomes import NotFound, TryLater, Unavailable
 from nakadi.model.subscription import EventTypePartition, Subscription
 from nakadi.ports import Clock, Coordination, EventLogs
 from nakadi.streaming.feeds import Feeds
@@ -133,7 +133,7 @@ class SubscriptionStreams:
         except Unavailable as error:
             self._host.left_behind(subscription_id, stream_id)
             raise TryLater(CANNOT_GO_ON) from error
-        except Outcome:
+        except Exception:
             self._give_back(subscription_id, stream_id)
             raise
         return Opening(
@@ -172,9 +172,11 @@ class SubscriptionStreams:
                 self._survey.beginning(place, offset.position, known.get(place.event_type))
 
     def _give_back(self, subscription_id: str, stream_id: str) -> None:
+        """Whatever goes wrong: a session without a stream would keep its partitions as long as this process lives."""
         try:
             self._members(subscription_id).remove({stream_id})
-        except (Unavailable, Outcome):
+        except Exception:
+            log.warning("Removing the session %s of %s failed, tried again", stream_id, subscription_id, exc_info=True)
             self._host.left_behind(subscription_id, stream_id)
 
     # Serving
@@ -186,10 +188,10 @@ class SubscriptionStreams:
             self._drivers[driver] = opening.lease
             self._begin_keeping()
             around.callback(self._drivers.pop, driver)
-            for event_type in opening.event_types:
-                around.enter_context(self._oversight.over(driver, opening.subject, event_type))
-            around.callback(self._news.follow(self._members(opening.subscription.id), driver.look))
             try:
+                for event_type in opening.event_types:
+                    around.enter_context(self._oversight.over(driver, opening.subject, event_type))
+                around.callback(self._news.follow(self._members(opening.subscription.id), driver.look))
                 await driver.run()
             finally:
                 leaving = asyncio.get_running_loop().run_in_executor(self._threads, self._leave, opening, driver)
@@ -265,8 +267,10 @@ class SubscriptionStreams:
             return
         try:
             self._members(opening.subscription.id).leave(opening.id, session.farewell())
-        except (Unavailable, Outcome):
-            log.warning("The stream %s will leave later", opening.id, exc_info=True)
+        except Exception:  # whatever it was: see `_give_back`
+            log.warning(
+                "Removing the session %s of %s failed, tried again", opening.id, opening.subscription.id, exc_info=True
+            )
             self._host.left_behind(opening.subscription.id, opening.id)
 
     # Keeping the lease
@@ -280,8 +284,8 @@ class SubscriptionStreams:
         while self._drivers or self._host.has_leftovers:
             try:
                 await loop.run_in_executor(self._keeping, self._tend)
-            except (Fault, Outcome) as error:
-                log.warning("The lease and what belongs to it wait for the next turn: %s", error)
+            except Exception:  # whatever it was: without a lease every stream of this process ends
+                log.warning("Renewing the lease failed, tried again in %s s", TURN_SECONDS, exc_info=True)
             now = self._clock.monotonic()
             for driver, lease in tuple(self._drivers.items()):
                 if not lease.is_good(now):

@@ -21,7 +21,7 @@ def text_of(assignment: Assignment) -> str:
             "initialised": assignment.initialised,
             "entries": [_entry_row(each) for each in assignment.entries],
             "sessions": [_session_row(each) for each in assignment.sessions],
-            "reset": None if reset is None else [reset.id, reset.until.isoformat()],
+            "reset": None if reset is None else _reset_body(reset),
         }
     ).decode()
 
@@ -34,8 +34,13 @@ def assignment_in(text: str | bytes, revision: int) -> Assignment:
         initialised=body["initialised"],
         entries=tuple(_entry_of(each) for each in body["entries"]),
         sessions=tuple(_session_of(each) for each in body["sessions"]),
-        reset=None if reset is None else Reset(reset[0], datetime.fromisoformat(reset[1])),
+        reset=None if reset is None else Reset(reset[0], *map(datetime.fromisoformat, reset[1:])),
     )
+
+
+def _reset_body(reset: Reset) -> Sequence[str]:
+    began = [] if reset.since is None else [reset.since.isoformat()]
+    return [reset.id, reset.until.isoformat(), *began]
 
 
 def _entry_row(entry: Entry) -> Sequence[Any]:

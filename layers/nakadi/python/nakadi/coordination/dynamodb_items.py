@@ -31,8 +31,10 @@ LONGEST_TEXT = 900
 # DynamoDB takes 400 KB for an item with all names and keys.
 MOST_BYTES = 390_000
 
-# A lease that ran out says nothing any more; news have been heard. DynamoDB removes them when it gets round to it.
+# News have been heard by then, and a lease that ran out says nothing any more, also by a clock that was set back by an
+# hour or two. DynamoDB removes them when it gets round to it.
 KEPT_SECONDS = 3600
+LEASE_KEPT_SECONDS = 24 * 3600
 
 
 class CoordinationItem(Model):
@@ -109,7 +111,7 @@ def offset_of(item: CoordinationItem) -> Offset:
 
 
 def lease(until: datetime, asked: int) -> Mapping[str, Any]:
-    return {"until": microseconds(until), "asked": asked, "expires": int(until.timestamp()) + KEPT_SECONDS}
+    return {"until": microseconds(until), "asked": asked, "expires": int(until.timestamp()) + LEASE_KEPT_SECONDS}
 
 
 def may_move(session: str, position: Position) -> Condition:

@@ -166,8 +166,11 @@ class News:
         except FAILURES:
             # The next look is soon, and asks for what was missed. It is said once.
             if not self._deaf:
-                _log.warning("What other processes change is not heard at the moment", exc_info=True)
+                _log.warning("Looking for changes of other processes failed, tried again in %s s", PAUSE, exc_info=True)
             self._deaf = True
+            return
+        except Exception:  # noqa: BLE001  # whoever waits for news would wait for ever
+            _log.exception("Looking for changes of other processes failed, tried again in %s s", PAUSE)
             return
         self._deaf = False
         for subscription, changed in found:

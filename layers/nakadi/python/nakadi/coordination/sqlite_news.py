@@ -6,6 +6,7 @@ rows with greater numbers than it has seen: one statement, however many subscrip
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from nakadi.model.coordination import Changed
 from nakadi.model.outcomes import Unavailable
 from nakadi.sqlite_file import SqliteFile
+
+_log = logging.getLogger(__name__)
 
 PAUSE = 0.05
 """Seconds between two looks. A look is one statement that reads a counter in shared memory."""
@@ -106,6 +109,9 @@ class News:
                 self._tell_since(connection)
         except sqlite3.Error:
             return version  # the next look is soon
+        except Exception:  # noqa: BLE001  # whoever waits for news would wait for ever
+            _log.exception("Looking for changes of other processes failed, tried again")
+            return version
         return int(now)
 
     def _tell_since(self, connection: sqlite3.Connection) -> None:

@@ -23,7 +23,6 @@ from nakadi.eventlogs.kinesis.opening import open_indexer
 from nakadi.eventlogs.kinesis.tally import Arrived
 from nakadi.eventlogs.storages import at_stream
 from nakadi.model.log_index import Mark
-from nakadi.model.outcomes import Unavailable
 from nakadi.registries.log_indexes import open_log_index
 from nakadi.settings import Settings
 
@@ -53,9 +52,9 @@ def indexed(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
     for shard, records in _by_shard(event).items():
         try:
             _tell(indexer.index(shard, records))
-        except Unavailable:
+        except Exception:  # whatever it was: the other shards have been, or will be, indexed, and this one comes again
             first = _first_left(indexer, shard, records)
-            log.warning("%s is indexed again from %s on", shard, first, exc_info=True)
+            log.warning("Indexing of %s failed, it is tried again from record %s on", shard, first, exc_info=True)
             failures.append(str(first))
     return {"batchItemFailures": [{"itemIdentifier": sequence} for sequence in failures]}
 
@@ -63,7 +62,7 @@ def indexed(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
 def _first_left(indexer: Indexer, shard: str, records: Sequence[Arrived]) -> int:
     try:
         done = indexer.progress(shard)
-    except Unavailable:
+    except Exception:  # noqa: BLE001  # it was logged that something is wrong; all of it comes again
         done = None
     left = [record.mark.sequence for record in records if done is None or record.mark.sequence > done]
     return left[0] if left else records[-1].mark.sequence

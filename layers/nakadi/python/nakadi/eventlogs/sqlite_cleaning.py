@@ -8,10 +8,12 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
+from nakadi.chores import attempted
 from nakadi.eventlogs.sqlite_rows import ROW
 from nakadi.eventlogs.sqlite_writing import Writer
 from nakadi.model.outcomes import Unavailable
@@ -85,12 +87,25 @@ class Cleaner:
             self._rubbish.clear()
             if self._closing.is_set():
                 return
-            try:
-                for log in self._logs_without_topic():
-                    self.in_steps(partial(_swept, log))
-            except Unavailable:
-                # Nothing hangs on it: the next deletion or the next start tries again.
-                continue
+            attempted("removal of deleted topics", "the event log", self._sweep_once)
+
+    def _sweep_once(self) -> None:
+        """What fails is tried again after the next deletion, or the next start: nothing hangs on it."""
+        with self._unless_closing():
+            for log in self._logs_without_topic():
+                attempted("removal of a deleted topic", f"log {log}", partial(self._remove_log, log))
+
+    def _remove_log(self, log: int) -> None:
+        with self._unless_closing():
+            self.in_steps(partial(_swept, log))
+
+    @contextmanager
+    def _unless_closing(self) -> Iterator[None]:
+        try:
+            yield
+        except Unavailable:
+            if not self._closing.is_set():
+                raise
 
     def _logs_without_topic(self) -> Sequence[int]:
         with self._file.lent() as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
@@ -11,6 +12,8 @@ import orjson
 from nakadi.eventlogs.sqlite_writing import Arrival
 from nakadi.model.outcomes import Unavailable
 from nakadi.sqlite_file import SqliteFile
+
+_log = logging.getLogger(__name__)
 
 PAUSE = 0.04
 """Seconds between two looks. A look is one statement that reads a counter in shared memory."""
@@ -81,6 +84,9 @@ class Neighbours:
                 self._tell(connection)
         except (sqlite3.Error, Unavailable):
             return version  # the next look is soon
+        except Exception:  # noqa: BLE001  # whoever waits for events would wait for ever
+            _log.exception("Looking for events of other processes failed, tried again in %s s", PAUSE)
+            return version
         return int(now)
 
     def _tell(self, connection: sqlite3.Connection) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nakadi.chores import failures
+
 # Enough for a 99.9th percentile to mean something, little enough to sort whenever somebody looks.
 SAMPLES = 2048
 
@@ -57,12 +59,17 @@ class Metrics:
 
     def view(self, now: float) -> Mapping[str, Any]:
         uptime = now - self._started
+        chores = {f"nakadi.chores.failed.{_dashed(name)}": count for name, count in failures().items()}
         with self._lock:
             return {
                 "version": "4.0.0",
                 "gauges": {"nakadi.uptime": {"value": uptime}},
-                "counters": {name: {"count": count} for name, count in sorted(self._counters.items())},
+                "counters": {name: {"count": count} for name, count in sorted({**self._counters, **chores}.items())},
                 "histograms": {},
                 "meters": {},
                 "timers": {name: timer.view(uptime) for name, timer in sorted(self._timers.items())},
             }
+
+
+def _dashed(operation: str) -> str:
+    return operation.replace(" ", "-")

@@ -33,7 +33,7 @@ class Broker:
         except OSError:
             self._inside.close()
             raise
-        self._housekeeper = Housekeeper(self._inside.housekeeping.run)
+        self._housekeeper = Housekeeper(self._inside.housekeeping.run, stop=self._inside.housekeeping.stop)
         self.url = self._serving.url
 
     def close(self) -> None:

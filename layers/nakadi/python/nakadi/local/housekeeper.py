@@ -12,8 +12,12 @@ CLOSING_SECONDS = 30.0
 
 
 class Housekeeper:
-    def __init__(self, chores: Callable[[], None], *, every_seconds: float = 60.0) -> None:
+    def __init__(
+        self, chores: Callable[[], None], *, stop: Callable[[], None] = lambda: None, every_seconds: float = 60.0
+    ) -> None:
+        """`stop` has chores that are under way come to their end soon."""
         self._chores = chores
+        self._stop = stop
         self._every_seconds = every_seconds
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="nakadi-housekeeper", daemon=True)
@@ -22,6 +26,7 @@ class Housekeeper:
     def close(self) -> None:
         """Finish what is being done, and do no more. A chore that waits for something for too long is left behind."""
         self._closing.set()
+        self._stop()
         self._thread.join(CLOSING_SECONDS)
         if self._thread.is_alive():
             log.warning("The housekeeping is left behind, for it does not end")

@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         _listening(options.host, options.port) as listening,
         _marking(_data_files(settings), accept_loss=options.accept_loss),
         contextlib.closing(open_broker(settings)) as broker,
-        contextlib.closing(Housekeeper(broker.housekeeping.run)),
+        contextlib.closing(Housekeeper(broker.housekeeping.run, stop=broker.housekeeping.stop)),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.prepare()

@@ -71,10 +71,12 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Somebody is setting offsets, at the latest until then: streams end, and none may begin."""
+    """Somebody is setting offsets, at the latest until then: streams end, and none may begin. `since` is when that
+    began, by their clock; None if an older version of the broker did not write it down."""
 
     id: str
     until: datetime
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,15 @@ from nakadi.model.log_index import Counted, Location, Mark, Part, Segment, Topic
 
 MOST_DIGITS = 129
 
+# Seconds by which clocks may differ when a claim is looked at.
+CLOCKS_DIFFER = 60
+
+
+def last_honest(now: float, seconds: float) -> float:
+    """Until when a claim can go that was made for so long by now. One that goes on for longer was made before a clock
+    was set back, and would keep everybody else away for as long as the clock is behind."""
+    return now + max(seconds, 0) + CLOCKS_DIFFER
+
 
 def sequence_body(sequence: int) -> str:
     """As long as every other, so that the greater number is the greater text."""

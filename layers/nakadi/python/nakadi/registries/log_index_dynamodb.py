@@ -22,6 +22,7 @@ from nakadi.ports import UnknownTopic
 from nakadi.registries.log_index_bodies import (
     counted_body,
     counted_in,
+    last_honest,
     segment_body,
     segment_in,
     sequence_body,
@@ -170,7 +171,8 @@ class DynamoDbLogIndex:
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.time()
-        free = LogIndexItem.place.does_not_exist() | (LogIndexItem.body == owner) | (LogIndexItem.until < now)
+        over = (LogIndexItem.until < now) | (LogIndexItem.until > last_honest(now, seconds))
+        free = LogIndexItem.place.does_not_exist() | (LogIndexItem.body == owner) | over
         return self._written(self._items(claim_place(name), CLAIM, body=owner, until=now + seconds), free)
 
     def release(self, name: str, owner: str) -> None:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from nakadi.model.log_index import Head, Location, Segment, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import UnknownTopic
+from nakadi.registries.log_index_bodies import last_honest
 
 Place = tuple[str, int]
 
@@ -126,7 +127,7 @@ class MemoryLogIndex:
         now = time.monotonic()
         with self._opened():
             holder, until = self._claims.get(name, (owner, now))
-            if holder != owner and until > now:
+            if holder != owner and now < until <= last_honest(now, seconds):
                 return False
             self._claims[name] = (owner, now + seconds)
             return True

@@ -16,6 +16,7 @@ from nakadi.ports import UnknownTopic
 from nakadi.registries.log_index_bodies import (
     counted_body,
     counted_in,
+    last_honest,
     segment_body,
     segment_in,
     segment_of,
@@ -42,7 +43,7 @@ BEFORE = """
 
 CLAIM = """
     INSERT INTO log_index_claims (name, owner, until) VALUES (?1, ?2, ?3)
-    ON CONFLICT (name) DO UPDATE SET owner = ?2, until = ?3 WHERE owner = ?2 OR until < ?4
+    ON CONFLICT (name) DO UPDATE SET owner = ?2, until = ?3 WHERE owner = ?2 OR until < ?4 OR until > ?5
 """
 
 PROGRESS = """
@@ -157,7 +158,7 @@ class SqliteLogIndex:
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.time()
         with self._file.writing() as connection:
-            return connection.execute(CLAIM, (name, owner, now + seconds, now)).rowcount > 0
+            return connection.execute(CLAIM, (name, owner, now + seconds, now, last_honest(now, seconds))).rowcount > 0
 
     def release(self, name: str, owner: str) -> None:
         with self._file.writing() as connection:

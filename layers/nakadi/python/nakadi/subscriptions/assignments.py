@@ -16,6 +16,7 @@ from nakadi.model.outcomes import Conflict
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import MOST_PLACES
 from nakadi.subscriptions import rebalance
+from nakadi.subscriptions.liveness import MARGIN
 
 RESET_IN_PROGRESS = "Resetting subscription cursors request is still in progress"
 
@@ -57,7 +58,10 @@ def with_entries(assignment: Assignment, changes: Iterable[Entry]) -> Assignment
 
 
 def being_reset(assignment: Assignment, now: datetime) -> bool:
-    return assignment.reset is not None and now < assignment.reset.until
+    """Whether somebody sets offsets. A marker of the future went up before a clock was set back, and does not count:
+    whoever put it up may be long gone, or finds out in time, for offsets are only set while there is no session."""
+    reset = assignment.reset
+    return reset is not None and now < reset.until and (reset.since is None or reset.since <= now + MARGIN)
 
 
 def _check_slots(assignment: Assignment, subscription: str) -> None:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from nakadi.administration.features import Features
 from nakadi.catalog.event_types import EventTypes
+from nakadi.chores import attempted
 from nakadi.cursors import timelines
 from nakadi.cursors.service import Cursors
 from nakadi.model.administration import Feature
@@ -66,7 +68,9 @@ class Attachment:
             self._looked.event_type = event_type.id
             self._looked.positions = dict(self.cursors.beginning(event_type))
         for partition in event_type.partitions:
-            self._look_on(event_type, partition)
+            attempted(
+                "search for redriven events", f"partition {partition}", partial(self._look_on, event_type, partition)
+            )
 
     def is_attached(self) -> bool:
         """Whether anybody is."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 
+from nakadi.chores import attempted
 from nakadi.model.outcomes import Fault
 from nakadi.ports import Coordination
 from nakadi.subscriptions.repository import Subscriptions
@@ -21,7 +23,9 @@ class Leftovers:
 
     def clear_all(self) -> None:
         for subscription_id in self.subscriptions.leftovers():
-            self.clear(subscription_id)
+            attempted(
+                "removal of leftovers", f"the subscription {subscription_id}", partial(self.clear, subscription_id)
+            )
 
     def clear(self, subscription_id: str) -> None:
         """The note goes last, so that nothing is forgotten."""

@@ -1,11 +1,21 @@
-"""Who is still alive: what leases say of sessions, with time handed in."""
+"""Who is still alive: what the leases of processes say of the sessions that these serve.
+
+A lease says by the clock of its holder until when it goes, and a clock may be set back: then it goes for an hour too
+long, or has run out before it was written. So whoever watches leases measures with a steady clock of its own how long
+each has not changed. A holder renews its lease long before it runs out, and stops sending when it could not: a lease
+that has not been renewed for its whole length has run out, whatever it says, and one that was renewed a moment ago has
+not. Only of a lease that was never looked at before is it believed what it says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from nakadi.model.coordination import Session
+from nakadi.ports import Clock, Coordination
 
 LEASE = timedelta(seconds=10)
 """How long a process may be silent. It renews three times as often, and stops sending when it could not."""
@@ -13,14 +23,54 @@ LEASE = timedelta(seconds=10)
 MARGIN = timedelta(seconds=2)
 """How much later others regard it as dead: clocks differ, and what was sent takes its time to arrive."""
 
-Leases = Mapping[str, datetime]
+_PATIENCE = (LEASE + MARGIN).total_seconds()
 
 
-def is_alive(session: Session, leases: Leases, now: datetime) -> bool:
-    """Whether a session's process has shown itself. A process takes its lease before its first session."""
-    until = leases.get(session.holder)
-    return until is not None and now < until + MARGIN
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A lease as it was last seen: unchanged since a moment on the steady clock of whoever looks. `renewed` says that
+    it was seen to change before."""
+
+    until: datetime
+    since: float
+    renewed: bool = False
+
+    def next(self, until: datetime, now: float) -> Sighting:
+        return self if until == self.until else replace(self, until=until, since=now, renewed=True)
+
+    def is_good(self, wall: datetime, now: float) -> bool:
+        if now >= self.since + _PATIENCE:
+            return False
+        return self.renewed or wall < self.until + MARGIN
 
 
-def dead(sessions: Iterable[Session], leases: Leases, now: datetime) -> frozenset[str]:
-    return frozenset(each.id for each in sessions if not is_alive(each, leases, now))
+class LeaseWatch:
+    """What one process has seen of the leases of all. To be kept: who looks twice sees more."""
+
+    def __init__(self, coordination: Coordination, clock: Clock) -> None:
+        self._coordination = coordination
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: Mapping[str, Sighting] = {}
+
+    def living(self) -> Collection[str]:
+        """The processes that have a lease. Raises `Unavailable`.
+
+        All times are taken so that a slow answer, or a clock that is set back meanwhile, takes nobody for dead: a lease
+        is judged as of before it was read, and has not changed since after that.
+        """
+        wall, now = self._clock.now(), self._clock.monotonic()
+        leases = self._coordination.leases()
+        wall, after = min(wall, self._clock.now()), self._clock.monotonic()
+        with self._lock:
+            self._seen = {holder: self._sighting(holder, until, after) for holder, until in leases.items()}
+            return frozenset(holder for holder, each in self._seen.items() if each.is_good(wall, now))
+
+    def _sighting(self, holder: str, until: datetime, now: float) -> Sighting:
+        known = self._seen.get(holder)
+        return Sighting(until, now) if known is None else known.next(until, now)
+
+
+def dead(sessions: Iterable[Session], living: Collection[str]) -> frozenset[str]:
+    """The sessions whose process has no lease. A process takes its lease before its first session."""
+    return frozenset(each.id for each in sessions if each.holder not in living)

@@ -21,7 +21,7 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import MOST_PLACES, AssignmentChanged, Clock, Coordination
 from nakadi.subscriptions import assignments
 from nakadi.subscriptions.initialisation import ATTEMPTS, BUSY
-from nakadi.subscriptions.liveness import dead
+from nakadi.subscriptions.liveness import LeaseWatch, dead
 
 Positions = Mapping[EventTypePartition, Position]
 
@@ -38,6 +38,7 @@ LOOK_AGAIN_SECONDS = 0.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resets:
     coordination: Coordination
+    leases: LeaseWatch
     clock: Clock
     max_commit_timeout: float
 
@@ -76,7 +77,7 @@ class Resets:
     def _marked(self, subscription_id: str, markers: ExitStack) -> str:
         """Put up a marker, to be taken down when the stack is left."""
         now = self.clock.now()
-        marker = Reset(str(uuid4()), now + timedelta(seconds=self._patience() + GRACE_SECONDS))
+        marker = Reset(str(uuid4()), now + timedelta(seconds=self._patience() + GRACE_SECONDS), now)
         self._change(subscription_id, lambda assignment: marked(assignment, marker, now))
         markers.callback(self._change, subscription_id, lambda assignment: unmarked(assignment, marker.id))
         return marker.id
@@ -97,7 +98,7 @@ class Resets:
     def _has_sessions(self, subscription_id: str) -> bool:
         """Whether anybody is alive in there. The dead are taken out on the way."""
         found = self.coordination.assignment(subscription_id)
-        gone = dead(found.sessions, self.coordination.leases(), self.clock.now()) if found.sessions else frozenset()
+        gone = dead(found.sessions, self.leases.living()) if found.sessions else frozenset()
         if gone:
             found = self._change(subscription_id, lambda assignment: assignments.left(assignment, gone))
         return bool(found.sessions)

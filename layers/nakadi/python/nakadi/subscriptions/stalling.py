@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 
+from nakadi.chores import attempted
 from nakadi.model.subscription import Subscription
 from nakadi.subscriptions.repository import Subscriptions
 from nakadi.subscriptions.stats import Stats
@@ -22,10 +24,16 @@ class StallWatch:
 
     def look(self) -> None:
         """It costs a read for a subscription that nobody streams, and little more for one that commits."""
-        found = [each for each in self.subscriptions.newest_first() if self.stats.is_stalled(each)]
+        found: list[Subscription] = []
+        for each in self.subscriptions.newest_first():
+            attempted("search for stalled streams", f"the subscription {each.id}", partial(self._look_at, each, found))
         self.stalled[:] = [each.id for each in found]
         for each in found:
             _tell(each)
+
+    def _look_at(self, subscription: Subscription, found: list[Subscription]) -> None:
+        if self.stats.is_stalled(subscription):
+            found.append(subscription)
 
 
 def _tell(subscription: Subscription) -> None:

@@ -20,7 +20,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.model.subscription import EventTypePartition, Subscription
 from nakadi.ports import Clock, Coordination, EventLogs, OffsetUnavailable, UnknownTopic
-from nakadi.subscriptions.liveness import is_alive
+from nakadi.subscriptions.liveness import LeaseWatch
 from nakadi.subscriptions.repository import Subscriptions
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class Stats:
     cursors: Cursors
     permissions: Permissions
     coordination: Coordination
+    leases: LeaseWatch
     logs: EventLogs
     clock: Clock
 
@@ -114,10 +115,10 @@ class Stats:
 
     def _shared(self, subscription: Subscription, *, with_offsets: bool) -> _Shared:
         assignment = self.coordination.assignment(subscription.id)
-        leases, now = self.coordination.leases() if assignment.sessions else {}, self.clock.now()
+        living = self.leases.living() if assignment.sessions else ()
         return _Shared(
             entries={each.place: each for each in assignment.entries},
-            sessions={each.id: each for each in assignment.sessions if is_alive(each, leases, now)},
+            sessions={each.id: each for each in assignment.sessions if each.holder in living},
             offsets=self.coordination.offsets(subscription.id) if with_offsets else {},
         )
 

@@ -40,8 +40,8 @@ class Watch:
         while not self._ended.is_set():
             try:
                 leaves = self._ancestry.current.leaves()
-            except Unavailable:
-                log.warning("The shards are asked for again", exc_info=True)
+            except Exception:  # whatever it was, those who wait for news must not wait for ever
+                log.warning("Listing the shards failed, tried again in %s s", self._interval, exc_info=True)
                 self._ended.wait(self._interval)
                 continue
             for shard in leaves:
@@ -67,7 +67,7 @@ class Watch:
                 if self._is_forgotten(shard):
                     self._begin_leaves()
                     return
-            except Exception:  # whatever it was, those who wait for news must not wait for ever
+            except Exception:  # as above
                 log.exception("Shard %s is asked again", shard)
             self._ended.wait(self._interval)
 

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import inf
 
 from nakadi.archive.sweeping import Sweep
+from nakadi.chores import Stopped, attempted
 from nakadi.eventlogs.tiered.archiver import Archiver
 from nakadi.eventlogs.tiered.cooling import cool
 from nakadi.eventlogs.tiered.options import Directory, Tiers
@@ -28,10 +30,6 @@ SWEPT_EVERY = 3600.0
 log = logging.getLogger(__name__)
 
 Place = tuple[str, int]
-
-
-class Stopped(Exception):
-    """Raised in the midst of work when the log is being closed."""
 
 
 class Worker:
@@ -67,9 +65,12 @@ class Worker:
             self._waiting.setdefault((topic, partition), time.monotonic())
 
     def archive_all(self) -> None:
-        """Archive what waits, and let the hot half go of what it need not keep any more, without a rest."""
-        self._archive(list(self._waiting), rest=_no_rest)
+        """Archive what waits, and let the hot half go of what it need not keep any more, without a rest. Raises
+        `Unavailable` if not all of it could be archived."""
+        failed = self._archive(list(self._waiting), rest=_no_rest)
         self.cool_all()
+        if failed:
+            raise Unavailable(f"{failed} topics could not be archived")
 
     def archive(self, topic: str, partition: int) -> None:
         """Archive all there is of a partition."""
@@ -81,14 +82,15 @@ class Worker:
     def cool_all(self) -> None:
         before = self._clock.now() - timedelta(seconds=self._tiers.hot)
         for topic, partition in list(self._warm):
-            if self._closing.is_set():
-                return
-            try:
-                left = cool(self._hot, self._index, topic, partition, before)
-            except UnknownTopic:
-                left = False
-            if not left:
-                self._warm.discard((topic, partition))
+            self._attempted("cooling", f"{topic}/{partition}", partial(self._cool, topic, partition, before))
+
+    def _cool(self, topic: str, partition: int, before: datetime) -> None:
+        try:
+            left = cool(self._hot, self._index, topic, partition, before)
+        except UnknownTopic:
+            left = False
+        if not left:
+            self._warm.discard((topic, partition))
 
     def sweep(self) -> None:
         """Let go of objects that nobody refers to, and of what is noted of topics that are not there any more."""
@@ -96,8 +98,8 @@ class Worker:
         # Other logs may have their topics in the same index.
         live = {topic for topic, _ in self._directory.topics()}
         for topic in known:
-            if topic not in live and not self._is_there(topic):
-                self._index.delete_topic(topic)
+            if topic not in live:
+                self._attempted("removal of a topic from the index", topic, partial(self._forget_if_gone, topic))
         self._sweep.run(datetime.now(UTC) - timedelta(seconds=self._tiers.grace))
 
     def merge(self, rest: Callable[[], None] | None = None) -> None:
@@ -106,9 +108,12 @@ class Worker:
         for topic in self._index.topics():
             known = self._index.topic(topic)
             for partition in range(known.partitions if known else 0):
-                with suppress(Busy):
-                    self._rewriter.merge(topic, partition, rest)
+                self._attempted("merging", f"{topic}/{partition}", partial(self._merge, topic, partition, rest))
                 rest()
+
+    def _merge(self, topic: str, partition: int, rest: Callable[[], None]) -> None:
+        with suppress(Busy):
+            self._rewriter.merge(topic, partition, rest)
 
     def stop(self) -> None:
         """End what is under way after its current step."""
@@ -132,6 +137,11 @@ class Worker:
                     self._tried(each.work)
                     each.done()
 
+    def _attempted(self, operation: str, thing: str, work: Callable[[], None]) -> bool:
+        if self._closing.is_set():
+            raise Stopped
+        return attempted(operation, thing, work)
+
     def _tried(self, work: Callable[[], None]) -> None:
         try:
             work()
@@ -154,15 +164,19 @@ class Worker:
         due = time.monotonic() - self._tiers.after
         self._archive([place for place, since in list(self._waiting.items()) if since <= due], Rests(self._closing))
 
-    def _archive(self, places: list[Place], rest: Callable[[], None]) -> None:
+    def _archive(self, places: list[Place], rest: Callable[[], None]) -> int:
+        """How many topics could not be archived."""
         topics: dict[str, list[int]] = {}
         for topic, partition in places:
             topics.setdefault(topic, []).append(partition)
-        for topic, partitions in topics.items():
-            self._archive_topic(topic, partitions, rest)
+        return sum(
+            not self._attempted("archiving", topic, partial(self._archive_topic, topic, partitions, rest))
+            for topic, partitions in topics.items()
+        )
 
     def _archive_topic(self, topic: str, partitions: list[int], rest: Callable[[], None]) -> None:
-        since = {partition: self._waiting.pop((topic, partition), None) for partition in partitions}
+        for partition in partitions:
+            self._waiting.pop((topic, partition), None)
         try:
             with self._turn:
                 while self._archiver.archive(topic, partitions, rest):
@@ -170,11 +184,16 @@ class Worker:
         except UnknownTopic:
             return
         except BaseException:
-            for partition, moment in since.items():
-                self._waiting.setdefault((topic, partition), moment or time.monotonic())
+            # Not as long due as it was: what fails again and again must not be tried without a pause.
+            for partition in partitions:
+                self._waiting.setdefault((topic, partition), time.monotonic())
             raise
         self._warm.update((topic, partition) for partition in partitions)
         rest()
+
+    def _forget_if_gone(self, topic: str) -> None:
+        if not self._is_there(topic):
+            self._index.delete_topic(topic)
 
     def _is_there(self, topic: str) -> bool:
         try:
