@@ -85,7 +85,12 @@ def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
     with attacked() as broker, ExitStack() as stack:
         assert created(broker, "large", {}).status_code == 201
         for _ in range(20):
-            assert httpx.post(f"{broker.url}/event-types/large/events", json=[{"a": "x" * 400_000}]).status_code == 200
+            assert (
+                httpx.post(
+                    f"{broker.url}/event-types/large/events", json=[{"a": "x" * 400_000}], timeout=60
+                ).status_code
+                == 200
+            )
         for _ in range(5):
             wire = stack.enter_context(a_wire(broker))
             cursors = 'X-Nakadi-Cursors: [{"partition":"0","offset":"BEGIN"}]'

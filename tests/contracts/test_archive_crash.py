@@ -12,31 +12,44 @@ from tests.support.archive_until_killed import PARTITIONS, TOPIC, opened
 from tests.support.until_killed import lines_until_killed
 
 KILLS = 8
+MOST_KILLS = 80
 
 
 def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path, record_property):
     """Killed at random moments while events move to the archive, the log keeps every acknowledged event, once, in
     order, without gaps; what the archive has and the index does not know of is cleared away."""
     acknowledged: dict[int, list[str]] = defaultdict(list)
-    for run in range(KILLS):
-        for line in lines_until_killed("archive_until_killed.py", tmp_path, run, between=(0.05, 0.5)):
+    kills = 0
+    # A busy machine may need some more of them until anything is in the archive alone.
+    while kills < KILLS or (kills < MOST_KILLS and not in_the_archive_alone(tmp_path)):
+        for line in lines_until_killed("archive_until_killed.py", tmp_path, kills, between=(0.05, 0.5)):
             partition, *names = line.split()
             acknowledged[int(partition)] += names
+        kills += 1
+    cold = in_the_archive_alone(tmp_path)
     log = opened(tmp_path, Tiers(after=inf, hot=0, grace=0))
     try:
         found = {partition: everything_in(log, partition) for partition in range(PARTITIONS)}
-        cold = sum(log._hot.bounds(TOPIC, [partition])[partition].oldest for partition in range(PARTITIONS))
         lost = sum(len(set(names) - set(found[partition])) for partition, names in acknowledged.items())
         total = sum(len(names) for names in acknowledged.values())
         record_property(
-            "figures", f"killed {KILLS} times: acknowledged {total}, in the archive alone {cold}, lost {lost}"
+            "figures", f"killed {kills} times: acknowledged {total}, in the archive alone {cold}, lost {lost}"
         )
         assert lost == 0
-        assert total > KILLS
+        assert total > kills
         assert cold > 0
         for names in found.values():
             assert len(set(names)) == len(names)
         see_that_the_archive_is_in_order(log)
+    finally:
+        log.close()
+
+
+def in_the_archive_alone(folder) -> int:
+    """How many events the hot half has let go of."""
+    log = opened(folder, Tiers(after=inf, hot=0, grace=0))
+    try:
+        return sum(log._hot.bounds(TOPIC, [partition])[partition].oldest for partition in range(PARTITIONS))
     finally:
         log.close()
 

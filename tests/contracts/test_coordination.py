@@ -609,4 +609,4 @@ class TestTwoProcesses:
 def in_threads(work, count: int) -> list:
     """Do it in so many threads at the same time; what one of them raises is raised here."""
     with ThreadPoolExecutor(count) as threads:
-        return [each.result(30) for each in [threads.submit(work, number) for number in range(count)]]
+        return [each.result(PATIENCE) for each in [threads.submit(work, number) for number in range(count)]]

@@ -7,6 +7,7 @@ import pytest
 from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry, Remove
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import REGISTRIES, a_registry
+from tests.support.patience import PATIENCE
 
 KIND = "thing"
 
@@ -254,4 +255,4 @@ class TestClose:
 def in_threads(work, count: int) -> list:
     """Do it in so many threads at the same time; what one of them raises is raised here."""
     with ThreadPoolExecutor(count) as threads:
-        return [each.result(30) for each in [threads.submit(work, number) for number in range(count)]]
+        return [each.result(PATIENCE) for each in [threads.submit(work, number) for number in range(count)]]

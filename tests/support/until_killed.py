@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def lines_until_killed(script: str, *arguments: object, between: tuple[float, float]) -> list[str]:
-    """Start a script of this folder, kill it so many seconds after it was ready, and answer its whole lines."""
+    """Start a script of this folder, kill it so many seconds after its first line, and answer its whole lines."""
     command = [sys.executable, str(ROOT / "tests/support" / script), *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "layers/nakadi/python")}
     with (
@@ -24,9 +24,10 @@ def lines_until_killed(script: str, *arguments: object, between: tuple[float, fl
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == b"ready\n"
+            first = process.stdout.readline()
             rest = reader.submit(process.stdout.read)
             time.sleep(random.uniform(*between))
         finally:
             process.kill()
-    said = rest.result().decode()
+    said = (first + rest.result()).decode()
     return said[: said.rfind("\n") + 1].splitlines()

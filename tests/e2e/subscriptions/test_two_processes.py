@@ -100,7 +100,7 @@ def test_killing_one_of_two_servers_loses_nothing(servers):
     for worker in workers:
         worker.stopped.set()
     for worker in workers:
-        worker.join(30)
+        worker.join(PATIENCE)
     for batches in seen.values():
         fresh, reached = [], -1
         for n in (n for batch in batches for n in batch):

@@ -99,7 +99,7 @@ def asked_of(application, scope, client):
 
     async def run():
         edge = asgi_application(application, threads=2, limits=Limits(head_start_seconds=0, linger_seconds=0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await edge(scope, client.receive, client.send)
         edge.close()
         return client

@@ -344,7 +344,7 @@ def test_a_log_that_cannot_be_opened_yet_holds_up_no_other():
 
         def of(self, storage_id: str) -> SeenLog:
             if storage_id == "silent":
-                assert self.answers.wait(30)
+                assert self.answers.wait(PATIENCE)
             return self
 
     async def scenario() -> None:
