@@ -72,7 +72,7 @@ def _needs(*settings: str, areas: tuple[str, ...] = ()) -> Needs:
 
 
 NEEDS: Mapping[str, Needs] = {
-    "publish": _needs(*STORES, *ASKED, *BATCHES, areas=("publishing",)),
+    "publish": _needs(*STORES, *ASKED, *BATCHES, "hash_salt", areas=("publishing",)),
     "event_types": _needs(
         *STORES,
         *ASKED,

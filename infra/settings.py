@@ -18,6 +18,7 @@ STREAMING = frozenset(
         *EVENT_TYPES,
         *OWN,
         *BATCHES,
+        "hash_salt",
         "longest_stream_seconds",
         "longest_silence_seconds",
     }

@@ -2,4 +2,4 @@
 
 from nakadi.doorways.http import http_function
 
-handler = http_function("cursors", "cursors")
+handler = http_function("cursors", "cursors", tells=False)

@@ -19,8 +19,10 @@ from nakadi.model.events import Fate, Record, Refused
 from nakadi.model.schema import Version
 from nakadi.ports import EventLog
 from nakadi.publishing.batch import BatchLimits
-from nakadi.publishing.outcome import BatchOutcome
+from nakadi.publishing.figures import Figures
+from nakadi.publishing.outcome import BatchOutcome, Verdict
 from nakadi.publishing.pipeline import Publisher
+from nakadi.publishing.system import hashing
 from nakadi.registries.memory import MemoryRegistry
 from nakadi.schemas.validator import Validators
 from tests.support.builders import a_schema, an_event_type
@@ -68,7 +70,8 @@ class UnreliableLog:
 
 
 class House:
-    """`pauses` has what the publisher waited; while it waits, the clock moves and `while_waiting` is called."""
+    """`pauses` has what the publisher waited; while it waits, the clock moves and `while_waiting` is called. `told` has
+    the figures that were written when the house was closed."""
 
     def __init__(self, log: EventLog | None = None) -> None:
         self.clock = HandMovedClock()
@@ -95,6 +98,20 @@ class House:
             pause=self._pause,
             draw=self._draw,
         )
+
+        self.told: list[dict[str, Any]] = []
+        self.figures = Figures(
+            features=self.features,
+            publish=self._told,
+            clock=self.clock,
+            hashed=hashing("salt"),
+            count=lambda _what, _number: None,
+            collect_seconds=None,
+        )
+
+    def _told(self, _event_type: str, body: bytes) -> BatchOutcome:
+        self.told += json.loads(body)
+        return BatchOutcome(Verdict.STORED)
 
     def of(self, _storage_id: str) -> UnreliableLog:
         return self.log

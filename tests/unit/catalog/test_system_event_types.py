@@ -21,6 +21,8 @@ from nakadi.model.authorization import UNAUTHENTICATED, WILDCARD, Attribute, Aut
 from nakadi.model.event_type import Category, EventTypeDraft
 from nakadi.model.outcomes import NotPermitted, Unavailable
 from nakadi.model.schema import SchemaDraft, SchemaType
+from nakadi.publishing.outcome import Verdict
+from nakadi.publishing.system import BROKER
 from nakadi.settings import Settings
 from tests.support.clock import HandMovedClock
 
@@ -209,12 +211,18 @@ def test_settings_name_others(guarded, setting, name, feature, members):
 
 
 def test_nobody_may_where_nobody_administrates(guarded):
-    """Without an administrator the lists are empty, and only the broker itself gets in."""
+    """Without an administrator the lists are empty, and only the broker itself gets in. (P154)"""
     broker = guarded(default_admin=())
+    broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
     broker.prepare()
 
-    store = broker.event_types.get(QUEUE)
-    assert store.authorization == Authorization(admins=(), readers=(), writers=())
+    assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(), readers=(), writers=())
+    metadata = {"eid": "70779f46-950d-4e48-9fca-10c413845e7f", "occurred_at": "2026-11-21T12:00:00Z"}
+    told = {"resource_type": "feature", "resource_id": "x", "user": "ann"}
+    body = orjson.dumps([{"data_type": "feature", "data_op": "C", "data": told, "metadata": metadata}])
+    with pytest.raises(NotPermitted):
+        broker.publisher.publish(AUDIT_LOG, body, Subject(name="ann"), "")
+    assert broker.publisher.publish(AUDIT_LOG, body, BROKER, "").verdict is Verdict.STORED
 
 
 # What an earlier version left

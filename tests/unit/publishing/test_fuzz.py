@@ -94,7 +94,7 @@ def application():
     house = House()
     for event_type in event_types():
         house.add(event_type)
-    return Application(routes.routes(house.publisher, house.permissions), nobody_is_asked)
+    return Application(routes.routes(house.publisher, house.permissions, house.figures), nobody_is_asked)
 
 
 @settings(max_examples=400)

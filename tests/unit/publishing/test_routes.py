@@ -12,10 +12,11 @@ from nakadi.caching import Cache
 from nakadi.http.application import Application
 from nakadi.http.routes import publishing as routes
 from nakadi.http.security import nobody_is_asked
-from nakadi.model.administration import BlockedKind
+from nakadi.model.administration import BlockedKind, Feature
 from nakadi.model.authorization import Attribute, Authorization, Subject
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.model.outcomes import Unavailable
+from nakadi.publishing.figures import OLDEST_SECONDS
 from nakadi.registries.memory import MemoryRegistry
 from tests.support.builders import a_schema, an_event_type
 from tests.support.http import client_of
@@ -31,7 +32,7 @@ class Door:
     def __init__(self, house: House) -> None:
         self.house = house
         self.subject: Subject | None = None
-        found = routes.routes(house.publisher, house.permissions)
+        found = routes.routes(house.publisher, house.permissions, house.figures)
         self._client = client_of(Application(found, self._authenticate))
 
     def _authenticate(self, request):
@@ -274,3 +275,20 @@ def test_tombstones_over_http(door):
     answer = door.post(other.name, body, "deleted-events")
     assert (answer.status_code, [item["publishing_status"] for item in answer.json()]) == (422, ["aborted"])
     assert door.post(other.name, b"[]", "deleted-events").json() == []
+
+
+def test_batches_that_are_stored_are_figures(door, event_type):
+    """A batch with status 200 is told with its events and bytes, one with 207 or 422 is not. (P153)"""
+    door.house.features.switch(Feature.KPI_COLLECTION, on=True)
+    assert door.post(event_type.name, b'[{"a":"x"},{}]').status_code == 200
+    assert door.post(event_type.name, b'[{"a":1}]').status_code == 422
+    door.house.log.refusing[0] = "no"
+    assert door.post(event_type.name, b"[{}]").status_code == 207
+
+    door.house.clock.move(OLDEST_SECONDS)
+    door.house.figures.flush_if_due()
+    door.house.figures.close()
+
+    [figure] = door.house.told
+    assert (figure["event_type"], figure["app"]) == (event_type.name, "unauthenticated")
+    assert (figure["number_of_events"], figure["batch_size"]) == (2, 14)

@@ -167,7 +167,7 @@ def test_without_cursors_all_partitions_begin_at_their_ends(stage):
 def test_a_handler_holds_nothing_for_an_answer_that_is_never_served(stage):
     """What the route answers can be dropped: nothing is read or watched before it is served."""
     event_type = stage.add()
-    (route,) = routes(stage.streams)
+    (route,) = routes(stage.streams, lambda _: None)
     request = Request(method="GET", path="/", path_parameters={"name": event_type.name}, headers={}, subject=ANN)
     assert route.handler(request).status == 200
     assert stage.log.watchers == 0

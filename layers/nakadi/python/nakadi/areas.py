@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nakadi.bootstrap import Broker
+    from nakadi.http.message import Request
     from nakadi.http.routing import Route
 
 
@@ -52,13 +53,17 @@ def _timelines(broker: Broker) -> list[Route]:
 def _publishing(broker: Broker) -> list[Route]:
     from nakadi.http.routes import publishing
 
-    return publishing.routes(broker.publisher, broker.permissions)
+    return publishing.routes(broker.publisher, broker.permissions, broker.figures)
 
 
 def _streams(broker: Broker) -> list[Route]:
     from nakadi.http.routes import streams
+    from nakadi.publishing.figures import StreamFigures
 
-    return streams.routes(broker.streams)
+    def figures_of(request: Request) -> StreamFigures:
+        return StreamFigures(broker.figures, broker.clock, request.subject, request.flow_id)
+
+    return streams.routes(broker.streams, figures_of)
 
 
 def _cursors(broker: Broker) -> list[Route]:
@@ -76,8 +81,12 @@ def _subscriptions(broker: Broker) -> list[Route]:
 
 def _subscription_streams(broker: Broker) -> list[Route]:
     from nakadi.http.routes import subscription_streams
+    from nakadi.publishing.figures import StreamFigures
 
-    return subscription_streams.routes(broker.subscription_streams)
+    def figures_of(request: Request, subscription_id: str) -> StreamFigures:
+        return StreamFigures(broker.figures, broker.clock, request.subject, request.flow_id, subscription_id)
+
+    return subscription_streams.routes(broker.subscription_streams, figures_of)
 
 
 def _registry(_: Broker) -> list[Route]:
@@ -89,7 +98,7 @@ def _registry(_: Broker) -> list[Route]:
 def _settings(broker: Broker) -> list[Route]:
     from nakadi.http.routes import settings
 
-    return settings.routes(broker.admins, broker.blacklist, broker.features)
+    return settings.routes(broker.admins, broker.blacklist, broker.features, broker.prepare_event_types)
 
 
 def _storages(broker: Broker) -> list[Route]:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from nakadi.cursors.service import Cursors
     from nakadi.eventlogs.tiered.options import Tiers
     from nakadi.model.event_type import EventTypeDraft
+    from nakadi.publishing.figures import Figures
+    from nakadi.publishing.outcome import BatchOutcome
     from nakadi.publishing.pipeline import Publisher
     from nakadi.schemas.validator import Validators
     from nakadi.streaming.streams import Streams
@@ -67,6 +69,7 @@ LEAST_GRACE = 600
 """Seconds. An object is referred to within moments, but some processes are slow."""
 
 AroundLog = Callable[[EventLog], EventLog]
+FiguresDropped = Callable[[int], None]
 
 Care = TypeVar("Care", bound="SubscriptionCare")
 
@@ -133,11 +136,16 @@ class Broker:
         self._around_log = around_log
         self._authenticate = authenticate
         self._settings_cache: Cache[str, Body] = Cache(clock, settings.cache_seconds)
+        self._figures_dropped: FiguresDropped | None = None
 
     def prepare(self) -> None:
         """Make what is to be there before the first request. What fails is logged, and done by the housekeeping."""
         if self.settings.auth != "off" and not self.settings.default_admin:
             log.warning("NAKADI_DEFAULT_ADMIN names nobody: administrators are those alone who were stored as such")
+        self.prepare_event_types()
+
+    def prepare_event_types(self) -> None:
+        """Make those of the broker's own that are missing; called again when a feature is switched on."""
         try:
             self.system_event_types.prepare()
         except Unavailable:
@@ -147,6 +155,8 @@ class Broker:
         """Give everything back, in the order in which the parts lean on each other."""
         if "subscription_streams" in vars(self):
             self.subscription_streams.close()
+        if "figures" in vars(self):
+            self.figures.close()
         if "streams" in vars(self):
             self.streams.close()
         if "coordination" in vars(self):
@@ -418,6 +428,36 @@ class Broker:
         )
 
     @cached_property
+    def figures(self) -> Figures:
+        from nakadi.publishing.figures import COLLECT_SECONDS, Figures
+        from nakadi.publishing.system import BROKER, hashing
+
+        def publish(event_type: str, body: bytes) -> BatchOutcome:
+            return self.publisher.publish(event_type, body, BROKER, flow_id="")
+
+        def count(what: str, number: int) -> None:
+            if self._figures_dropped is None:
+                self.metrics.count(f"nakadi.kpi.{what}", number)
+            elif what == "dropped":
+                self._figures_dropped(number)
+
+        return Figures(
+            features=self.features,
+            publish=publish,
+            clock=self.clock,
+            hashed=hashing(self.settings.hash_salt),
+            count=count,
+            collect_seconds=COLLECT_SECONDS if self._figures_dropped is None else None,
+        )
+
+    def write_figures_when_asked(self, dropped: FiguresDropped) -> None:
+        """For a process whose threads stand still between requests; to be called before anything is made.
+
+        `dropped` is told how many figures found no room, or could not be written.
+        """
+        self._figures_dropped = dropped
+
+    @cached_property
     def streams(self) -> Streams:
         from nakadi.streaming.judge import Judge
         from nakadi.streaming.streams import Streams
@@ -491,9 +531,13 @@ class Broker:
     def application(self) -> Application:
         return self.application_of(*AREAS)
 
-    def application_of(self, *areas: str, answered: Answered | None = None) -> Application:
-        """An application with the routes of these areas. `answered` counts its answers, in place of `metrics`."""
-        return Application(routes_of(self, *areas), self._authenticate, answered or self.metrics.answered)
+    def application_of(self, *areas: str, answered: Answered | None = None, tells: bool = True) -> Application:
+        """An application with the routes of these areas. `answered` counts its answers, in place of `metrics`; `tells`
+        says that there are figures of its requests."""
+        from nakadi.http.figures import RequestFigures
+
+        observe = RequestFigures(self.figures) if tells else None
+        return Application(routes_of(self, *areas), self._authenticate, answered or self.metrics.answered, observe)
 
     def _settings_document(self, key: str) -> SettingsDocument:
         return SettingsDocument(self.registry, key, self._settings_cache)

@@ -40,7 +40,7 @@ ACCESS_LOG = "nakadi.access.log"
 EVENT_TYPE_LOG = "nakadi.event.type.log"
 SUBSCRIPTION_LOG = "nakadi.subscription.log"
 
-FIGURES = (BATCH_PUBLISHED, DATA_STREAMED, ACCESS_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG)
+FIGURES = frozenset({BATCH_PUBLISHED, DATA_STREAMED, ACCESS_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG})
 """The event types of KPIs."""
 
 DAY_MS = 86_400_000
@@ -125,7 +125,7 @@ def definitions(
     return (
         SystemEventType(draft=_dead_letter_queue(dead_letter_queue, dead_letters)),
         SystemEventType(draft=_audit_log(audit), feature=Feature.AUDIT_LOG_COLLECTION),
-        *(SystemEventType(draft=_figures(name, figures), feature=on) for name in FIGURES),
+        *(SystemEventType(draft=_figures(name, figures), feature=on) for name in sorted(FIGURES)),
     )
 
 

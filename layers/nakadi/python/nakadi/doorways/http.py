@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,17 +20,25 @@ from nakadi.http.apigateway import handle
 from nakadi.settings import Settings
 
 
-def http_function(name: str, *areas: str) -> Function:
-    """A function that serves these areas, and has loaded them."""
+def http_function(name: str, *areas: str, tells: bool = True) -> Function:
+    """A function that serves these areas, and has loaded them.
+
+    `tells` says that it may write, and so can tell figures of its requests. They gather while it is warm, and are
+    written now and then at the end of an invocation, for after it everything stands still.
+    """
     for area in areas:
         import_module(f"nakadi.http.routes.{area}")
 
     def opened(counts: Counts) -> Handle:
         broker = open_broker(Settings.from_env(os.environ))
-        application = broker.application_of(*areas, answered=counts.answered)
+        broker.write_figures_when_asked(partial(counts.number, "FiguresDropped"))
+        application = broker.application_of(*areas, answered=counts.answered, tells=tells)
 
         def answer(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-            return handle(application, event, context)
+            answered = handle(application, event, context)
+            if tells:
+                broker.figures.flush_if_due()
+            return answered
 
         return answer
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 from nakadi.http import compression, negotiation
-from nakadi.http.message import Answer, Request, Response, Streaming
+from nakadi.http.message import Answer, Request, Response, Streaming, is_about_figures
 from nakadi.http.problem import logged_problem, problem_of, token_problem
 from nakadi.http.routing import Lane, Route, Router
 from nakadi.model.authorization import Subject
@@ -40,6 +40,10 @@ Answered = Callable[[str, int, float], None]
 """Told of every answer: the operation, its status, the seconds that it took."""
 
 
+Observe = Callable[[Request, Answer, float], Answer]
+"""Shown a request, its answer, and when it began; what it gives back is sent."""
+
+
 def nobody_counts(_operation: str, _status: int, _seconds: float) -> None:
     pass
 
@@ -56,10 +60,17 @@ Step = TypeVar("Step", bound=Admitted | Answer)
 
 
 class Application:
-    def __init__(self, routes: Iterable[Route], authenticate: Authenticate, answered: Answered = nobody_counts) -> None:
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        authenticate: Authenticate,
+        answered: Answered = nobody_counts,
+        observe: Observe | None = None,
+    ) -> None:
         self.router = Router(routes)
         self._authenticate = authenticate
         self._answered = answered
+        self._observe = observe
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
@@ -87,18 +98,21 @@ class Application:
         began = time.perf_counter()
         flow_id = request.flow_id or _flow_id_of(request)
         request = replace(request, flow_id=flow_id)
-        token = flow_of_this_request.set(flow_id)
+        token, about = flow_of_this_request.set(flow_id), is_about_figures.set(False)
         try:
             step = attempt(request)
             if isinstance(step, Admitted):
                 return step
             answer = _finished(request, step)
+            if self._observe is not None:
+                answer = self._observe(request, answer, began)
             if access_log.isEnabledFor(logging.INFO):
                 spent = (time.perf_counter() - began) * 1000
                 access_log.info("%s %s %d %.1f ms", request.method, logged_path(request), answer.status, spent)
             return answer
         finally:
             flow_of_this_request.reset(token)
+            is_about_figures.reset(about)
 
     def _admission(self, request: Request) -> Admitted | Answer:
         try:

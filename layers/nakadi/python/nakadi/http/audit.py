@@ -97,9 +97,9 @@ def event_type_event(name: str, before: Any, after: Any) -> dict[str, Any]:
     return {
         "event_type": name,
         "status": "created" if before is None else "deleted" if after is None else "updated",
-        "category": shown["category"],
+        "category": shown["category"].upper(),
         "authz": "disabled" if shown["authorization"] is None else "enabled",
-        "compatibility_mode": shown["compatibility_mode"],
+        "compatibility_mode": shown["compatibility_mode"].upper(),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,6 +15,9 @@ from nakadi.http.memory import UNLIMITED, Share
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import Malformed
 from nakadi.turns import still_there
+
+is_about_figures: ContextVar[bool] = ContextVar("is_about_figures", default=False)
+"""Set by whoever finds out that the request being answered reads figures (KPIs) by way of a subscription."""
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"

@@ -54,8 +54,12 @@ class Metrics:
             self._count(f"nakadi.http.{operation}.{status}")
             self._timers.setdefault(f"nakadi.http.{operation}", _Timer()).update(seconds)
 
-    def _count(self, name: str) -> None:
-        self._counters[name] = self._counters.get(name, 0) + 1
+    def count(self, name: str, number: int) -> None:
+        with self._lock:
+            self._count(name, number)
+
+    def _count(self, name: str, number: int = 1) -> None:
+        self._counters[name] = self._counters.get(name, 0) + number
 
     def view(self, now: float) -> Mapping[str, Any]:
         uptime = now - self._started

@@ -48,13 +48,11 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """`items` are empty when everything is stored: then there is nothing to tell about them."""
+    """`items` are empty when everything is stored: then there is nothing to tell about them but their number."""
 
     verdict: Verdict
     items: tuple[ItemResult, ...] = ()
-
-
-STORED = BatchOutcome(Verdict.STORED)
+    stored: int = 0
 
 
 class Rejected(Exception):
@@ -99,7 +97,7 @@ def _given_up(index: int, event: Mapping[str, Any], rejection: Rejected) -> Item
 
 def appended(events: Sequence[Mapping[str, Any]], partitions: Sequence[int], fates: Mapping[int, Fate]) -> BatchOutcome:
     if not any(isinstance(fate, Refused) for fate in fates.values()):
-        return STORED
+        return BatchOutcome(Verdict.STORED, stored=len(events))
     items = (_written(event, at, fates[at]) for event, at in zip(events, partitions, strict=True))
     return BatchOutcome(Verdict.NOT_ALL_STORED, tuple(items))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from nakadi.access.permissions import Permissions
@@ -11,14 +12,15 @@ from nakadi.http.problem import UnsupportedMediaType
 from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Malformed
 from nakadi.publishing.consumer_tag import directed_to
+from nakadi.publishing.figures import Figures
 from nakadi.publishing.outcome import BatchOutcome, Verdict
 from nakadi.publishing.pipeline import Publisher
 
 AVRO = "application/avro-binary"
 
 
-def routes(publisher: Publisher, permissions: Permissions) -> list[Route]:
-    doors = _Publishing(publisher, permissions)
+def routes(publisher: Publisher, permissions: Permissions, figures: Figures) -> list[Route]:
+    doors = _Publishing(publisher, permissions, figures)
     return [
         # What became of each event (207) is told to every client: refused, it would publish all of them again.
         Route(
@@ -50,19 +52,36 @@ def routes(publisher: Publisher, permissions: Permissions) -> list[Route]:
 class _Publishing:
     publisher: Publisher
     permissions: Permissions
+    figures: Figures
 
     def publish(self, request: Request) -> Response:
         _check_body(request)
         tag = directed_to(request.headers.get("x-consumer-tag"))
         name = self._unblocked(request)
         request.memory.take(self.publisher.memory_needed(request.body))
-        return _answer(self.publisher.publish(name, request.body, request.subject, request.flow_id, tag, request.gone))
+        began = time.perf_counter()
+        outcome = self.publisher.publish(name, request.body, request.subject, request.flow_id, tag, request.gone)
+        return self._answer(request, outcome, began)
 
     def delete(self, request: Request) -> Response:
         _check_body(request)
         name = self._unblocked(request)
         request.memory.take(self.publisher.memory_needed(request.body))
-        return _answer(self.publisher.delete(name, request.body, request.subject, request.flow_id, request.gone))
+        began = time.perf_counter()
+        outcome = self.publisher.delete(name, request.body, request.subject, request.flow_id, request.gone)
+        return self._answer(request, outcome, began)
+
+    def _answer(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
+        if outcome.verdict is Verdict.STORED:
+            self.figures.batch_published(
+                request.path_parameters["name"],
+                request.subject,
+                request.flow_id,
+                events=outcome.stored,
+                seconds=time.perf_counter() - began,
+                size=len(request.body),
+            )
+        return _answer(outcome)
 
     def _unblocked(self, request: Request) -> str:
         """The event type's name; asked before anything else is found out about it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nakadi.administration.admins import Admins
@@ -17,8 +18,9 @@ from nakadi.model.outcomes import Incomplete, Invalid, Violation
 from nakadi.model.sizes import MOST_CHARACTERS
 
 
-def routes(admins: Admins, blacklist: Blacklist, features: Features) -> list[Route]:
-    doors = _Settings(admins, blacklist, features)
+def routes(admins: Admins, blacklist: Blacklist, features: Features, switched_on: Callable[[], None]) -> list[Route]:
+    """`switched_on` is called when a feature was: some have event types, which are to be there then."""
+    doors = _Settings(admins, blacklist, features, switched_on)
     blacklist_entry = "/settings/blacklist/{blacklist_type}/{name}"
     return [
         Route(method="GET", template="/settings/admins", handler=doors.get_admins, operation="get_admins"),
@@ -36,6 +38,7 @@ class _Settings:
     admins: Admins
     blacklist: Blacklist
     features: Features
+    switched_on: Callable[[], None]
 
     def get_admins(self, request: Request) -> Response:
         self.admins.require(request.subject, AdminPermission.READ)
@@ -77,6 +80,8 @@ class _Settings:
             raise Incomplete((Violation("feature", "must not be null"),))
         self.admins.require(request.subject, AdminPermission.WRITE)
         self.features.switch(feature, on=bool(enabled))
+        if enabled:
+            self.switched_on()
         return empty_response(204)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from nakadi.http.message import ClientGone, Outlet, Request, Streaming
 from nakadi.http.negotiation import preferred
 from nakadi.http.problem import logged_problem
 from nakadi.http.routing import Lane, Route
+from nakadi.publishing.figures import StreamFigures
+from nakadi.streaming.actions import SendBatch, SendKeepAlive
 from nakadi.streaming.lines import JsonLines, Lines, ServerSentEvents
 from nakadi.streaming.parameters import Asked
 from nakadi.streaming.streams import Opening, Streams
@@ -21,13 +24,16 @@ EVENT_STREAM = "text/event-stream"
 JSON_STREAM = "application/x-json-stream"
 
 
-def routes(streams: Streams) -> list[Route]:
+NewFigures = Callable[[Request], StreamFigures]
+
+
+def routes(streams: Streams, figures_of: NewFigures) -> list[Route]:
     return [
         # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
         Route(
             method="GET",
             template="/event-types/{name}/events",
-            handler=_Doors(streams).stream_events,
+            handler=_Doors(streams, figures_of).stream_events,
             operation="stream_events",
             lane=Lane.STREAMS,
         ),
@@ -37,6 +43,7 @@ def routes(streams: Streams) -> list[Route]:
 @dataclass(frozen=True, slots=True)
 class _Doors:
     streams: Streams
+    figures_of: NewFigures
 
     def stream_events(self, request: Request) -> Streaming:
         asked = Asked(**{each.name: request.integer(each.name) for each in fields(Asked)})
@@ -47,7 +54,11 @@ class _Doors:
         form = ServerSentEvents if server_sent else JsonLines
 
         async def serve(outlet: Outlet) -> None:
-            await self._serve(opening, form(opening.starts), outlet)
+            figures = self.figures_of(request)
+            try:
+                await self._serve(opening, _Counted(form(opening.starts), opening.event_type.name, figures), outlet)
+            finally:
+                figures.tell()
 
         return Streaming(serve, _headers(form.content_type))
 
@@ -60,8 +71,25 @@ class _Doors:
             return
 
 
-def _described(error: Exception) -> bytes:
-    return logged_problem(error, "A stream of events").body
+class _Counted:
+    """Lines that are counted when they are made."""
+
+    def __init__(self, lines: Lines, event_type: str, figures: StreamFigures) -> None:
+        self.content_type = lines.content_type
+        self.opening = lines.opening
+        self.problem = lines.problem
+        self._lines = lines
+        self._event_type = event_type
+        self._figures = figures
+
+    def batch(self, batch: SendBatch) -> bytes:
+        line = self._lines.batch(batch)
+        self._figures.batch(self._event_type, sum(len(run.values) for run in batch.runs), len(line))
+        return line
+
+    def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:
+        self._figures.tell_if_due()
+        return self._lines.keep_alive(keep_alive)
 
 
 def wants_server_sent_events(request: Request) -> bool:

@@ -7,21 +7,27 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
 
+from nakadi.catalog.system_event_types import FIGURES
+from nakadi.consuming.actions import Line, SendBatch
 from nakadi.consuming.lines import JsonLines, Lines, ServerSentEvents
 from nakadi.consuming.parameters import Asked
 from nakadi.consuming.streams import Opening, SubscriptionStreams
 from nakadi.http.bodies import Members, object_body
-from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response
+from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response, is_about_figures
 from nakadi.http.routes.streams import wants_server_sent_events
 from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import EventTypePartition
+from nakadi.publishing.figures import StreamFigures
 
 STREAM_ID = "X-Nakadi-StreamId"
 
 
-def routes(streams: SubscriptionStreams) -> list[Route]:
-    doors = _Doors(streams)
+NewFigures = Callable[[Request, str], StreamFigures]
+
+
+def routes(streams: SubscriptionStreams, figures_of: NewFigures) -> list[Route]:
+    doors = _Doors(streams, figures_of)
     template = "/subscriptions/{subscription_id}/events"
     return [
         # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
@@ -45,6 +51,7 @@ def routes(streams: SubscriptionStreams) -> list[Route]:
 @dataclass(frozen=True, slots=True)
 class _Doors:
     streams: SubscriptionStreams
+    figures_of: NewFigures
 
     def stream(self, request: Request) -> Streaming | Response:
         return self._streaming(request, _asked(request.integer))
@@ -61,13 +68,38 @@ class _Doors:
             return empty_response(headers=_headers(form, str(uuid4())))
         opening = self.streams.open(subscription_id, asked, request.subject)
 
+        if not FIGURES.isdisjoint(opening.subscription.event_types):
+            is_about_figures.set(True)
+
         async def serve(outlet: Outlet) -> None:
-            await self.streams.serve(opening, form(), outlet)
+            figures = self.figures_of(request, subscription_id)
+            try:
+                await self.streams.serve(opening, _Counted(form(), figures), outlet)
+            finally:
+                figures.tell()
 
         return Streaming(serve, _headers(form, opening.id), given_up=lambda: self._give_up(opening))
 
     def _give_up(self, opening: Opening) -> None:
         self.streams.give_up(opening)
+
+
+class _Counted:
+    """Lines that are counted when they are made."""
+
+    def __init__(self, lines: Lines, figures: StreamFigures) -> None:
+        self.content_type = lines.content_type
+        self.opening = lines.opening
+        self._lines = lines
+        self._figures = figures
+
+    def line(self, line: Line) -> bytes:
+        text = self._lines.line(line)
+        if isinstance(line, SendBatch):
+            self._figures.batch(line.place.event_type, sum(len(run.values) for run in line.runs), len(text))
+        else:
+            self._figures.tell_if_due()
+        return text
 
 
 class _Numbers(Protocol):

@@ -8,9 +8,10 @@ from urllib.parse import urlencode
 
 from nakadi.access.permissions import Permissions
 from nakadi.administration.features import Features
+from nakadi.catalog.system_event_types import FIGURES
 from nakadi.http.attributes import attribute_parameter
 from nakadi.http.bodies import object_body
-from nakadi.http.message import Request, Response, empty_response, json_response
+from nakadi.http.message import Request, Response, empty_response, is_about_figures, json_response
 from nakadi.http.routing import Lane, Route
 from nakadi.http.subscriptions import (
     committed_view,
@@ -122,6 +123,8 @@ class SubscriptionDoors:
         if stream_id is None:
             raise Malformed(f"Required request header '{STREAM_ID}' is not present")
         verdicts = self.cursors.commit(_id(request), stream_id, cursors, request.subject)
+        if not FIGURES.isdisjoint(self.subscriptions.cached(_id(request)).event_types):
+            is_about_figures.set(True)
         if all(each is Verdict.COMMITTED for each in verdicts):
             return empty_response(204)
         return json_response(results_view(cursors, tokens, verdicts))

@@ -1,0 +1,79 @@
+"""What is told of requests: a figure for each, taken when its answer is known, or has been streamed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nakadi.catalog.system_event_types import FIGURES
+from nakadi.http.message import Answer, Outlet, Request, Streaming, is_about_figures
+
+if TYPE_CHECKING:
+    from nakadi.publishing.figures import Figures
+
+# Whoever looks whether a process is alive would keep an idle broker writing.
+NOT_TOLD = ("/health", "/ready")
+
+
+class RequestFigures:
+    """Told of every answer before it is sent; what it gives back is sent in its place."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def __call__(self, request: Request, answer: Answer, began: float) -> Answer:
+        if request.path.startswith(NOT_TOLD) or _is_about_figures(request):
+            return answer
+        if not isinstance(answer, Streaming):
+            self._tell(request, answer.status, began, len(answer.body))
+            return answer
+
+        async def serve(outlet: Outlet) -> None:
+            counting = _Counting(outlet)
+            try:
+                await answer.serve(counting)
+            finally:
+                self._tell(request, answer.status, began, counting.size)
+
+        return replace(answer, serve=serve)
+
+    def _tell(self, request: Request, status: int, began: float, size: int) -> None:
+        path, _, query = request.target.partition("?")
+        headers = request.headers
+        figure = {
+            "method": request.method,
+            "path": path,
+            "query": f"?{query}" if query else "",
+            "user_agent": headers.get("user-agent", "-"),
+            "status_code": status,
+            "response_time_ms": round((time.perf_counter() - began) * 1000),
+            "accept_encoding": headers.get("accept-encoding", "-"),
+            "content_encoding": headers.get("content-encoding", "-"),
+            "request_length": len(request.body),
+            "response_length": size,
+        }
+        self._figures.requested(figure, request.subject, request.flow_id)
+
+
+class _Counting:
+    """An outlet that knows how much went through it."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self.size = 0
+        self._outlet = outlet
+
+    async def write(self, chunk: bytes) -> None:
+        await self._outlet.write(chunk)
+        self.size += len(chunk)
+
+    async def gone(self) -> None:
+        await self._outlet.gone()
+
+    async def draining(self) -> None:
+        await self._outlet.draining()
+
+
+def _is_about_figures(request: Request) -> bool:
+    """Whoever reads figures makes requests, and would never come to their end if each were a figure again."""
+    return is_about_figures.get() or request.path_parameters.get("name") in FIGURES

@@ -1,0 +1,93 @@
+"""Figures (KPIs): who published, streamed and asked for how much, told in event types of the broker's own."""
+
+import pytest
+
+from tests.support.api import created
+from tests.support.consumer import Consumer, soon
+from tests.support.own_events import told
+from tests.support.subscriptions import subscribed
+
+PUBLISHED, STREAMED, ASKED = "nakadi.batch.published", "nakadi.data.streamed", "nakadi.access.log"
+
+
+@pytest.fixture(autouse=True)
+def on(api, switched_on):
+    switched_on("kpi_collection")
+    switched_on("access_log_enabled")
+    # Their event types are there at once; a process that found a feature off looks again a little later.
+    assert all(api.get(f"/event-types/{each}").is_success for each in (PUBLISHED, STREAMED, ASKED))
+    name = created(api)["name"]
+    soon(lambda: publish(api, name) and about(api, PUBLISHED, name), seconds=90)
+    return name
+
+
+def publish(api, name, count=1):
+    return api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(count)]).is_success
+
+
+def about(api, figures, name):
+    return [each for each in told(api, figures) if each["event_type"] == name]
+
+
+def test_what_was_published_is_told(api, on):
+    """Every batch that was stored is told, and no other; nothing is told of figures themselves. (P153, R250)"""
+    assert api.post(f"/event-types/{on}/events", content=b"[{]").status_code == 400
+
+    events = about(api, PUBLISHED, on)
+
+    assert {(each["number_of_events"], each["batch_size"], each["app"]) for each in events} == {
+        (1, len(b'[{"n":0}]'), "unauthenticated")
+    }
+    assert {each["event_type"] for each in told(api, PUBLISHED)}.isdisjoint({PUBLISHED, STREAMED, ASKED})
+
+
+def test_what_was_streamed_is_told(api):
+    """A stream tells at its end how much it has sent, whichever of the two ways it came. (L70, S309)"""
+    name = created(api)["name"]
+    assert publish(api, name, 5)
+    cursors = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}
+    assert api.get(f"/event-types/{name}/events?batch_limit=2&stream_limit=4", headers=cursors).is_success
+    subscription = subscribed(api, name, read_from="begin")
+    with Consumer(api, subscription, batch_limit=5, stream_limit=5) as stream:
+        stream.commit(stream.batch())
+
+    soon(lambda: len(about(api, STREAMED, name)) == 2, seconds=90)
+
+    low, high = sorted(about(api, STREAMED, name), key=lambda each: each["api"], reverse=True)
+    assert (low["api"], low["subscription"], low["number_of_events"], low["batches_streamed"]) == ("lola", None, 4, 2)
+    assert (high["api"], high["subscription"], high["number_of_events"]) == ("hila", subscription["id"], 5)
+    assert low["bytes_streamed"] > 0
+
+
+def test_requests_are_told(api):
+    """Each request is told with what it asked for and how it was answered. (R228, R250)"""
+    path = f"/event-types/{created(api)['name']}"
+    api.get(f"{path}?a=b", headers={"user-agent": "test/1"})
+
+    soon(lambda: publish(api, path.rpartition("/")[2]) and requests(api, path), seconds=90)
+
+    [request] = requests(api, path)
+    assert (request["method"], request["query"], request["user_agent"]) == ("GET", "?a=b", "test/1")
+    assert (request["status_code"], request["app"], request["request_length"]) == (200, "-", 0)
+    assert request["response_length"] > 100
+
+
+def requests(api, path):
+    # On AWS a function writes what has gathered when it is asked again later.
+    api.get(path)
+    return [each for each in told(api, ASKED) if each["path"] == path and each["query"]]
+
+
+def test_reading_figures_makes_none(api):
+    """Requests that read figures are not told, or their readers would never come to an end. (R250)"""
+    subscription = subscribed(api, PUBLISHED, read_from="begin")
+    with Consumer(api, subscription, batch_limit=1, batch_flush_timeout=1) as stream:
+        for _ in range(2):
+            assert stream.commit(stream.batch()).status_code in (200, 204)
+    api.get(f"/event-types/{ASKED}")
+
+    for figures in (told(api, ASKED), told(api, ASKED)):
+        paths = {each["path"] for each in figures}
+        assert f"/subscriptions/{subscription['id']}/cursors" not in paths
+        assert f"/subscriptions/{subscription['id']}/events" not in paths
+        assert f"/event-types/{ASKED}" not in paths

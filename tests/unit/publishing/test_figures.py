@@ -1,0 +1,344 @@
+"""Figures (KPIs): taken without waiting, written in the background, and never more than a process can hold."""
+
+import json
+import threading
+from contextlib import closing
+
+import pytest
+
+from nakadi.administration.features import Features
+from nakadi.catalog.system_event_types import (
+    ACCESS_LOG,
+    BATCH_PUBLISHED,
+    DATA_STREAMED,
+    EVENT_TYPE_LOG,
+    FIGURE_TYPES,
+    FIGURES,
+)
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import UNAUTHENTICATED, Subject
+from nakadi.model.outcomes import Unavailable
+from nakadi.publishing import figures as module
+from nakadi.publishing.figures import MOST_AT_ONCE, OLDEST_SECONDS, TELL_SECONDS, Figures, Sent, StreamFigures
+from nakadi.publishing.outcome import BatchOutcome, Verdict
+from nakadi.publishing.system import hashing
+from tests.support.clock import HandMovedClock
+from tests.support.registry import settings_document
+
+ANN = Subject(name="ann", realm="/people")
+REQUEST = {"method": "GET", "path": "/event-types", "query": "", "user_agent": "-", "status_code": 200}
+
+
+class World:
+    """Figures of a process whose threads stand still between requests, and what came of them."""
+
+    def __init__(self, collect_seconds=None):
+        self.clock = HandMovedClock()
+        self.features = Features(settings_document("features"))
+        self.written: list[tuple[str, list[dict]]] = []
+        self.counted = {"written": 0, "dropped": 0}
+        self.fails: Exception | None = None
+        self.changed = threading.Condition()
+        self.figures = Figures(
+            features=self.features,
+            publish=self.publish,
+            clock=self.clock,
+            hashed=hashing("salt"),
+            count=self.count,
+            collect_seconds=collect_seconds,
+        )
+
+    def on(self, *features):
+        for each in features:
+            self.features.switch(each, on=True)
+
+    def publish(self, event_type, body):
+        if self.fails is not None:
+            raise self.fails
+        with self.changed:
+            self.written.append((event_type, json.loads(body)))
+            self.changed.notify_all()
+        return BatchOutcome(Verdict.STORED)
+
+    def count(self, what, number):
+        with self.changed:
+            self.counted[what] += number
+            self.changed.notify_all()
+
+    def batch(self, name="order.placed", subject=ANN, **changes):
+        told = {"events": 3, "seconds": 0.0124, "size": 120, **changes}
+        self.figures.batch_published(name, subject, "flow", **told)
+
+    def flush(self):
+        """Have what waits written, however young it is."""
+        self.clock.move(OLDEST_SECONDS)
+        self.figures.flush_if_due()
+
+    def events(self, event_type):
+        return [each for name, events in self.written if name == event_type for each in events]
+
+    def wait_for(self, condition):
+        with self.changed:
+            assert self.changed.wait_for(condition, 60)
+
+
+@pytest.fixture
+def world():
+    world = World()
+    with closing(world.figures):
+        yield world
+
+
+def without_metadata(event):
+    return {name: value for name, value in event.items() if name != "metadata"}
+
+
+def test_a_batch_is_told(world):
+    """Of a batch it is told which event type, by whom, how many events and bytes, and how long it took. (P153)"""
+    world.on(Feature.KPI_COLLECTION)
+
+    world.batch()
+    world.flush()
+
+    [event] = world.events(BATCH_PUBLISHED)
+    assert without_metadata(event) == {
+        "event_type": "order.placed",
+        "app": "ann",
+        "app_hashed": hashing("salt")("ann"),
+        "token_realm": "/people",
+        "number_of_events": 3,
+        "ms_spent": 12,
+        "batch_size": 120,
+    }
+    assert event["metadata"]["flow_id"] == "flow"
+    assert set(without_metadata(event)) == set(FIGURE_TYPES[BATCH_PUBLISHED].fields)
+    assert world.counted == {"written": 1, "dropped": 0}
+
+
+def test_names_are_hashed_as_the_reference_hashes_them():
+    """A name is hashed with the salt in front of it. (R251)"""
+    assert hashing("salt")("unauthenticated") == "6ba66e95cc581ac889f94984b85f312ea7e95ade8efa705c6b8944ecd58b60a5"
+
+
+@pytest.mark.parametrize(("subscription", "api"), [(None, "lola"), ("a-subscription", "hila")])
+def test_a_stream_is_told(world, subscription, api):
+    """Of a stream it is told how much it has sent of an event type, and for which subscription. (L70, S309)"""
+    world.on(Feature.KPI_COLLECTION)
+
+    world.figures.data_streamed(subscription, "order.placed", ANN, "flow", Sent(events=7, size=900, batches=2))
+    world.flush()
+
+    [event] = world.events(DATA_STREAMED)
+    assert (event["api"], event["subscription"], event["app"]) == (api, subscription, "ann")
+    assert [event[name] for name in ("number_of_events", "bytes_streamed", "batches_streamed")] == [7, 900, 2]
+    assert set(without_metadata(event)) == set(FIGURE_TYPES[DATA_STREAMED].fields)
+
+
+def test_a_stream_is_told_now_and_then_and_at_its_end(world):
+    """What was sent is told each half a minute, event type by event type, and begins anew. (L70, S309)"""
+    world.on(Feature.KPI_COLLECTION)
+    stream = StreamFigures(world.figures, world.clock, ANN, "flow")
+    stream.batch("a", 1, 10)
+    stream.batch("b", 2, 20)
+    stream.batch("a", 3, 30)
+    world.clock.move(TELL_SECONDS)
+    stream.tell_if_due()
+    stream.batch("a", 5, 50)
+    stream.tell()
+    stream.tell()
+    world.flush()
+
+    told = [
+        (each["event_type"], each["number_of_events"], each["bytes_streamed"]) for each in world.events(DATA_STREAMED)
+    ]
+    assert told == [("a", 4, 40), ("b", 2, 20), ("a", 5, 50)]
+
+
+def test_a_request_is_told_while_the_access_log_is_on(world):
+    """The access log has a feature of its own beside that of all figures. (R228, R250)"""
+    world.on(Feature.KPI_COLLECTION)
+    world.figures.requested(REQUEST, ANN, "flow")
+    world.flush()
+    assert world.events(ACCESS_LOG) == []
+
+    world.on(Feature.ACCESS_LOG_ENABLED)
+    world.clock.move(OLDEST_SECONDS + 1)
+    world.figures.requested(REQUEST, UNAUTHENTICATED, "flow")
+    world.flush()
+
+    [event] = world.events(ACCESS_LOG)
+    assert (event["method"], event["app"], event["app_hashed"]) == ("GET", "-", hashing("salt")("-"))
+
+
+def test_nothing_is_written_while_the_feature_is_off(world):
+    """Figures that were taken before it was known that nobody wants them are let go of. (R250, P153)"""
+    world.batch()
+    world.flush()
+    world.batch()
+
+    assert world.written == []
+    assert world.counted == {"written": 0, "dropped": 0}
+    assert world.figures._waiting == []
+
+
+@pytest.mark.parametrize("name", sorted(FIGURES))
+def test_figures_make_no_figures(world, name):
+    """What is published to and streamed of the event types of figures is not told. (P153, L70)"""
+    world.on(Feature.KPI_COLLECTION)
+
+    world.batch(name)
+    world.figures.data_streamed(None, name, ANN, "flow", Sent(1, 1, 1))
+    world.flush()
+
+    assert world.written == []
+
+
+def test_long_texts_are_cut(world):
+    """What a client chooses is not kept in any length."""
+    world.on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
+
+    world.figures.requested(REQUEST | {"query": "?" + "x" * 100_000}, Subject(name="y" * 5_000), "flow")
+    world.flush()
+
+    [event] = world.events(ACCESS_LOG)
+    assert (len(event["query"]), len(event["app"])) == (1_000, 1_000)
+
+
+def test_what_cannot_be_text_is_let_go_of(world):
+    """Half of a surrogate pair in a header fails no request."""
+    world.on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
+
+    world.figures.requested(REQUEST | {"user_agent": "\ud800"}, ANN, "flow")
+    world.flush()
+
+    assert world.written == []
+
+
+def test_what_waits_is_bounded(world, monkeypatch, caplog):
+    """What finds no room is dropped and counted, be it by number or by bytes."""
+    monkeypatch.setattr(module, "MOST_WAITING", 5)
+    world.on(Feature.KPI_COLLECTION)
+    for _ in range(8):
+        world.batch()
+    monkeypatch.setattr(module, "MOST_WAITING", 100)
+    monkeypatch.setattr(module, "MOST_WAITING_BYTES", world.figures._waiting_bytes)
+    world.batch()
+    world.flush()
+
+    assert world.counted == {"written": 5, "dropped": 4}
+    assert "4 figures were dropped" in caplog.text
+    assert world.figures._waiting_bytes == 0
+
+
+@pytest.mark.parametrize("error", [Unavailable("no log"), RuntimeError("a bug")])
+def test_what_cannot_be_written_is_dropped(world, error, caplog):
+    """A failure to write is logged and counted, and the next figures are written all the same."""
+    world.on(Feature.KPI_COLLECTION)
+    world.fails = error
+    world.batch()
+    world.flush()
+    world.fails = None
+    world.batch()
+    world.flush()
+
+    assert world.counted == {"written": 1, "dropped": 1}
+    assert f"1 figures could not be written to {BATCH_PUBLISHED}" in caplog.text
+
+
+def test_they_are_written_in_batches(world):
+    """Many figures are written some at a time, each event type for itself."""
+    world.on(Feature.KPI_COLLECTION)
+    for _ in range(2 * MOST_AT_ONCE + 1):
+        world.batch()
+    world.figures.data_streamed(None, "a", ANN, "flow", Sent(1, 1, 1))
+    world.flush()
+
+    assert [(name, len(events)) for name, events in world.written] == [
+        *[(BATCH_PUBLISHED, MOST_AT_ONCE)] * 2,
+        (BATCH_PUBLISHED, 1),
+        (DATA_STREAMED, 1),
+    ]
+
+
+def test_a_function_writes_when_much_or_old_is_waiting(world):
+    """A process that stands still between requests writes at the end of one, and mostly has nothing to do there."""
+    world.on(Feature.KPI_COLLECTION)
+    world.batch()
+    world.figures.flush_if_due()
+    assert world.figures._thread is None
+
+    for _ in range(MOST_AT_ONCE - 1):
+        world.batch()
+    world.figures.flush_if_due()
+    assert len(world.events(BATCH_PUBLISHED)) == MOST_AT_ONCE
+
+    world.batch()
+    world.clock.move(OLDEST_SECONDS)
+    world.figures.flush_if_due()
+    assert len(world.events(BATCH_PUBLISHED)) == MOST_AT_ONCE + 1
+
+
+def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
+    """A log that does not answer holds an invocation up for a bounded time only."""
+    monkeypatch.setattr(module, "ASKED_SECONDS", 0.01)
+    world.on(Feature.KPI_COLLECTION)
+    answers = threading.Event()
+    publish = world.figures._publish
+    world.figures._publish = lambda *batch: answers.wait(60) and publish(*batch)
+
+    world.batch()
+    world.flush()
+    assert world.written == []
+
+    answers.set()
+    world.wait_for(lambda: world.written)
+
+
+def test_a_server_writes_by_itself():
+    """Where threads go on, what has gathered is written without anybody asking."""
+    world = World(collect_seconds=0.01)
+    world.on(Feature.KPI_COLLECTION)
+    with closing(world.figures):
+        world.batch()
+        world.wait_for(lambda: world.counted["written"] == 1)
+        world.batch()
+        world.wait_for(lambda: world.counted["written"] == 2)
+
+
+def test_what_waits_at_the_end_is_written():
+    """A process that ends in good order writes what it has taken, and takes no more."""
+    world = World(collect_seconds=3600)
+    world.on(Feature.KPI_COLLECTION)
+    world.batch()
+
+    world.figures.close()
+    world.batch()
+
+    assert len(world.events(BATCH_PUBLISHED)) == 1
+    world.figures.close()
+
+
+def test_taking_a_figure_asks_nothing_of_the_world(world):
+    """However badly the registry and the log are off, whoever publishes does not notice."""
+
+    def out_of_order(*_):
+        raise Unavailable("no registry")
+
+    world.features.is_on = out_of_order
+    world.batch()
+    world.flush()
+
+    assert world.counted == {"written": 0, "dropped": 1}
+
+
+def test_the_fields_are_those_of_the_reference():
+    """Members of figures are named, and ordered, as readers of the reference know them. (R250)"""
+    assert {name: " ".join(figures.fields) for name, figures in FIGURE_TYPES.items()} == {
+        ACCESS_LOG: "method path query user_agent app app_hashed status_code response_time_ms accept_encoding "
+        "content_encoding request_length response_length",
+        BATCH_PUBLISHED: "event_type app app_hashed token_realm number_of_events ms_spent batch_size",
+        DATA_STREAMED: "api subscription event_type app app_hashed token_realm number_of_events bytes_streamed "
+        "batches_streamed",
+        EVENT_TYPE_LOG: "event_type status category authz compatibility_mode",
+        "nakadi.subscription.log": "subscription_id status",
+    }
