@@ -74,7 +74,8 @@ def test_references_to_elsewhere(reference, place):
         schema |= {"$schema": SEVEN}
     with watching(reached), pytest.raises(Invalid) as refused:
         compile_validator(schema)
-    assert refused.value.detail == f"external url reference is not supported: {reference.format(port=1)}"
+    address = reference.format(port=1).partition("#")[0]
+    assert refused.value.detail == f"external url reference is not supported: {address}"
     assert reached == []
 
 
