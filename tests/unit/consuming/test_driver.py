@@ -15,6 +15,7 @@ from nakadi.consuming.parameters import Limits
 from nakadi.consuming.session import Session
 from nakadi.consuming.survey import Beginning, KnownEventTypes
 from nakadi.model.coordination import Assignment, Offset
+from nakadi.model.outcomes import Unusable
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.chunks import some_events
 from tests.support.consuming import ME, at, distance
@@ -30,8 +31,12 @@ class Clerk:
     def __init__(self):
         self.performed = []
         self.found = an_event_type()
+        self.begun = self.unusable = 0
 
     def begin(self, opening):
+        self.begun += 1
+        if self.begun <= self.unusable:
+            raise Unusable("beyond the end")
         return Beginning(self.found, opening.position)
 
     def perform(self, call):
@@ -183,6 +188,32 @@ def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
         return stream.opened.event_type.revision
 
     assert asyncio.run(revision()) == 2
+
+
+def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypatch):
+    """A place beyond the end of the log is looked at again for a moment: if events come at once, the stream goes on.
+    (S127, S207)"""
+    monkeypatch.setattr(driver_module, "BEYOND_SECONDS", PATIENCE_SECONDS)
+
+    async def opened():
+        stream = Carried(threads, KeptOutlet(), Source())
+        stream.clerk.unusable = 2
+        end = await stream.ended()
+        return end, stream.clerk.begun
+
+    assert asyncio.run(opened()) == (End.COMMIT_TIMEOUT, 3)
+
+
+def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
+    """A place beyond the end of the log at which no events come cannot be read: the stream ends. (S127, S207)"""
+    monkeypatch.setattr(driver_module, "BEYOND_SECONDS", 0.0)
+
+    async def opened():
+        stream = Carried(threads, KeptOutlet(), Source())
+        stream.clerk.unusable = 1000
+        return await stream.ended()
+
+    assert asyncio.run(opened()) is End.REFUSED
 
 
 def test_a_client_that_reads_gets_everything(threads):

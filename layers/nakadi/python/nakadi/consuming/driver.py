@@ -23,7 +23,7 @@ from nakadi.consuming.replaying import Source
 from nakadi.consuming.session import Session
 from nakadi.consuming.survey import Beginning, KnownEventTypes
 from nakadi.model.event_type import EventType
-from nakadi.model.outcomes import Outcome, Unavailable
+from nakadi.model.outcomes import Outcome, Unavailable, Unusable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import Clock
 from nakadi.streaming.alarm import Alarm
@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 # A call is tried again after these pauses while a store does not answer.
 SHORTEST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
+
+# A client that commits beyond the end of the log goes on if the events come at once, as it does in other brokers: so
+# long a place that cannot be read is looked at again.
+BEYOND_SECONDS = 0.5
 
 # So long after the end of its session, a client that has taken nothing for as long may still take what it was sent.
 LAST_CHANCE_SECONDS = 1.0
@@ -223,13 +227,16 @@ class Driver:
         self._calling = None
 
     async def _performed(self, call: Call) -> Fact:
-        pause = SHORTEST_PAUSE
+        pause, wanted_by = SHORTEST_PAUSE, self._clock.monotonic() + BEYOND_SECONDS
         while True:
             try:
                 threads = self._threads.beginning if isinstance(call, Open) else self._threads.others
                 return await asyncio.get_running_loop().run_in_executor(threads, self._perform, call)
             except Unavailable as error:
                 log.warning("The stream %s tries again in %s s: %s", self.session.id, pause, error)
+            except Unusable:
+                if self._clock.monotonic() >= wanted_by:
+                    raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
