@@ -82,7 +82,7 @@ def test_reading_figures_makes_none(api, on):
     """Requests that read figures are not told, or their readers would never come to an end. (R250)"""
     figures, others = (subscribed(api, name, read_from="begin") for name in (PUBLISHED, on))
     for subscription in (figures, others):
-        with Consumer(api, subscription, batch_limit=1, batch_flush_timeout=1) as stream:
+        with Consumer(api, subscription, batch_limit=1, stream_limit=1) as stream:
             assert stream.commit(stream.batch()).status_code in (200, 204)
     api.get(f"/event-types/{ASKED}")
 
