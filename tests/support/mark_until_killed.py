@@ -1,4 +1,4 @@
-"""A program that publishes to a data file and marks it all the time, until somebody kills it: FILE."""
+"""A program that publishes to a data file and marks it all the time, until it is killed: FILE."""
 
 import os
 import sys
@@ -22,6 +22,8 @@ def main(path: Path) -> None:
 
     threading.Thread(target=publish, daemon=True).start()
     os.write(1, b"ready\n")
+    marker.mark()
+    os.write(1, b"marked\n")
     while True:
         marker.mark()
 
