@@ -29,7 +29,8 @@ def effort(work: Callable[[], object]) -> float:
     """How much work that is for the processor, compared with a loop of about five milliseconds.
 
     Only this thread's time on the processor counts, so it matters little what else runs. It matters somewhat, for
-    processors share caches and slow down when all are busy: bounds should be several times what was measured.
+    processors share caches and slow down when all are busy, six times as was seen: bounds should be ten times what was
+    measured.
     """
     before = _time_of(_loop)
     taken = _time_of(work)

@@ -32,6 +32,7 @@ def test_the_archives_client_is_made_when_it_is_asked_for(monkeypatch):
         archive = open_archive(f"s3://archive/?region={REGION}")
         archive.close()
         assert made == []
+        archive = open_archive(f"s3://archive/?region={REGION}")
         s3 = new_session().create_client("s3", REGION)
         s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
         archive.put("a", b"content")

@@ -390,4 +390,4 @@ def test_a_comparison_comes_to_an_end(old, new):
         with suppress(Exhausted):
             differences(old, new)
 
-    assert effort(compare) < 5000
+    assert effort(compare) < 10_000

@@ -8,12 +8,14 @@ reaches at least to where the hot half begins. What the event type lets go of, b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
 from nakadi.archive.library import Library, Unreadable
 from nakadi.archive.reading import ArchiveReader
+from nakadi.chores import Stopped
 from nakadi.eventlogs.tiered.compaction import Compaction
 from nakadi.eventlogs.tiered.options import Directory, NoDirectory, Tiers
 from nakadi.eventlogs.tiered.worker import Worker
@@ -142,11 +144,13 @@ class TieredLog:
 
     def archive(self) -> None:
         """Archive at once what waits for it, and let the hot half go of what it need not keep."""
-        self._worker.archive_all()
+        with _unavailable_when_closed():
+            self._worker.archive_all()
 
     def sweep(self) -> None:
         """Let go of archive objects that nobody needs any more."""
-        self._worker.sweep()
+        with _unavailable_when_closed():
+            self._worker.sweep()
 
     def close(self) -> None:
         self._closed = True
@@ -202,3 +206,12 @@ def _understood(look: Callable[[], Found]) -> Found:
         return look()
     except Unreadable as error:
         raise Unavailable(str(error)) from error
+
+
+@contextmanager
+def _unavailable_when_closed() -> Iterator[None]:
+    """Around chores that are asked for: closing the log meanwhile ends them in the midst."""
+    try:
+        yield
+    except Stopped as stopped:
+        raise Unavailable("The event log is closed.") from stopped
