@@ -94,9 +94,14 @@ class TestWriting:
     def test_too_many_waiting_appends_are_refused(self, path, log, monkeypatch):
         """When the file stands still, a bounded number of appends waits, and the next ones are refused at once."""
         monkeypatch.setattr(sqlite_writing, "WAITING_APPENDS", 5)
+        begun, commit = threading.Event(), log._writer._commit
+        monkeypatch.setattr(log._writer, "_commit", lambda appends: (begun.set(), commit(appends)))
         with ThreadPoolExecutor(20) as threads:
             with the_turn_of_somebody_else(path):
-                waiting = [threads.submit(log.append, "t", {0: [a_record("x")]}) for _ in range(6)]
+                waiting = [threads.submit(log.append, "t", {0: [a_record("x")]})]
+                # The writer takes all that is there into a commit: the others come when it has begun one.
+                assert begun.wait(PATIENCE)
+                waiting += [threads.submit(log.append, "t", {0: [a_record("x")]}) for _ in range(5)]
                 until(lambda: len(log._writer._appends) == 5)
                 with pytest.raises(Unavailable, match="Too many"):
                     log.append("t", {0: [a_record("y")]})
