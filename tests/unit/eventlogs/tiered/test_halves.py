@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import inf
 
 import pytest
@@ -193,6 +193,20 @@ class TestRetention:
         world.log.trim("t", 0, world.clock.now() - 2 * HOUR)
         world.log.archive()
         assert [(each.first, each.end) for each in world.segments()] == [(2, 4)]
+        assert world.offsets() == [2, 3]
+
+    def test_beside_the_first_archiving_removes_what_is_old_from_both_halves(self, world: World, monkeypatch):
+        """An archiver that begins between the two halves of a trim brings nothing back."""
+        world.store_hours(4)
+        trim = world.hot.trim
+
+        def archive_and_trim(topic: str, partition: int, before: datetime) -> None:
+            monkeypatch.undo()
+            world.log.archive()
+            trim(topic, partition, before)
+
+        monkeypatch.setattr(world.hot, "trim", archive_and_trim)
+        world.log.trim("t", 0, world.clock.now() - 2 * HOUR)
         assert world.offsets() == [2, 3]
 
     def test_leaves_objects_to_those_who_read_them(self, world: World):

@@ -19,6 +19,7 @@ from nakadi.chores import Stopped
 from nakadi.eventlogs.tiered.compaction import Compaction
 from nakadi.eventlogs.tiered.options import Directory, NoDirectory, Tiers
 from nakadi.eventlogs.tiered.worker import Worker
+from nakadi.metrics import Metrics
 from nakadi.model.events import Bounds, Fate, Record, Slice
 from nakadi.model.log_index import Topic
 from nakadi.model.moments import microseconds
@@ -40,13 +41,14 @@ class TieredLog:
         clock: Clock,
         directory: Directory | None = None,
         tiers: Tiers | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._hot = hot
         self._index = index
         self._store = store
-        self._archive = ArchiveReader(index, Library(store))
+        self._archive = ArchiveReader(index, Library(store, metrics=metrics))
         directory, tiers = directory or NoDirectory(), tiers or Tiers()
-        self._worker = Worker(hot, index, store, clock, directory, tiers)
+        self._worker = Worker(hot, index, store, clock, directory, tiers, metrics)
         self._compaction = Compaction(hot, index, store, clock, directory, tiers, self._worker.archive)
         # From where on the hot half was seen to have something. It only grows: what is before need not be asked there.
         self._hot_from: dict[Place, int] = {}
@@ -132,10 +134,12 @@ class TieredLog:
 
     def trim(self, topic: str, partition: int, before: datetime) -> None:
         offset = self.offset_at(topic, partition, before)
+        self._hot.trim(topic, partition, before)
+        # The archive second: an archiver makes the topic known before it reads events, so one that is not known by now
+        # can only read what was kept. The other way round, it could archive in between what is trimmed here.
         known = self._index.topic(topic)
         if known is not None and offset > known.oldest.get(partition, 0):
             self._index.let_go(topic, partition, offset)
-        self._hot.trim(topic, partition, before)
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         bounds = self.bounds(topic, [partition])[partition]
