@@ -1,0 +1,54 @@
+"""The pages of the documentation: what can be linked in them, and what they link to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+FENCED = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"``.+?``|`[^`\n]+`")
+ANCHOR = re.compile(r'<a id="([^"]+)">')
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
+
+
+def pages() -> list[Path]:
+    """Every page for readers."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@cache
+def text_of(page: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCED.sub("", page.read_text())
+
+
+@cache
+def anchors_of(page: Path) -> frozenset[str]:
+    """What `page.md#…` may lead to: anchors in the text, and headings."""
+    return frozenset(anchors_in(text_of(page)))
+
+
+def anchors_in(text: str) -> Iterator[str]:
+    """Every anchor as often as it is there; of headings with the same words, the later ones are numbered."""
+    yield from ANCHOR.findall(text)
+    met: dict[str, int] = {}
+    for heading in HEADING.findall(text):
+        slug = _slug(heading)
+        met[slug] = met.get(slug, -1) + 1
+        yield f"{slug}-{met[slug]}" if met[slug] else slug
+
+
+def links_of(page: Path) -> list[str]:
+    """The relative links of a page."""
+    return LINK.findall(CODE.sub("", text_of(page)))
+
+
+def _slug(heading: str) -> str:
+    """The anchor that GitHub makes of a heading."""
+    words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
