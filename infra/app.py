@@ -8,9 +8,9 @@ from typing import Any
 
 import aws_cdk as cdk
 
-from infra.context import BadContext, Context
-from infra.review import ANALYTICS, DATA, SERVING, Reviewed, review
+from infra.review import ANALYTICS, DATA, KEYED, Reviewed, of_serving, review
 from infra.stack import AnalyticsStack, DataStack, ServingStack
+from nakadi_cdk import BadContext, Context
 
 # What new applications are made with, where it matters to ours.
 FLAGS = {
@@ -42,15 +42,14 @@ def application(*, reviewed: bool = True, **options: Any) -> cdk.App:
 
 def _stacks(app: cdk.App, context: Context) -> Iterator[Reviewed]:
     data = DataStack(app, f"{context.prefix}-data", context=context)
-    yield Reviewed(stack=data, exceptions=DATA)
+    yield Reviewed(place=data, exceptions=(*DATA, *(KEYED if context.kms_key_arn else ())))
     serving = ServingStack(app, context.prefix, context=context, data=data.data)
     # Streams are known by name only, so nothing else says that they come first.
-    serving.add_dependency(data)
-    yield Reviewed(stack=serving, exceptions=SERVING)
+    serving.add_stack_dependency(data)
+    yield Reviewed(place=serving.broker, exceptions=of_serving(context))
     if context.analytics:
-        alarms = serving.observability.topic
-        stack = AnalyticsStack(app, f"{context.prefix}-analytics", context=context, data=data.data, alarms=alarms)
-        yield Reviewed(stack=stack, exceptions=ANALYTICS)
+        stack = AnalyticsStack(app, f"{context.prefix}-analytics", broker=serving.broker)
+        yield Reviewed(place=stack, exceptions=ANALYTICS)
 
 
 def main() -> None:

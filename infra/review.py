@@ -9,13 +9,14 @@ import aws_cdk as cdk
 import cdk_nag
 from constructs import IConstruct
 
-from infra.analytics import database_name
-from infra.data import bucket_name
+from nakadi_cdk import Context
+from nakadi_cdk.analytics import database_name
+from nakadi_cdk.data import bucket_name
 
 
 @dataclass(frozen=True, slots=True)
 class NotFollowed:
-    """A rule that is not followed below a place, which is a path in a stack, and why."""
+    """A rule that is not followed below a place, which is a path in what is reviewed, and why."""
 
     place: str
     rule: str
@@ -31,6 +32,9 @@ DATA = tuple(
     for place in ("Data/Archive", "Data/Tables")
 )
 
+# Where a key was chosen.
+KEYED = (NotFollowed("Data", "KDS3", "The key is one that the account's people look after, for what is stored here"),)
+
 SERVING = (
     NotFollowed(
         "Functions",
@@ -40,15 +44,8 @@ SERVING = (
     NotFollowed(
         "Functions", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that nobody knows before"
     ),
-    NotFollowed(
-        "Streaming", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that nobody knows before"
-    ),
-    NotFollowed("Streaming", "IAM5[Resource::*]", "ecr:GetAuthorizationToken knows no resources"),
     NotFollowed("Functions", "L1", "The layer of dependencies is built and tested for this version of Python"),
     NotFollowed("Functions/SetAside", "SQS3", "It is a dead-letter queue: an event source mapping writes to it"),
-    NotFollowed("Streaming/Cluster", "ECS4", "It costs more than it tells: streams and CPU are told without it"),
-    NotFollowed("Streaming/Task", "ECS2", "No variable is a secret: they are names of places, limits and public URLs"),
-    NotFollowed("Streaming/Balancer", "ELB2", "Every request came through the gateway, and is in its access log"),
     NotFollowed("Api/Rest", "APIG2", "The broker validates requests, and explains what is wrong in its own words"),
     NotFollowed(
         "Api/Rest", "APIG3", "A firewall is a matter of who is let in from where: it can be added to the stage"
@@ -58,6 +55,42 @@ SERVING = (
         "IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/AmazonAPIGatewayPushToCloudWatchLogs]",
         "The account's role for the gateway's logs is defined by AWS, and is one for all APIs of the account",
     ),
+)
+
+# Where the stage is awake.
+STREAMING = (
+    NotFollowed(
+        "Streaming", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that nobody knows before"
+    ),
+    NotFollowed("Streaming", "IAM5[Resource::*]", "ecr:GetAuthorizationToken knows no resources"),
+    NotFollowed("Streaming/Cluster", "ECS4", "It costs more than it tells: streams and CPU are told without it"),
+    NotFollowed("Streaming/Task", "ECS2", "No variable is a secret: they are names of places, limits and public URLs"),
+    NotFollowed("Streaming/Balancer", "ELB2", "Every request came through the gateway, and is in its access log"),
+)
+
+# Where clients come by another way than the gateway.
+DIRECT = (
+    NotFollowed(
+        "Direct/OfBalancer", "EC23", "It is the way in for clients wherever they are; each request has a token"
+    ),
+    NotFollowed(
+        "Direct/Balancer", "ELB2", "Logs of a balancer need a bucket of their own; requests can be events of the broker"
+    ),
+)
+
+# Where new versions of functions are tried first.
+CANARY = (
+    NotFollowed(
+        "Canary",
+        "IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/AWSCodeDeployRoleForLambdaLimited]",
+        "What CodeDeploy may do with functions is defined by AWS",
+    ),
+)
+
+# Where shards are pushed to consumers.
+FAN_OUT = tuple(
+    NotFollowed(place, "IAM5[Resource::{consumers}]", "Each task registers a consumer whose name nobody knows before")
+    for place in ("Functions", "Streaming")
 )
 
 
@@ -80,17 +113,25 @@ ANALYTICS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewed:
-    """A stack, and what it does not follow."""
+    """A stack or a construct, and what it does not follow."""
 
-    stack: cdk.Stack
+    place: IConstruct
     exceptions: Sequence[NotFollowed]
+
+
+def of_serving(context: Context) -> Sequence[NotFollowed]:
+    fan_out = FAN_OUT if context.fans_out else ()
+    functions = [*SERVING, *(CANARY if context.canary_minutes else ())]
+    if context.asleep:
+        return [*functions, *(each for each in fan_out if each.place != "Streaming")]
+    return [*functions, *STREAMING, *fan_out, *(DIRECT if context.direct_domain else ())]
 
 
 def review(app: cdk.App, prefix: str, reviewed: Iterable[Reviewed]) -> None:
     cdk.Validations.of(app).add_plugins(cdk_nag.AwsSolutionsChecks(app))
     for each in reviewed:
         for exception in each.exceptions:
-            place = _at(each.stack, exception.place)
+            place = _at(each.place, exception.place)
             rule = f"AwsSolutions::AwsSolutions-{exception.rule.format(**_resources(prefix))}"
             cdk.Validations.of(place).acknowledge(cdk.Acknowledgment(id=rule, reason=exception.reason))
 
@@ -104,13 +145,14 @@ def _resources(prefix: str) -> Mapping[str, str]:
     }
     return {
         **buckets,
+        "consumers": f"arn:{partition}:kinesis:{region}:{account}:stream/{prefix}*/consumer/{prefix}-*",
         "catalog": f"arn:{partition}:glue:{region}:{account}:table/{database_name(prefix)}",
         "logs": f"arn:{partition}:logs:{region}:{account}:log-group:/aws-glue",
     }
 
 
-def _at(stack: cdk.Stack, place: str) -> IConstruct:
-    found: IConstruct = stack
+def _at(root: IConstruct, place: str) -> IConstruct:
+    found = root
     for name in place.split("/"):
         found = found.node.find_child(name)
     return found

@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 from uuid import uuid4
 
+from infra.laptop.limits import Bucket
 from infra.laptop.templates import ACCOUNT, REGION, Template
 
 ANY = "x-amazon-apigateway-any-method"
@@ -54,13 +56,31 @@ class Authorizer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mock:
+    """An answer that stands in the API, told for requests whose Content-Type has a template, once they are text."""
+
+    types: frozenset[str]
+    reads_text: bool
+    answer: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Object:
+    """An answer that is a file, which is an object of S3 on AWS."""
+
+    body: bytes
+    answer: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What a method of a resource leads to: a function by its ARN, or else the streaming service."""
+    """What a method of a resource leads to: a function by its ARN, something fixed, or else the streaming service."""
 
     resource: str
     method: str
     authorizer: Authorizer | None
     function: str = ""
+    fixed: Mock | Object | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 29.0
 
@@ -80,15 +100,22 @@ class Said:
     body: bytes
 
 
+class NotMocked(Exception):
+    """Raised with the kind of refusal, for a request that the template of a mock is not for."""
+
+
 class Api:
     def __init__(self, template: Template) -> None:
         rest = template.one("AWS::ApiGateway::RestApi")
         described = rest["Body"]
-        self.stage: str = template.one("AWS::ApiGateway::Stage")["StageName"]
+        stage = template.one("AWS::ApiGateway::Stage")
+        self.stage: str = stage["StageName"]
+        self._rates = {_of_methods(each): each for each in stage.get("MethodSettings", [])}
         self.least_packed: int | None = rest.get("MinimumCompressionSize")
         self._binary = [*rest.get("BinaryMediaTypes", []), *described.get(BINARY, [])]
         self._schemes = described.get("components", {}).get("securitySchemes", {})
         self._responses = described.get(RESPONSES, {})
+        self._objects = dict(_objects(template.path))
         operations = {path: dict(self._operations(path, item)) for path, item in described["paths"].items()}
         self._resources = [
             (_pattern(path), each) for path, each in sorted(operations.items(), key=lambda item: _rank(item[0]))
@@ -111,6 +138,13 @@ class Api:
                 parameters = {name: unquote(value) for name, value in match.groupdict().items()}
                 return Found(operation, parameters) if operation else None
         return None
+
+    def bucket(self, operation: Operation) -> Bucket | None:
+        """How many requests a second a method takes, and how many at once."""
+        asked = [(operation.resource, operation.method), ("*", "*")]
+        found = next((self._rates[each] for each in asked if each in self._rates), {})
+        rate, burst = found.get("ThrottlingRateLimit"), found.get("ThrottlingBurstLimit")
+        return None if rate is None or burst is None else Bucket(rate, burst)
 
     def event(self, asked: Asked, found: Found, authorizer: Mapping[str, Any] | None) -> dict[str, Any]:
         """The event of a function behind a proxy integration."""
@@ -144,6 +178,18 @@ class Api:
         body = template.replace("$context.error.messageString", json.dumps(message))
         headers = dict(_told_headers(known.get("responseParameters", {}), asked))
         return Said(int(known.get("statusCode", usual)), {"content-type": "application/json", **headers}, body.encode())
+
+    def fixed(self, fixed: Mock | Object, asked: Asked) -> Said:
+        """What stands in the API, or beside it. Raises `NotMocked` where API Gateway could not use the template."""
+        if isinstance(fixed, Object):
+            return _fixed(fixed.answer, asked, fixed.body)
+        kind = (asked.header("content-type") or "application/json").partition(";")[0].strip().lower()
+        if kind not in fixed.types:
+            raise NotMocked("UNSUPPORTED_MEDIA_TYPE")
+        if self.is_binary(kind) and not fixed.reads_text:
+            raise NotMocked("DEFAULT_5XX")
+        text = fixed.answer["responseTemplates"]["application/json"]
+        return _fixed(fixed.answer, asked, text.replace("$context.httpMethod", asked.method).encode())
 
     def method_arn(self, asked: Asked) -> str:
         return f"arn:aws:execute-api:{REGION}:{ACCOUNT}:laptop/{self.stage}/{asked.method}{asked.raw_path}"
@@ -181,7 +227,7 @@ class Api:
         for name, described in item.items():
             method = "ANY" if name == ANY else name.upper()
             integration = described[INTEGRATION]
-            function = FUNCTION.search(integration["uri"])
+            function = FUNCTION.search(integration.get("uri", ""))
             yield (
                 method,
                 Operation(
@@ -189,10 +235,24 @@ class Api:
                     method=method,
                     authorizer=self._authorizer(described.get("security", [])),
                     function=function[1] if function else "",
+                    fixed=self._fixed(integration),
                     headers=_mapped_headers(integration.get("requestParameters", {})),
                     timeout=integration.get("timeoutInMillis", 29_000) / 1000,
                 ),
             )
+
+    def _fixed(self, integration: Mapping[str, Any]) -> Mock | Object | None:
+        match integration.get("type"):
+            case "mock":
+                return Mock(
+                    types=frozenset(integration["requestTemplates"]),
+                    reads_text=integration.get("contentHandling") == "CONVERT_TO_TEXT",
+                    answer=next(iter(integration["responses"].values())),
+                )
+            case "aws":
+                key = integration["uri"].rpartition("/")[2]
+                return Object(body=self._objects[key].read_bytes(), answer=integration["responses"]["200"])
+        return None
 
     def _authorizer(self, security: Sequence[Mapping[str, Any]]) -> Authorizer | None:
         if not security:
@@ -217,6 +277,7 @@ USUAL = {
     "MISSING_AUTHENTICATION_TOKEN": 403,
     "REQUEST_TOO_LARGE": 413,
     "UNSUPPORTED_MEDIA_TYPE": 415,
+    "THROTTLED": 429,
     BEFORE_THE_API: 431,
     "AUTHORIZER_FAILURE": 500,
     "AUTHORIZER_CONFIGURATION_ERROR": 500,
@@ -242,9 +303,28 @@ def target_of(stage: str, asked: Asked) -> str:
     return f"/{stage}{asked.raw_path}" + (f"?{asked.query}" if asked.query else "")
 
 
+def _objects(template: Path) -> Iterator[tuple[str, Path]]:
+    """The files that a deployment uploads, by their keys: what is beside a template says where they are."""
+    told = template.with_name(template.name.replace(".template.json", ".assets.json"))
+    files = json.loads(told.read_text())["files"] if told.exists() else {}
+    for each in files.values():
+        for place in each["destinations"].values():
+            yield place["objectKey"], _where(template.parent, each["source"]["path"])
+
+
+def _where(assembly: Path, told: str) -> Path:
+    """A file that was not copied is told by where it was made, which an assembly may have been moved away from."""
+    made = assembly / told
+    return made if made.exists() else assembly / made.parent.name / made.name
+
+
+def _fixed(answer: Mapping[str, Any], asked: Asked, body: bytes) -> Said:
+    return Said(int(answer["statusCode"]), dict(_told_headers(answer.get("responseParameters", {}), asked)), body)
+
+
 def _told_headers(parameters: Mapping[str, str], asked: Asked) -> Iterator[tuple[str, str]]:
     for name, source in parameters.items():
-        header = name.removeprefix("gatewayresponse.header.").lower()
+        header = name.partition(".header.")[2].lower()
         if source.startswith("'"):
             yield header, source.strip("'")
         elif source == "context.requestId":
@@ -262,6 +342,11 @@ def _mapped_headers(parameters: Mapping[str, str]) -> Mapping[str, str]:
         for name, value in parameters.items()
         if name.startswith("integration.request.header.") and value.startswith("'")
     }
+
+
+def _of_methods(setting: Mapping[str, Any]) -> tuple[str, str]:
+    """Which resource and method a setting of a stage is for; in it, a slash of a path is written as `~1`."""
+    return setting["ResourcePath"].removeprefix("/").replace("~1", "/") or "/", setting["HttpMethod"]
 
 
 def _pattern(path: str) -> re.Pattern[str]:

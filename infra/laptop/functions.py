@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from typing import IO, Any
 from uuid import uuid4
 
 from infra.laptop.processes import LAYER, ROOT, ended, python
+from infra.laptop.roles import OWNER
 from infra.laptop.templates import ACCOUNT, REGION, Properties, Template
 
 # As Lambda allows of an event and of an answer, for who waits for it.
@@ -58,6 +60,7 @@ class Described:
     timeout: float
     memory: int
     environment: Mapping[str, str]
+    role: str = OWNER
 
     @property
     def arn(self) -> str:
@@ -78,14 +81,18 @@ def _described(properties: Properties) -> Described:
         timeout=properties["Timeout"],
         memory=properties["MemorySize"],
         environment=properties["Environment"]["Variables"],
+        role=properties["Role"].rpartition("/")[2],
     )
 
 
 class Function:
-    """To be invoked from any thread."""
+    """To be invoked from any thread. With `limits`, a process that took more memory than it has is ended."""
 
-    def __init__(self, described: Described, surroundings: Mapping[str, str], logs: Path) -> None:
+    def __init__(
+        self, described: Described, surroundings: Mapping[str, str], logs: Path, *, limits: bool = False
+    ) -> None:
         self.described = described
+        self._limits = limits
         self._surroundings = surroundings
         self._logs = logs
         self._lock = threading.Lock()
@@ -102,6 +109,8 @@ class Function:
             worker = self._worker()
             try:
                 result = worker.invoke(asked)
+                if self._limits:
+                    worker.see_that_it_had_enough_memory()
             except BaseException:
                 worker.close()
                 raise
@@ -172,6 +181,14 @@ class _Worker:
             return {"errorType": "Function.ResponseSizeTooLarge", "errorMessage": message}
         result: dict[str, Any] = json.loads(answer)
         return result
+
+    def see_that_it_had_enough_memory(self) -> None:
+        """Raises `Failed` where Lambda would have ended the process. Where the system does not tell, it had."""
+        status = Path(f"/proc/{self._process.pid}/status")
+        found = re.search(r"VmHWM:\s+([0-9]+) kB", status.read_text()) if status.exists() else None
+        if found and int(found[1]) > self._described.memory * 1024:
+            most = f"{int(found[1]) // 1024} of {self._described.memory} MB"
+            raise Failed("Runtime.ExitError", f"Runtime exited with error: signal: killed. It used {most} of memory")
 
     def close(self) -> None:
         self._closing.close()

@@ -18,8 +18,9 @@ from typing import Any
 import anyio
 import httpx
 
-from infra.laptop.api import Api, Asked, Authorizer, Found, Operation, Said, allows, target_of
+from infra.laptop.api import Api, Asked, Authorizer, Found, Mock, NotMocked, Object, Operation, Said, allows, target_of
 from infra.laptop.functions import Failed, Function, TimedOut, TooLarge
+from infra.laptop.limits import Bucket
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 MOST_BYTES = 10 * 1024 * 1024
+# A stream that says nothing for so long is ended.
+LONGEST_SILENCE = 300.0
 # Names and values together.
 MOST_HEADER_BYTES = 10_240
 ENCODINGS = {"gzip": 31, "deflate": 15}
@@ -51,17 +54,24 @@ class Gone(Exception):
 
 
 class Gateway:
-    """An ASGI application. `streams` is where the load balancer leads to. If it does not authorize, all may pass."""
+    """An ASGI application. `streams` is where the load balancer leads to. If it does not authorize, all may pass.
 
-    def __init__(self, api: Api, functions: Mapping[str, Function], streams: str, *, authorizes: bool) -> None:
+    With `throttles`, a method takes as many requests a second as the stage lets it.
+    """
+
+    def __init__(
+        self, api: Api, functions: Mapping[str, Function], streams: str, *, authorizes: bool, throttles: bool = False
+    ) -> None:
         self._api = api
+        self._throttles = throttles
+        self._buckets: dict[tuple[str, str], Bucket | None] = {}
         self._functions = functions
         self._authorizes = authorizes
         self._threads = ThreadPoolExecutor(64, thread_name_prefix="gateway")
         self._decisions = _Decisions()
         self._streams = streams
         self._upstream = httpx.AsyncClient(
-            timeout=httpx.Timeout(30, read=None),
+            timeout=httpx.Timeout(30, read=LONGEST_SILENCE),
             limits=httpx.Limits(max_connections=None),
             trust_env=False,
         )
@@ -88,12 +98,34 @@ class Gateway:
         found = self._api.found(asked.method, asked.raw_path)
         if found is None:
             raise Refused("MISSING_AUTHENTICATION_TOKEN", "Missing Authentication Token")
+        self._let_in(found.operation)
         authorizer = await self._authorized(found.operation.authorizer, asked)
-        if found.operation.function:
+        if found.operation.fixed:
+            await self._say(self._fixed(found.operation.fixed, asked), asked, send)
+        elif found.operation.function:
             asked = replace(asked, body=self._unpacked(asked))
             await self._invoke(asked, found, authorizer, send)
         else:
             await self._pass_through(asked, found.operation, receive, send)
+
+    def _let_in(self, operation: Operation) -> None:
+        """Only ever on the event loop, so that buckets need no lock."""
+        if not self._throttles:
+            return
+        method = operation.resource, operation.method
+        if method not in self._buckets:
+            self._buckets[method] = self._api.bucket(operation)
+        bucket = self._buckets[method]
+        if bucket and not bucket.has(1, time.monotonic()):
+            raise Refused("THROTTLED", "Too Many Requests")
+        if bucket:
+            bucket.take(1)
+
+    def _fixed(self, fixed: Mock | Object, asked: Asked) -> Said:
+        try:
+            return self._api.fixed(fixed, asked)
+        except NotMocked as refused:
+            raise Refused(str(refused), "Internal server error") from None
 
     async def _in_a_thread(self, function: Function, event: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function.invoke, event)
@@ -198,7 +230,7 @@ class Gateway:
         # Not by the client, which would add what it can unpack.
         request = httpx.Request(asked.method, self._streams + target, headers=_raw(headers), content=asked.body)
         # Not by cancelling a task: what the client of the load balancer closes on its way out would stay half open.
-        passing = anyio.CancelScope()
+        passing = anyio.CancelScope(deadline=anyio.current_time() + operation.timeout)
         leaving = asyncio.create_task(_left(receive, passing.cancel))
         try:
             with passing:

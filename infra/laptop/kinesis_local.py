@@ -22,6 +22,8 @@ PATIENCE = 60
 
 def begun() -> tuple[str, subprocess.Popen[bytes]]:
     """Where it will answer, and the process."""
+    if not (PROGRAM / "main.js").exists():
+        raise FileNotFoundError(f"{PROGRAM} is not there: `make test` puts it there")
     tls, plain = free_port(), free_port()
     settings = {
         "KINESIS_MOCK_PLAIN_PORT": str(plain),
@@ -34,7 +36,7 @@ def begun() -> tuple[str, subprocess.Popen[bytes]]:
         "LOG_LEVEL": "ERROR",
     }
     process = started(
-        [_node(), "--require", str(ON_LOOPBACK), "main.js"],
+        [node(), "--require", str(ON_LOOPBACK), "main.js"],
         cwd=PROGRAM,
         env={"PATH": os.environ["PATH"], **settings},
         stdout=subprocess.DEVNULL,
@@ -66,9 +68,8 @@ def free_port() -> int:
             return port
 
 
-def _node() -> str:
-    if not (PROGRAM / "main.js").exists():
-        raise FileNotFoundError(f"{PROGRAM} is not there: `make test` puts it there")
+def node() -> str:
+    """The machine's, or the one that was put beside the programs that need it."""
     found = shutil.which("node", path=f"{ROOT / '.cache' / 'node' / 'bin'}:{os.environ['PATH']}")
     if found is None:
         raise FileNotFoundError("There is no node on the path")

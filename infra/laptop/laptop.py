@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import httpx
 import uvicorn
 
 from infra.laptop.api import Api
-from infra.laptop.cloud import Cloud, NotDeployed
+from infra.laptop.cloud import LENIENT, Cloud, NotDeployed, Strictness
 from infra.laptop.functions import Described, Function, described
 from infra.laptop.gateway import Gateway
 from infra.laptop.kinesis_local import free_port
@@ -31,6 +31,9 @@ from nakadi.http.server import listen, new_event_loop
 
 PATIENCE = 60.0
 
+# What a process finds around it, by the role that it has.
+Surroundings = Callable[[str], Mapping[str, str]]
+
 
 class Laptop:
     """Everything but the ways in, until it is closed.
@@ -38,15 +41,16 @@ class Laptop:
     `settings` are `NAKADI_*` variables that take the place of what the template says, wherever it says something.
     """
 
-    def __init__(self, logs: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, logs: Path, settings: Mapping[str, str] | None = None, strictness: Strictness = LENIENT) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self._logs = logs
+        self._limits = strictness.limits
         self._settings = settings or {}
         self._closing = ExitStack()
         with ExitStack() as undoing:
             undoing.callback(self.close)
             self.deployment = synthesized()
-            self.cloud = self._closing.enter_context(Cloud(logs))
+            self.cloud = self._closing.enter_context(Cloud(logs, strictness))
             self.cloud.deploy(self.deployment)
             self._described = self._functions_described(self.deployment)
             self._work()
@@ -63,6 +67,7 @@ class Laptop:
             logs=self._logs,
             authorizes=authorizes,
             port=port,
+            limits=self._limits,
         )
         self._closing.callback(front.close)
         return front
@@ -86,7 +91,7 @@ class Laptop:
         return {each.arn: each for each in found.values()}
 
     def _function(self, each: Described, settings: Mapping[str, str]) -> Function:
-        return Function(_with(each, settings), self.cloud.environment, self._logs)
+        return Function(_with(each, settings), self.cloud.environment(each.role), self._logs, limits=self._limits)
 
     def _work(self) -> None:
         """What is not asked for by clients: the mapping and the schedule."""
@@ -95,9 +100,12 @@ class Laptop:
         for function in functions.values():
             self._closing.callback(function.close)
         by_name = {each.described.name: each for each in functions.values()}
-        tell = sending(self.cloud.client("sqs"))
         for _, properties in serving.named("AWS::Lambda::EventSourceMapping"):
-            source = EventSource(properties, self.cloud.client("kinesis"), by_name[properties["FunctionName"]], tell)
+            function = by_name[properties["FunctionName"]]
+            # A mapping reads the stream, and tells of what it sets aside, with what its function may do.
+            role = function.described.role
+            tell = sending(self.cloud.client("sqs", role))
+            source = EventSource(properties, self.cloud.client("kinesis", role), function, tell)
             self._closing.enter_context(closing(source))
         for name, rule in serving.named("AWS::Events::Rule"):
             if "ScheduleExpression" in rule:
@@ -112,11 +120,12 @@ class Front:
         deployment: Deployment,
         functions: Mapping[str, Function],
         *,
-        surroundings: Mapping[str, str],
+        surroundings: Surroundings,
         settings: Mapping[str, str],
         logs: Path,
         authorizes: bool,
         port: int,
+        limits: bool,
     ) -> None:
         self._closing = ExitStack()
         with ExitStack() as undoing:
@@ -127,7 +136,8 @@ class Front:
                 self._closing.callback(function.close)
             self.streaming = Streaming(deployment, surroundings, settings, logs)
             self._closing.callback(self.streaming.close)
-            gateway = Gateway(api, self._functions, f"http://{self.streaming.address}", authorizes=authorizes)
+            streams = f"http://{self.streaming.address}"
+            gateway = Gateway(api, self._functions, streams, authorizes=authorizes, throttles=limits)
             self._serving = Serving(gateway, port)
             self._closing.callback(self._serving.close)
             self.streaming.wait_until_it_answers()
@@ -147,9 +157,11 @@ class Streaming:
     """The streaming service, as its task describes it."""
 
     def __init__(
-        self, deployment: Deployment, surroundings: Mapping[str, str], settings: Mapping[str, str], logs: Path
+        self, deployment: Deployment, surroundings: Surroundings, settings: Mapping[str, str], logs: Path
     ) -> None:
-        [container] = deployment.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+        task = deployment.serving.one("AWS::ECS::TaskDefinition")
+        role = task["TaskRoleArn"].rpartition("/")[2]
+        [container] = task["ContainerDefinitions"]
         environment = {each["Name"]: each["Value"] for each in container["Environment"]}
         port = free_port()
         self.address = f"127.0.0.1:{port}"
@@ -165,7 +177,7 @@ class Streaming:
                 "PYTHONPATH": PACKAGES,
                 **environment,
                 **_known(environment, settings),
-                **surroundings,
+                **surroundings(role),
             },
             output=output,
             preexec_fn=end_with_the_starter,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
@@ -28,7 +29,7 @@ class Schedule:
     def __init__(self, name: str, rule: Properties, functions: Mapping[str, Function]) -> None:
         self._name = name
         self._seconds = seconds_of(rule["ScheduleExpression"])
-        self._targets = [functions[target["Arn"]] for target in rule["Targets"]]
+        self._targets = [(functions[target["Arn"]], target.get("Input")) for target in rule["Targets"]]
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"rule-{name}", daemon=True)
         self._thread.start()
@@ -39,12 +40,12 @@ class Schedule:
 
     def _work(self) -> None:
         while not self._closing.wait(self._seconds):
-            for function in self._targets:
-                self._invoke(function)
+            for function, told in self._targets:
+                self._invoke(function, json.loads(told) if told else event_of(self._name))
 
-    def _invoke(self, function: Function) -> None:
+    def _invoke(self, function: Function, event: Mapping[str, Any]) -> None:
         try:
-            function.invoke(event_of(self._name))
+            function.invoke(event)
         except Failed as failed:
             if not self._closing.is_set():
                 log.warning("%s: %s", function.described.name, failed)

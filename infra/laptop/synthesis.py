@@ -16,11 +16,17 @@ from infra.laptop.templates import Deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / ".cache" / "aws-local"
-MADE_OF = ("infra", "functions", "services", "layers/nakadi")
+MADE_OF = ("infra", "nakadi_cdk", "functions", "services", "layers/nakadi")
 STAGE = "laptop"
 
-# Nothing is copied: functions run from where they are written.
-CONTEXT = {"stage": STAGE, "analytics": "false", "index_seconds": "1", "aws:cdk:disable-asset-staging": "true"}
+# Nothing is copied or built: functions run from where they are written, with what is installed here.
+CONTEXT = {
+    "stage": STAGE,
+    "index_seconds": "1",
+    "default_admin": "service=nakadi_admin",
+    "aws:cdk:disable-asset-staging": "true",
+    "aws:cdk:bundling-stacks": [],
+}
 
 PROGRAM = """
 import json, sys
@@ -70,7 +76,7 @@ def _synthesize(folder: Path) -> None:
 
 
 def _fingerprint() -> str:
-    summary = hashlib.sha256()
+    summary = hashlib.sha256(json.dumps(CONTEXT).encode())
     for path in sorted(_sources()):
         summary.update(str(path).encode())
         summary.update(path.read_bytes())

@@ -33,6 +33,30 @@ class Template:
             if each["Type"] == kind:
                 yield name, self.resolved(each.get("Properties", {}))
 
+    def of_kind(self, kind: str) -> list[str]:
+        """The names of the resources of a type."""
+        return [name for name, each in self.content["Resources"].items() if each["Type"] == kind]
+
+    def arns(self) -> dict[str, str]:
+        """The ARNs of roles, which are known by their names in the template, and of queues that were made."""
+        roles = {f"{name}.Arn": f"arn:aws:iam::{ACCOUNT}:role/{name}" for name in self.of_kind("AWS::IAM::Role")}
+        urls = {name: self.made[name] for name in self.of_kind("AWS::SQS::Queue") if name in self.made}
+        queues = {
+            f"{name}.Arn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:{url.rpartition('/')[2]}" for name, url in urls.items()
+        }
+        return roles | queues
+
+    def roles(self) -> Mapping[str, list[Properties]]:
+        """What each role is allowed, by its name in the template, wherever it is written."""
+        allowed: dict[str, list[Properties]] = {name: [] for name in self.of_kind("AWS::IAM::Role")}
+        for name, role in self.named("AWS::IAM::Role"):
+            for policy in role.get("Policies", []):
+                allowed[name] += policy["PolicyDocument"]["Statement"]
+        for name, policy in self.named("AWS::IAM::Policy"):
+            for reference in self.content["Resources"][name]["Properties"]["Roles"]:
+                allowed[reference["Ref"]] += policy["PolicyDocument"]["Statement"]
+        return allowed
+
     def one(self, kind: str) -> Properties:
         [(_, found)] = self.named(kind)
         return found
@@ -84,3 +108,13 @@ class Deployment:
         self.name = name
         self.data = Template(folder / f"{name}-data.template.json")
         self.serving = Template(folder / f"{name}.template.json")
+        self.analytics = Template(folder / f"{name}-analytics.template.json")
+
+    @property
+    def roles(self) -> Mapping[str, list[Properties]]:
+        """What every role of a part that runs here is allowed, by its name."""
+        return {name: allowed for each in self.templates for name, allowed in each.roles().items()}
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        return self.data, self.serving, self.analytics

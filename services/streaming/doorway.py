@@ -1,4 +1,4 @@
-"""What lies between the server and the application here: a gateway's prefix, and a count of open streams."""
+"""What lies between the server and the application here: a gateway's prefix; and what CloudWatch is told."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from dataclasses import replace
 from typing import TextIO
 
 from nakadi.http.application import Admitted, Application
-from nakadi.http.message import Answer, Outlet, Request, Streaming
+from nakadi.http.message import Answer, Request
 from nakadi.http.routing import Lane
+from nakadi.metrics import Metrics
 from nakadi.model.outcomes import Outcome
 
 NAMESPACE = "Nakadi"
+
+# The gateway answers the usual path by itself, and asks this service by another one.
+ASKED_BY_THE_GATEWAY, HEALTH = "/health/streams", "/health"
 EVERY_SECONDS = 60.0
 
 
@@ -24,16 +28,15 @@ class Doorway:
     def __init__(self, application: Application, prefix: str) -> None:
         self._application = application
         self._prefix = prefix
-        self.open_streams = 0
 
     def answer(self, request: Request) -> Answer:
-        return self._counted(self._application.answer(self._as_sent(request)))
+        return self._application.answer(self._as_sent(request))
 
     def admit(self, request: Request) -> Admitted | Answer:
         return self._application.admit(self._as_sent(request))
 
     def complete(self, admitted: Admitted, body: bytes) -> Answer:
-        return self._counted(self._application.complete(admitted, body))
+        return self._application.complete(admitted, body)
 
     def lane(self, request: Request) -> Lane:
         return self._application.lane(self._as_sent(request))
@@ -42,30 +45,17 @@ class Doorway:
         return self._application.refusal(self._as_sent(request), outcome)
 
     def _as_sent(self, request: Request) -> Request:
-        if not self._prefix or not request.target.startswith(f"{self._prefix}/"):
-            return request
-        return replace(
-            request, path=request.path.removeprefix(self._prefix), target=request.target.removeprefix(self._prefix)
-        )
-
-    def _counted(self, answer: Answer) -> Answer:
-        if not isinstance(answer, Streaming):
-            return answer
-
-        async def serve(outlet: Outlet) -> None:
-            self.open_streams += 1
-            try:
-                await answer.serve(outlet)
-            finally:
-                self.open_streams -= 1
-
-        return replace(answer, serve=serve)
+        if self._prefix and request.target.startswith(f"{self._prefix}/"):
+            path, target = request.path.removeprefix(self._prefix), request.target.removeprefix(self._prefix)
+            request = replace(request, path=path, target=target)
+        return replace(request, path=HEALTH, target=HEALTH) if request.target == ASKED_BY_THE_GATEWAY else request
 
 
-async def tell(doorway: Doorway, name: str, *, every_seconds: float = EVERY_SECONDS, to: TextIO = sys.stdout) -> None:
+async def tell(metrics: Metrics, name: str, *, every_seconds: float = EVERY_SECONDS, to: TextIO = sys.stdout) -> None:
     """Write how many streams are open, until cancelled, in the format that CloudWatch makes metrics of."""
     while True:
-        to.write(json.dumps(measured(name, doorway.open_streams, time.time())) + "\n")
+        streams = round(sum(metrics.open_streams.rows().values()))
+        to.write(json.dumps(measured(name, streams, time.time())) + "\n")
         to.flush()
         await asyncio.sleep(every_seconds)
 

@@ -9,10 +9,11 @@ import argparse
 import asyncio
 import contextlib
 import os
-import socket
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 
+from nakadi.areas import DIRECT, STREAMED
 from nakadi.bootstrap import open_broker
 from nakadi.coordination import UnknownEngine as UnknownCoordination
 from nakadi.eventlogs import UnknownEngine as UnknownLog
@@ -24,13 +25,11 @@ from nakadi.local.signals import Signals
 from nakadi.model.outcomes import Unavailable
 from nakadi.registries import UnknownEngine as UnknownRegistry
 from nakadi.settings import BadSetting, Settings
+from services.streaming.certificate import tls
 from services.streaming.doorway import Doorway, tell
 
 CANNOT_START = 1
 CLOSING_SECONDS = 5.0
-
-# What a gateway passes on to this service.
-STREAMED = ("streams", "subscription_streams")
 
 
 def main(arguments: Sequence[str] | None = None, *, signals: Signals) -> int:
@@ -59,6 +58,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--keep-alive-seconds", type=int, default=75, help="longer than the load balancer's idle timeout"
     )
     parser.add_argument("--prefix", default="", help="what a gateway may put in front of paths, for example /api")
+    parser.add_argument(
+        "--direct", action="store_true", help="serve publishing and subscriptions too, for clients without a gateway"
+    )
+    parser.add_argument("--tls", action="store_true", help="with a certificate that is made now, and signed by itself")
     parser.add_argument("--name", default="streaming", help="what its metrics are told under")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     return parser.parse_args(arguments)
@@ -73,7 +76,9 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.prepare()
-        doorway = Doorway(broker.application_of(*STREAMED, "monitoring"), options.prefix)
+        doorway = Doorway(
+            broker.application_of(*STREAMED, *(DIRECT if options.direct else ()), "monitoring"), options.prefix
+        )
         settle_in()
         server = Server(
             doorway,
@@ -82,14 +87,16 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             grace_seconds=max(0.8 * options.grace_seconds, options.grace_seconds - CLOSING_SECONDS),
             keep_alive_seconds=options.keep_alive_seconds,
             limits=Limits(memory=settings.max_request_memory_bytes),
+            metrics=broker.metrics,
         )
         greeting = f"Streaming on port {listening.getsockname()[1]}"
-        runner.run(_serve(server, listening, signals, grace, greeting, tell(doorway, options.name)))
+        encrypted = tls() if options.tls else None
+        serving = partial(server.serve, listening, ssl_context=encrypted)
+        runner.run(_serve(serving, signals, grace, greeting, tell(broker.metrics, options.name)))
 
 
 async def _serve(
-    server: Server,
-    listening: socket.socket,
+    serving: Callable[[asyncio.Event], Coroutine[None, None, None]],
     signals: Signals,
     grace: Grace,
     greeting: str,
@@ -107,6 +114,6 @@ async def _serve(
         print(greeting, flush=True)
         told = asyncio.create_task(telling)
         try:
-            await server.serve(listening, stopping)
+            await serving(stopping)
         finally:
             told.cancel()

@@ -1,15 +1,11 @@
 """The functions behind API Gateway, by recorded invocations."""
 
 import json
-import socket
-import subprocess
-import sys
 
 import pytest
 
 from tests.support.aws import no_connection, refused
-from tests.support.functions import ROOT, recorded
-from tests.support.patience import PATIENCE
+from tests.support.functions import recorded
 
 
 @pytest.fixture
@@ -173,31 +169,3 @@ class TestTelling:
         (told,) = [line for line in lines(capsys) if "_aws" in line]
 
         assert (told["Faults"], told["Refusals"]) == ([1], [0])
-
-
-def test_traces_go_to_the_daemon(tmp_path):
-    """In Lambda, an invocation is a part of the trace that its caller began."""
-    program = """
-import json, sys
-from tests.support.functions import Context, loaded, recorded
-from tests.support.patience import PATIENCE
-assert loaded("admin").handler(recorded("apigateway/console_test_invocation"), Context())["statusCode"] == 200
-"""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as daemon:
-        daemon.bind(("127.0.0.1", 0))
-        daemon.settimeout(PATIENCE)
-        environment = {
-            "LAMBDA_TASK_ROOT": str(tmp_path),
-            "_X_AMZN_TRACE_ID": "Root=1-6740f2b1-5c1d9e0a7b3f4c2d8e6a9b01;Parent=53995c3f42cd8ad8;Sampled=1",
-            "AWS_XRAY_DAEMON_ADDRESS": f"127.0.0.1:{daemon.getsockname()[1]}",
-            "PYTHONPATH": f"{ROOT / 'layers/nakadi/python'}:{ROOT}",
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
-        )
-        assert done.returncode == 0, done.stderr
-        trace = json.loads(daemon.recv(65_536).decode().partition("\n")[2])
-
-    assert trace["trace_id"] == "1-6740f2b1-5c1d9e0a7b3f4c2d8e6a9b01"
-    assert trace["annotations"] == {"ColdStart": True, "Service": "admin"}
-    assert "OK" not in json.dumps(trace.get("metadata", {}))

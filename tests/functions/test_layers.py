@@ -1,13 +1,16 @@
 """What is installed beside the functions."""
 
+import marshal
 import re
 import subprocess
 import sys
 from importlib import metadata
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 
 import pytest
 
-from functions.needs import NEEDS
+from nakadi_cdk.needs import NEEDS
 from tests.support.functions import ROOT
 
 PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
@@ -44,3 +47,53 @@ print(*{{module.partition(".")[0] for module in sys.modules}})
 
     # botocore has certificates of its own, and takes certifi's only where they are.
     assert needed - {"certifi", "pip", "setuptools", "nakadi-serverless"} <= set(LAYER)
+
+
+@pytest.fixture
+def build_layers(monkeypatch):
+    """The script, compiling with the Python that the tests run with."""
+    path = ROOT / "scripts" / "build-layers"
+    spec = spec_from_loader("build_layers", SourceFileLoader("build_layers", str(path)))
+    script = module_from_spec(spec)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "compiler", lambda: (sys.executable, ""))
+    return script
+
+
+def a_module(folder):
+    (folder / "part").mkdir(parents=True)
+    (folder / "part" / "module.py").write_text("def known(each):\n    return each in {'a', 'b', 'c', 'd'}\n")
+    return folder
+
+
+def test_layers_are_compiled_to_the_same_bytes(build_layers, tmp_path):
+    """Wherever and whenever a layer is compiled, it is the same: modules bear the paths that they have in Lambda, no
+    times, and are taken as they are, for nothing can be written beside them there."""
+    compiled = []
+    for folder in (a_module(tmp_path / "one"), a_module(tmp_path / "another")):
+        build_layers.compile_modules(folder)
+        [made] = folder.rglob("*.pyc")
+        compiled.append(made.read_bytes())
+    assert compiled[0] == compiled[1]
+    unchecked_hash = 0b01
+    assert int.from_bytes(compiled[0][4:8], "little") == unchecked_hash
+    assert marshal.loads(compiled[0][16:]).co_filename == "/opt/python/part/module.py"
+
+
+def test_layers_without_a_compiler_are_told(build_layers, monkeypatch, tmp_path, capsys):
+    """Where there is no Python of the right version the layers are made and a line tells what that costs."""
+    monkeypatch.setattr(build_layers, "compiler", tuple)
+    build_layers.compile_modules(a_module(tmp_path / "one"))
+    assert [*tmp_path.rglob("*.pyc")] == []
+    assert "There is no Python 3.13 here" in capsys.readouterr().err
+
+
+def test_the_package_is_copied_without_what_this_machine_compiled(build_layers, monkeypatch, tmp_path):
+    """What another Python has compiled in a checkout does not come into a layer."""
+    package = a_module(tmp_path / "package")
+    (package / "part" / "__pycache__").mkdir()
+    (package / "part" / "__pycache__" / "module.cpython-38.pyc").write_text("old")
+    monkeypatch.setattr(build_layers, "PACKAGE", package)
+    build_layers.copy_package(tmp_path / "layer")
+    assert [each.name for each in (tmp_path / "layer").rglob("*.*")] == ["module.py"]

@@ -7,10 +7,11 @@ from dataclasses import fields
 
 import pytest
 
-from functions.needs import NEEDS, OWN
 from nakadi.areas import AREAS
+from nakadi.audited import audit_of
 from nakadi.bootstrap import open_broker
 from nakadi.settings import Settings
+from nakadi_cdk.needs import NEEDS, OWN
 from tests.support.functions import ROOT, Context, loaded, recorded
 
 INVOCATIONS = {
@@ -67,6 +68,9 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
         # What no invocation came to: the event type of the audit log is made where it is missing.
         with closing(open_broker(settings)) as broker:
             broker.prepare()
+            if name == "housekeeping":
+                # It tells of events that were lost.
+                audit_of(broker)
 
     assert settings.read - ({"auth"} - NEEDS[name].settings) == NEEDS[name].settings
 
@@ -94,7 +98,7 @@ def test_a_handler_serves_its_areas(name):
     assert loaded(name).handler.areas == NEEDS[name].areas
 
 
-VALIDATION = ["nakadi.schemas.loading", "nakadi.schemas.validator", "nakadi.schemas.effective"]
+VALIDATION = ["nakadi.schemas.loading", "nakadi.schemas.validation", "nakadi.schemas.effective"]
 UNUSED = {
     "publish": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.catalog.creation", "nakadi.cursors", "jwt"],
     "event_types": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.cursors", "jwt"],

@@ -13,6 +13,9 @@ from tests.support.templates import Deployment
 # imported, which the tests beside this file do.
 os.environ["PATH"] += "".join(f"{os.pathsep}{ROOT / '.cache' / tools / 'bin'}" for tools in ("node", "cdk"))
 
+# For cfn-lint: the CDK writes down dependencies that references imply already.
+NOT_LOOKED_AT = ["W3005"]
+
 STAGE = "test"
 CONTEXT = {
     "stage": STAGE,
@@ -21,6 +24,21 @@ CONTEXT = {
     "auth_issuer": "https://issuer.example",
     "alarm_email": "somebody@example.org",
     "dedicated_streams": "orders=2",
+    "aws:cdk:bundling-stacks": [],  # layers are not built
+}
+LARGE = {
+    "dedicated_streams": ",".join(f"s{number}=1" for number in range(10)),
+    "streaming_max_tasks": "4",
+    "web_acl_arn": "arn:aws:wafv2:eu-central-1:123456789012:regional/webacl/mine/0-1",
+    "concurrency": "1000",
+    "canary_minutes": "5",
+    "otel_layers": "arn:aws:lambda:eu-central-1:123456789012:layer:AWSOpenTelemetryDistroPython:20",
+    "athena": "true",
+    "table_readers": "arn:aws:iam::123456789012:role/analyst, arn:aws:iam::123456789012:user/people/ann@example.org",
+    "direct_domain": "direct.example.org",
+    "direct_certificate_arn": "arn:aws:acm:eu-central-1:123456789012:certificate/00000000-0000-0000-0000-000000000001",
+    "dashboard": "true",
+    "detailed_metrics": "true",
 }
 
 
@@ -31,6 +49,26 @@ def deployment(tmp_path_factory):
     from infra.app import application  # noqa: PLC0415  # it starts node: not before it is needed
 
     application(outdir=str(folder), context=CONTEXT).synth()
+    return Deployment(folder, f"nakadi-{STAGE}")
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory):
+    """One with whatever can be added: streams, tasks, a firewall, reservations, canaries, queries, a dashboard."""
+    folder = tmp_path_factory.mktemp("large")
+    from infra.app import application  # noqa: PLC0415  # as above
+
+    application(outdir=str(folder), context={**CONTEXT, **LARGE}).synth()
+    return Deployment(folder, f"nakadi-{STAGE}")
+
+
+@pytest.fixture(scope="session")
+def asleep(tmp_path_factory):
+    """The same while it sleeps."""
+    folder = tmp_path_factory.mktemp("asleep")
+    from infra.app import application  # noqa: PLC0415  # as above
+
+    application(outdir=str(folder), context={**CONTEXT, "asleep": "true"}).synth()
     return Deployment(folder, f"nakadi-{STAGE}")
 
 

@@ -66,7 +66,7 @@ def test_jobs_are_started_by_the_clock(analytics):
 
     assert {each["Name"].removeprefix("nakadi-test-"): each["Schedule"] for each in triggers} == {
         "statistics": "cron(15 1 * * ? *)",
-        "compaction": "cron(5 0/6 * * ? *)",
+        "compaction": "cron(5 0 * * ? *)",
         "retention": "cron(30 2 * * ? *)",
     }
     assert all(each["StartOnCreation"] is True for each in triggers)

@@ -5,10 +5,11 @@ import re
 
 import pytest
 
-from infra.api import ANY, Unserved, who_answers
-from infra.gateway_responses import SAID
-from nakadi.http.openapi import gateway_document, operations
+from nakadi.http.openapi import document, gateway_document, operations
 from nakadi.http.security import PUBLIC
+from nakadi_cdk.api import ANY, Unserved, who_answers
+from nakadi_cdk.gateway_responses import SAID
+from nakadi_cdk.pages import PAGES
 from tests.support.templates import text
 
 PUBLISHING = "/event-types/{name}/events"
@@ -32,10 +33,11 @@ def test_it_is_made_of_our_description(paths):
     """Every described operation is there, and beside them only what catches the rest."""
     described = gateway_document()["paths"]
 
-    assert set(paths) == {*described, "/", "/{proxy+}", "/health/{proxy+}"}
+    assert set(paths) == {*described, "/", "/{proxy+}", "/health/{proxy+}", "/health/streams"}
     for path, item in described.items():
         streamed = "get" in item and who_answers()[item["get"]["operationId"]] == "streaming"
-        assert set(paths[path]) == {*item, ANY, *(["head"] if streamed else [])}
+        page = ["head", "options"] if path in PAGES.values() else []
+        assert set(paths[path]) == {*item, ANY, *(["head"] if streamed else page)}
         assert {method: paths[path][method]["operationId"] for method in item} == {
             method: each["operationId"] for method, each in item.items()
         }
@@ -47,6 +49,8 @@ def test_an_operation_is_answered_by_who_serves_it(serving, paths, operation):
     found, answering = integration(paths, operation), who_answers()[operation.id]
     if answering == "streaming":
         assert found["type"] == "http_proxy"
+    elif answering == "gateway":
+        assert found["type"] in {"mock", "aws"}
     else:
         arn = found["uri"]["Fn::Sub"][1]["Function"]["Fn::GetAtt"][0]
         name = serving.resources[arn]["Properties"]["FunctionName"]
@@ -86,7 +90,56 @@ def test_whether_a_stream_could_be_opened_is_asked_of_the_service(paths):
 def test_what_is_not_described_is_answered_all_the_same(paths):
     """Unknown paths, and methods that a path does not have, are Problems of the broker's own."""
     for path, item in paths.items():
-        assert item[ANY]["x-amazon-apigateway-integration"]["type"] == "aws_proxy", path
+        public = PUBLIC.fullmatch(path) and path != "/ready"
+        assert item[ANY]["x-amazon-apigateway-integration"]["type"] == ("mock" if public else "aws_proxy"), path
+
+
+def test_public_pages_take_no_function(paths):
+    """What needs no token invokes no function, whatever the method, but for readiness, which only a function knows."""
+    for path, item in paths.items():
+        if PUBLIC.fullmatch(path) and path != "/ready":
+            kinds = {each["x-amazon-apigateway-integration"]["type"] for each in item.values()}
+            assert kinds <= ({"http_proxy", "mock"} if path == "/health/streams" else {"aws", "mock"}), path
+
+
+def test_a_mock_can_be_read_although_bodies_are_bytes(paths):
+    """Each is converted to text first: a template is not looked at for bytes, and everything is bytes to this API."""
+    mocks = [
+        each["x-amazon-apigateway-integration"]
+        for item in paths.values()
+        for each in item.values()
+        if each["x-amazon-apigateway-integration"]["type"] == "mock"
+    ]
+
+    assert len(mocks) > 5
+    for each in mocks:
+        assert (each["contentHandling"], each["passthroughBehavior"]) == ("CONVERT_TO_TEXT", "never")
+        [answer] = each["responses"].values()
+        assert {json.loads(template)["statusCode"] for template in each["requestTemplates"].values()} == {
+            int(answer["statusCode"])
+        }
+
+
+def test_pages_are_what_the_broker_itself_would_answer(serving, paths):
+    """The description and its page are files that the API may fetch, and the page keeps its policy."""
+    files = {path.name: path.read_bytes() for path in (serving.path.parent / "pages").iterdir()}
+
+    assert json.loads(files["openapi-json"]) == document()
+    assert b"https://events.example.org/event-types" in files["docs"]
+    assert b'<meta http-equiv="Content-Security-Policy" content="default-src &#x27;none&#x27;' in files["docs"]
+    told = paths["/docs"]["get"]["x-amazon-apigateway-integration"]["responses"]["200"]["responseParameters"]
+    assert told["method.response.header.content-type"] == "'text/html; charset=utf-8'"
+    assert told["method.response.header.x-frame-options"] == "'DENY'"
+    assert all("'" not in value[1:-1] for value in told.values())
+
+
+def test_a_header_that_is_told_is_declared(paths):
+    """API Gateway refuses a mapping to a header that its method does not have."""
+    for item in paths.values():
+        for each in item.values():
+            for answer in each["x-amazon-apigateway-integration"].get("responses", {}).values():
+                told = {name.rpartition(".")[2] for name in answer["responseParameters"]}
+                assert told <= set(each["responses"][answer["statusCode"]]["headers"])
 
 
 def test_everything_but_the_public_needs_a_token(api):
@@ -95,7 +148,7 @@ def test_everything_but_the_public_needs_a_token(api):
         for each in item.values():
             assert each["security"] == ([] if PUBLIC.fullmatch(path) else [{"token": []}]), path
     public = {path for path, item in api["Body"]["paths"].items() if not item[ANY]["security"]}
-    assert public == {"/health", "/health/{proxy+}", "/ready", "/docs", "/openapi.json"}
+    assert public == {"/health", "/health/{proxy+}", "/ready", "/docs", "/openapi.json", "/health/streams"}
     scheme = api["Body"]["components"]["securitySchemes"]["token"]
     assert scheme["x-amazon-apigateway-authorizer"]["authorizerResultTtlInSeconds"] == 60
 
@@ -128,7 +181,7 @@ def test_a_path_names_its_parameters(paths):
 
 def test_an_operation_that_nobody_serves_is_noticed():
     """A description that runs ahead of the routes is not deployed."""
-    from infra.api import _answering  # noqa: PLC0415  # a look inside
+    from nakadi_cdk.api import _answering  # noqa: PLC0415  # a look inside
 
     with pytest.raises(Unserved, match="fly_away"):
         _answering("fly_away", who_answers())
@@ -234,7 +287,7 @@ def test_what_needs_no_token_is_throttled_apart(serving):
         if each["ResourcePath"] != "/*"
     }
 
-    assert set(apart) == {"/health", "/ready", "/docs", "/openapi.json"}
+    assert set(apart) == {"/health", "/health/streams", "/ready", "/docs", "/openapi.json"}
     for each in apart.values():
         assert (each["HttpMethod"], each["ThrottlingRateLimit"], each["ThrottlingBurstLimit"]) == ("GET", 20, 40)
 

@@ -1,19 +1,31 @@
 """What becomes of choices that are not the usual ones."""
 
+import json
+from datetime import UTC, datetime
+
 import aws_cdk as cdk
 import pytest
 from aws_cdk import aws_logs as logs
 from aws_cdk.assertions import Template
+from cfnlint.api import ManualArgs, lint_file
 
-from infra.context import Context
-from infra.data import Data
-from infra.functions import reserved
 from infra.stack import DataStack
-from infra.streaming import ServiceSize, Streaming
-from tests.infra.conftest import CONTEXT
-from tests.support.templates import Deployment
+from nakadi.eventlogs.kinesis import fan_out, opening
+from nakadi.eventlogs.kinesis.fan_out import Consumers, FanOut
+from nakadi_cdk.context import Context
+from nakadi_cdk.data import Data
+from nakadi_cdk.functions import reserved
+from nakadi_cdk.needs import NEEDS
+from nakadi_cdk.network import ENDPOINTS, existing_network
+from nakadi_cdk.permissions import PERMISSIONS
+from nakadi_cdk.streaming import ServiceSize, Streaming
+from tests.infra.conftest import CONTEXT, LARGE, NOT_LOOKED_AT
+from tests.support.kinesis_local import CREDENTIALS
+from tests.support.kinesis_pushed import pushing
+from tests.support.templates import REGION, Deployment, listed, text
 
 ECR = "123456789012.dkr.ecr.eu-central-1.amazonaws.com/nakadi/streaming"
+CONSUMERS = "arn:aws:kinesis:eu-central-1:123456789012:stream/nakadi-test*/consumer/nakadi-test-*"
 SIZE = ServiceSize(cpu=256, memory=512, min_tasks=2, max_tasks=4, streams_per_task=500)
 
 
@@ -51,7 +63,7 @@ def test_a_trial_can_be_removed_without_a_trace(app):
     assert not any(each["Properties"].get("DeletionProtectionEnabled") for each in kept)
 
 
-def streaming(app, image):
+def streaming(app, image="", **options):
     stack = cdk.Stack(app, "serving")
     data = Data(
         stack,
@@ -70,6 +82,7 @@ def streaming(app, image):
         size=SIZE,
         log_retention=logs.RetentionDays.ONE_DAY,
         image=image,
+        **{name: choose(stack) if callable(choose) else choose for name, choose in options.items()},
     )
     return Template.from_stack(stack).to_json()
 
@@ -117,16 +130,334 @@ def test_publishing_cannot_take_every_function(concurrency, shards, kept):
     assert not concurrency or sum(kept.values()) <= concurrency - 50
 
 
-def test_a_firewall_can_be_put_in_front(tmp_path):
-    """A web ACL is bound to the stage of the API, and functions have their reservations."""
+SUBNETS = {"subnet-1": "eu-central-1a", "subnet-2": "eu-central-1b"}
+
+
+def test_streams_can_be_served_in_a_network_that_exists(app):
+    """Nothing of a network is made, and tasks, balancer and link are in its private subnets without an address."""
+    template = streaming(app, network=lambda stack: existing_network(stack, "vpc-0a1b", SUBNETS))
+    [service] = all_of(template, "AWS::ECS::Service")
+    [balancer] = all_of(template, "AWS::ElasticLoadBalancingV2::LoadBalancer")
+    [link] = all_of(template, "AWS::ApiGatewayV2::VpcLink")
+    placed = service["Properties"]["NetworkConfiguration"]["AwsvpcConfiguration"]
+
+    assert {each["Properties"]["VpcId"] for each in all_of(template, "AWS::EC2::SecurityGroup")} == {"vpc-0a1b"}
+    assert placed["AssignPublicIp"] == "DISABLED"
+    assert placed["Subnets"] == balancer["Properties"]["Subnets"] == link["Properties"]["SubnetIds"] == [*SUBNETS]
+    assert not [kind for kind in kinds(template) if kind in {"AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::Route"}]
+
+
+def test_streams_can_be_served_without_a_way_to_the_internet(app):
+    """A private network has neither gateway, NAT nor addresses, and an endpoint for all that a task asks."""
+    template = streaming(app, private=True)
+    [service] = all_of(template, "AWS::ECS::Service")
+    endpoints = [each["Properties"] for each in all_of(template, "AWS::EC2::VPCEndpoint")]
+
+    assert service["Properties"]["NetworkConfiguration"]["AwsvpcConfiguration"]["AssignPublicIp"] == "DISABLED"
+    assert not kinds(template) & {"AWS::EC2::InternetGateway", "AWS::EC2::NatGateway", "AWS::EC2::EIP"}
+    assert sorted(text(each["ServiceName"]).partition("eu-central-1.")[2] for each in endpoints) == [
+        "dynamodb",
+        "ecr.api",
+        "ecr.dkr",
+        "kinesis-streams",
+        "logs",
+        "s3",
+    ]
+    ways_in = [each["Properties"] for each in all_of(template, "AWS::EC2::SecurityGroupIngress")]
+    assert sum(each["FromPort"] == 443 and "SourceSecurityGroupId" in each for each in ways_in) == len(ENDPOINTS)
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize(
+    ("region", "zones"),
+    [
+        ("us-east-1", ["use1-az1", "use1-az4"]),
+        ("us-west-1", ["usw1-az1", "usw1-az3"]),
+        ("eu-central-1", [{"Fn::Select": [0, {"Fn::GetAZs": ""}]}, {"Fn::Select": [1, {"Fn::GetAZs": ""}]}]),
+    ],
+)
+def test_subnets_are_where_a_link_can_be(app, region, zones, private):
+    """Where a region has zones that a VPC link cannot be in, two others are taken."""
+    template = streaming(app, private=private)
+    subnets = [each["Properties"] for each in all_of(template, "AWS::EC2::Subnet")]
+    placed = [
+        [
+            found
+            for name in ("AvailabilityZone", "AvailabilityZoneId")
+            if (found := decided(template, each[name], region)) != {"Ref": "AWS::NoValue"}
+        ]
+        for each in subnets
+    ]
+
+    assert placed == [[each] for each in zones]
+
+
+def decided(template, value, region):
+    """What a value is where it is deployed to a region."""
+    match value:
+        case {"Fn::If": [condition, yes, no]}:
+            return decided(template, yes if holds(template, template["Conditions"][condition], region) else no, region)
+    return value
+
+
+def holds(template, condition, region):
+    match condition:
+        case {"Fn::Equals": [{"Ref": "AWS::Region"}, other]}:
+            return region == other
+        case {"Fn::Not": [each]}:
+            return not holds(template, each, region)
+        case {"Fn::Or": several}:
+            return any(holds(template, each, region) for each in several)
+        case {"Condition": name}:
+            return holds(template, template["Conditions"][name], region)
+    raise TypeError(condition)
+
+
+def kinds(template):
+    return {each["Type"] for each in template["Resources"].values()}
+
+
+def test_what_comes_from_the_load_balancer_can_be_encrypted(app):
+    """The balancer speaks TLS to tasks, also when it asks whether they are well, and tasks make a certificate."""
+    template = streaming(app, tls=True)
+    [group] = all_of(template, "AWS::ElasticLoadBalancingV2::TargetGroup")
+    [task] = all_of(template, "AWS::ECS::TaskDefinition")
+
+    assert (group["Properties"]["Protocol"], group["Properties"]["HealthCheckProtocol"]) == ("HTTPS", "HTTPS")
+    assert "--tls" in task["Properties"]["ContainerDefinitions"][0]["Command"]
+
+
+KEY = "arn:aws:kms:eu-central-1:123456789012:key/00000000-0000-0000-0000-000000000000"
+BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
+
+
+@pytest.fixture(scope="session")
+def chosen(tmp_path_factory):
+    """A deployment in which much is chosen that is usually left alone, with a review as always."""
+    folder = tmp_path_factory.mktemp("chosen")
     from infra.app import application  # noqa: PLC0415  # it starts node: not before it is needed
 
-    acl = "arn:aws:wafv2:eu-central-1:123456789012:regional/webacl/mine/0-1"
-    context = {**CONTEXT, "web_acl_arn": acl, "concurrency": "1000"}
-    application(outdir=str(tmp_path), context=context, reviewed=False).synth()
-    serving = Deployment(tmp_path, "nakadi-test").serving
+    context = {
+        **CONTEXT,
+        "name_prefix": "shop",
+        "kms_key_arn": KEY,
+        "permissions_boundary": BOUNDARY,
+        "network": "private",
+        "task_tls": "true",
+    }
+    application(outdir=str(folder), context=context).synth()
+    return Deployment(folder, "shop-test")
 
-    assert serving.one("AWS::WAFv2::WebACLAssociation")["WebACLArn"] == acl
-    functions = serving.functions()
+
+@pytest.mark.parametrize("name", ["data", "serving", "analytics"])
+def test_templates_with_many_choices_are_sound(chosen, name):
+    """cfn-lint has nothing to say of them either."""
+    found = lint_file(getattr(chosen, name).path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
+
+    assert [(each.rule.id, each.path, each.message) for each in found] == []
+
+
+def test_a_firewall_can_be_put_in_front(large):
+    """A web ACL is bound to the stage of the API, and functions have their reservations."""
+    stages = [each for each in large.serving.all("AWS::WAFv2::WebACLAssociation").values() if "stages" in str(each)]
+    assert [each["WebACLArn"] for each in stages] == [LARGE["web_acl_arn"]]
+    functions = large.serving.functions()
     assert functions["authorizer"]["ReservedConcurrentExecutions"] == 100
     assert "ReservedConcurrentExecutions" not in functions["cursors"]
+
+
+def test_shards_are_pushed_where_many_tasks_may_run(serving, large):
+    """From the third task on each has a consumer of its own, and housekeeping removes those of killed tasks."""
+
+    def log_of(template):
+        [container] = template.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+        variables = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
+        return variables["NAKADI_EVENT_LOG"], template.environment("housekeeping")["NAKADI_EVENT_LOG"]
+
+    assert not any("fan_out" in url for url in log_of(serving))
+    assert all("&fan_out=nakadi-test" in url for url in log_of(large.serving))
+    assert not any(
+        "fan_out" in large.serving.environment(name).get("NAKADI_EVENT_LOG", "") for name in ("cursors", "publish")
+    )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "tasks", "expected"),
+    [("auto", 2, False), ("auto", 3, True), ("true", 1, True), ("false", 10, False)],
+)
+def test_fan_out_is_chosen_by_the_number_of_tasks(chosen, tasks, expected):
+    """Unless it is said, two tasks may read a shard beside the indexer, and more may not."""
+    assert Context(fan_out=chosen, streaming_max_tasks=tasks).fans_out == expected
+
+
+def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
+    """Tasks may make every call that is made for a consumer, and housekeeping those that remove one, of this stage."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(fan_out, "LOOK_AGAIN_AFTER", 0.0)
+    with pushing(None) as kinesis:
+        kinesis.pushes = False
+        task = FanOut(Consumers(opening.client({}, 10.0), "nakadi-test"), "nakadi-test")
+        for _ in range(2):
+            assert not list(task.pages("s", None))
+        task.close()
+        of_task = set(kinesis.calls)
+        killed = kinesis.answer("RegisterStreamConsumer", {"StreamARN": "arn", "ConsumerName": "nakadi-test-killed"})
+        kinesis.registered_at(datetime(2026, 1, 1, tzinfo=UTC))
+        kinesis.calls.clear()
+        house = FanOut(Consumers(opening.client({}, 10.0), "nakadi-test"), "nakadi-test")
+        house.remove_orphans(datetime(2026, 1, 2, tzinfo=UTC))
+        house.close()
+        assert killed["Consumer"]["ConsumerARN"] not in kinesis.consumers
+        of_housekeeping = set(kinesis.calls)
+
+    for role, needed in (("StreamingRole", of_task), ("FunctionsRolehousekeeping", of_housekeeping)):
+        [name] = [each for each in large.serving.all("AWS::IAM::Role") if each.startswith(role)]
+        given = [
+            (action.removeprefix("kinesis:"), text(resource))
+            for statement in large.serving.statements({"Ref": name})
+            for action in listed(statement["Action"])
+            for resource in listed(statement["Resource"])
+            if "Consumer" in action or "SubscribeToShard" in action or "Summary" in action
+        ]
+        assert {action for action, _ in given} == needed
+        assert all(":stream/nakadi-test" in resource for _, resource in given)
+        assert ("DeregisterStreamConsumer", CONSUMERS) in given
+
+
+def rules(template):
+    return template.all("AWS::Events::Rule").values()
+
+
+def test_a_stage_that_sleeps_says_so(asleep):
+    """Streams are a Problem with status 503 that says when to come again; everything else is served."""
+    paths = asleep.serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"]
+    for operation in (
+        paths["/event-types/{name}/events"]["get"],
+        paths["/subscriptions/{subscription_id}/events"]["post"],
+    ):
+        integration = operation["x-amazon-apigateway-integration"]
+        [answer] = integration["responses"].values()
+        assert (integration["type"], integration["contentHandling"]) == ("mock", "CONVERT_TO_TEXT")
+        assert json.loads(integration["requestTemplates"]["application/json"]) == {"statusCode": 503}
+        assert json.loads(answer["responseTemplates"]["application/json"])["status"] == 503
+        assert answer["statusCode"] in operation["responses"]
+        named = {name.removeprefix("method.response.header.") for name in answer["responseParameters"]}
+        assert named == set(operation["responses"]["503"]["headers"]) == {"content-type", "retry-after"}
+        assert operation["security"]
+        assert {"application/json", "text/plain"} <= set(integration["requestTemplates"])
+    # There is no link that would have to be kept awake.
+    assert "rate(7 days)" not in {each.get("ScheduleExpression") for each in rules(asleep.serving)}
+    publishing = paths["/event-types/{name}/events"]["post"]["x-amazon-apigateway-integration"]
+    assert publishing["type"] == "aws_proxy"
+
+
+def test_everything_can_have_another_name(chosen):
+    """Names begin with what was chosen, and nothing is called as usual."""
+    functions = chosen.serving.all("AWS::Lambda::Function").values()
+
+    assert all(each["FunctionName"].startswith("shop-test-") for each in functions)
+    assert {each["TableName"].partition("-test-")[0] for each in chosen.data.all("AWS::DynamoDB::Table").values()} == {
+        "shop"
+    }
+    for template in (chosen.data, chosen.serving, chosen.analytics):
+        assert "nakadi-test" not in template.path.read_text()
+
+
+def test_every_role_is_bounded(chosen):
+    """A permissions boundary is on every role of every stack."""
+    roles = [
+        role
+        for template in (chosen.data, chosen.serving, chosen.analytics)
+        for role in template.all("AWS::IAM::Role").values()
+    ]
+
+    assert len(roles) > 10
+    assert {each.get("PermissionsBoundary") for each in roles} == {BOUNDARY}
+
+
+def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen):
+    """Tables, streams and buckets have the key, and each role may use it by way of them, and of nothing else."""
+    tables = chosen.data.all("AWS::DynamoDB::Table").values()
+    streams = chosen.data.all("AWS::Kinesis::Stream").values()
+    buckets = chosen.data.all("AWS::S3::Bucket").values()
+    encrypted = [each["BucketEncryption"]["ServerSideEncryptionConfiguration"][0] for each in buckets]
+
+    assert {each["SSESpecification"]["KMSMasterKeyId"] for each in tables} == {KEY}
+    assert {each["StreamEncryption"]["KeyId"] for each in streams} == {KEY}
+    assert {each["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] for each in encrypted} == {KEY}
+    assert all(each["BucketKeyEnabled"] for each in encrypted)
+
+    uses = {}
+    for template in (chosen.serving, chosen.analytics):
+        for policy in template.all("AWS::IAM::Policy").values():
+            statements = policy["PolicyDocument"]["Statement"]
+            reached = {
+                action.partition(":")[0]
+                for each in statements
+                for action in listed(each["Action"])
+                if action.startswith(("dynamodb:", "kinesis:", "s3:"))
+            }
+            keyed = [each for each in statements if each["Resource"] == KEY]
+            uses[text(policy["Roles"][0])] = (bool(reached - {"s3"}), len(keyed))
+            for each in keyed:
+                ways = [text(way) for way in each["Condition"]["StringEquals"]["kms:ViaService"]]
+                assert ways == [f"{service}.eu-central-1.amazonaws.com" for service in ("dynamodb", "kinesis", "s3")]
+    assert all(touches == bool(keyed) for touches, keyed in uses.values()), uses
+    assert sum(keyed for _, keyed in uses.values()) >= len(PERMISSIONS) - 1
+
+
+def test_new_versions_of_functions_are_tried_first(large, serving):
+    """Every function that requests are answered by has an alias, which is what the API invokes; it moves to a new
+    version by a canary, and back when requests fail. By default functions are exchanged at once."""
+    template = large.serving
+    aliases = template.all("AWS::Lambda::Alias")
+    answering = {name for name, needs in NEEDS.items() if needs.areas} | {"authorizer"}
+    assert {each["Name"] for each in aliases.values()} == {"live"}
+    assert len(aliases) == len(answering)
+    body = json.dumps(template.one("AWS::ApiGateway::RestApi")["Body"])
+    assert [name for name in aliases if f'{{"Ref": "{name}"}}' not in body] == []
+    assert [name for name in template.all("AWS::Lambda::Function") if f'["{name}", "Arn"]' in body] == []
+    assert all("CodeDeployLambdaAliasUpdate" in template.resources[name]["UpdatePolicy"] for name in aliases)
+    groups = template.all("AWS::CodeDeploy::DeploymentGroup").values()
+    assert len(groups) == len(answering)
+    for each in groups:
+        assert each["DeploymentConfigName"] == "CodeDeployDefault.LambdaCanary10Percent5Minutes"
+        assert each["AutoRollbackConfiguration"]["Enabled"]
+        assert each["AlarmConfiguration"]["Enabled"]
+        assert "DEPLOYMENT_STOP_ON_ALARM" in each["AutoRollbackConfiguration"]["Events"]
+    assert serving.all("AWS::Lambda::Alias") == {}
+
+
+def test_tables_can_be_asked_by_athena(large, analytics):
+    """A workgroup keeps what queries find with the tables for a month, and ends a query that would read too much; there
+    is none by default."""
+    group = large.analytics.one("AWS::Athena::WorkGroup")
+    settings = group["WorkGroupConfiguration"]
+    assert settings["EnforceWorkGroupConfiguration"]
+    assert settings["BytesScannedCutoffPerQuery"] == 10**12
+    found = text(settings["ResultConfiguration"]["OutputLocation"])
+    assert found.startswith("s3://nakadi-test-tables-")
+    assert found.endswith("/athena/")
+    rules = [
+        rule
+        for bucket in large.data.all("AWS::S3::Bucket").values()
+        for rule in bucket["LifecycleConfiguration"]["Rules"]
+        if rule.get("ExpirationInDays")
+    ]
+    assert [(each["Prefix"], each["ExpirationInDays"]) for each in rules] == [("athena/", 30)]
+    assert analytics.all("AWS::Athena::WorkGroup") == {}
+
+
+def test_lake_formation_lets_readers_read(large, analytics):
+    """Each reader may see the database, and select from every table in it; nobody may pass that on."""
+    grants = large.analytics.all("AWS::LakeFormation::PrincipalPermissions").values()
+    readers = [each.strip() for each in LARGE["table_readers"].split(",")]
+    wanted = [(each, what) for each in readers for what in (["DESCRIBE"], ["DESCRIBE", "SELECT"])]
+    given = [(each["Principal"]["DataLakePrincipalIdentifier"], each["Permissions"]) for each in grants]
+    assert given == wanted
+    assert all(each["PermissionsWithGrantOption"] == [] for each in grants)
+    assert {each["Resource"]["Table"]["DatabaseName"] for each in grants if "Table" in each["Resource"]} == {
+        "nakadi_test"
+    }
+    assert analytics.all("AWS::LakeFormation::PrincipalPermissions") == {}

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from infra.context import BadContext, Context
-from infra.settings import environment_of, streaming_environment
+from nakadi_cdk.context import BadContext, Context
+from nakadi_cdk.settings import environment_of, streaming_environment
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy.md"
 ROW = re.compile(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\| (.+) \|$", re.MULTILINE)
+VPC = {"vpc_id": "vpc-1", "vpc_subnets": "subnet-1,subnet-2", "vpc_zones": "eu-central-1a,eu-central-1b"}
+DIRECT = {"direct_domain": "direct.example.org", "direct_certificate_arn": f"arn:aws:acm:eu:{'1' * 12}:certificate/a"}
 CERTIFICATE = "arn:aws:acm:eu-central-1:123456789012:certificate/00000000-0000-0000-0000-000000000000"
 
 
@@ -52,9 +54,31 @@ def test_what_is_given_is_read_as_what_it_is():
         ({"keep_data": "perhaps"}, "keep_data is true or false, and not 'perhaps'"),
         ({"stage": "Live!"}, "stage is a short word of a-z, 0-9 and -"),
         ({"stage": "a-name-that-is-much-too-long"}, "stage is a short word of a-z, 0-9 and -"),
+        ({"name_prefix": "Shop"}, "name_prefix is a word of a-z, 0-9 and -"),
+        ({"name_prefix": "an-application-with-a-name"}, "name_prefix is a word of a-z, 0-9 and -, and with the stage"),
+        ({"kms_key_arn": "alias/mine"}, "kms_key_arn is the ARN of a key, not of an alias"),
+        ({"network": "secret"}, "network is public or private"),
+        ({"vpc_id": "vpc-1"}, "vpc_id, vpc_subnets and vpc_zones belong together"),
+        ({**VPC, "vpc_id": "mine"}, "vpc_id is like vpc-0123456789abcdef0"),
+        ({**VPC, "vpc_subnets": "a,b"}, "vpc_subnets are like subnet-1,subnet-2"),
+        ({**VPC, "vpc_zones": "eu-central-1a"}, "vpc_zones has a zone for each of vpc_subnets"),
+        ({**VPC, "vpc_zones": "eu-central-1a,eu-central-1a"}, "vpc_subnets are in at least two zones"),
+        ({**DIRECT, "network": "private"}, "direct_domain needs network=public and no vpc_id"),
+        ({**DIRECT, **VPC}, "direct_domain needs network=public and no vpc_id"),
+        ({"permissions_boundary": "mine"}, "permissions_boundary is the ARN of a managed policy"),
         ({"domain": "events.example.org"}, "domain and certificate_arn belong together"),
         ({"domain": "https://events", "certificate_arn": CERTIFICATE}, "domain is the name of a host"),
         ({"domain": "events.example.org", "certificate_arn": "mine"}, "certificate_arn is the ARN of a certificate"),
+        ({"direct_domain": "direct.example.org"}, "direct_domain and direct_certificate_arn belong together"),
+        ({"direct_domain": "d", "direct_certificate_arn": CERTIFICATE}, "direct_domain is the name of a host"),
+        (
+            {
+                **{f"{way}domain": "events.example.org" for way in ("", "direct_")},
+                **{f"{way}certificate_arn": CERTIFICATE for way in ("", "direct_")},
+            },
+            "direct_domain is another host than domain",
+        ),
+        ({"fan_out": "perhaps"}, "fan_out is auto, true or false"),
         ({"storage": "msk"}, "storage can only be kinesis"),
         ({"stream_mode": "wild"}, "stream_mode is provisioned or on-demand"),
         ({"shards": 0}, "shards is from 1 to 1000"),
@@ -73,6 +97,9 @@ def test_what_is_given_is_read_as_what_it_is():
         ({"streaming_cpu": 256, "streaming_memory": 4096}, "streaming_memory is from 512 to 2048 in steps of 512"),
         ({"streaming_min_tasks": 3, "streaming_max_tasks": 2}, "streaming_min_tasks <= streaming_max_tasks"),
         ({"concurrency": 100}, "concurrency is 0, which reserves nothing, or at least 200"),
+        ({"table_readers": "ann"}, "table_readers are ARNs of IAM roles or users, with commas between"),
+        ({"otel_layers": "AWSOpenTelemetryDistroPython"}, "otel_layers are at most three ARNs"),
+        ({"canary_minutes": "7"}, "canary_minutes is 0, 5, 10, 15 or 30"),
         ({"web_acl_arn": "mine"}, "web_acl_arn is the ARN of a regional web ACL of AWS WAF"),
         ({"streams_per_task": 0}, "streams_per_task is at least 1"),
         ({"log_days": 8}, "log_days is one of 1, 3, 7"),
@@ -91,7 +118,9 @@ def test_settings_of_the_broker_can_be_chosen():
 
     assert (context.chosen.max_partitions, context.chosen.scope_uid, context.shards) == (32, "nakadi/use", 2)
     assert environment_of("event_types", context, {})["NAKADI_MAX_PARTITIONS"] == "32"
-    assert streaming_environment(context, {})["NAKADI_SCOPE_UID"] == "nakadi/use"
+    assert (
+        streaming_environment(context, {"event_log": "kinesis://live?region=here"})["NAKADI_SCOPE_UID"] == "nakadi/use"
+    )
 
 
 def test_keys_are_at_the_issuers_usual_place():

@@ -112,8 +112,10 @@ def test_a_bucket_is_private(data, name):
 
 @pytest.mark.parametrize(("name", "storage"), [(ARCHIVE, ["INTELLIGENT_TIERING"]), (ANALYSED, [])])
 def test_nothing_is_taken_out_of_a_bucket_by_its_age(data, name, storage):
-    """Compacted event types keep their newest events for ever: only the broker knows what may go."""
-    [rule] = buckets(data)[name]["LifecycleConfiguration"]["Rules"]
+    """Compacted event types keep their newest events for ever: only the broker knows what may go, but for what queries
+    have found."""
+    [rule, *others] = buckets(data)[name]["LifecycleConfiguration"]["Rules"]
+    assert [each["Prefix"] for each in others] == ([] if storage else ["athena/"])
 
     assert not any(key.startswith(("Expiration", "NoncurrentVersionExpiration")) for key in rule)
     assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}

@@ -1,13 +1,16 @@
 """The functions: what each is told, what each may do, and how the log's indexer is fed."""
 
+import json
+from contextlib import closing
+
 import pytest
 
-from functions.needs import NEEDS
-from infra.functions import NAMESPACE_VARIABLE
-from infra.settings import STREAMING
+from nakadi import areas
 from nakadi.bootstrap import open_broker
 from nakadi.settings import Settings
-from services.streaming.program import STREAMED
+from nakadi_cdk.functions import NAMESPACE_VARIABLE
+from nakadi_cdk.needs import NEEDS
+from nakadi_cdk.settings import DIRECT, STREAMING
 from tests.support.templates import text
 
 
@@ -58,6 +61,15 @@ def test_a_function_runs_on_what_its_layers_are_built_for(serving, name):
     assert log_group["RetentionInDays"] == 30
 
 
+def test_functions_are_traced_from_within_by_a_layer(serving, large):
+    """A layer with OpenTelemetry is put beside those of the broker, and wraps the handler; without it there is none."""
+    layer = "arn:aws:lambda:eu-central-1:123456789012:layer:AWSOpenTelemetryDistroPython:20"
+    for name in NEEDS:
+        assert large.serving.functions()[name]["Layers"][2:] == [layer]
+        assert large.serving.environment(name)["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/otel-instrument"
+        assert len(serving.functions()[name]["Layers"]) == 2
+
+
 def test_the_indexer_counts_every_record_in_order(serving):
     """One batch of a shard at a time; what fails is split, tried again, and told to a queue in the end."""
     mappings = serving.all("AWS::Lambda::EventSourceMapping").values()
@@ -75,12 +87,24 @@ def test_the_indexer_counts_every_record_in_order(serving):
         assert "MaximumRecordAgeInSeconds" not in mapping
 
 
-def test_the_house_is_kept(serving):
-    """Housekeeping runs every five minutes, and takes longer than that only rarely."""
-    rule = serving.one("AWS::Events::Rule")
+def rules(serving, schedule):
+    return [each for each in serving.all("AWS::Events::Rule").values() if each["ScheduleExpression"] == schedule]
+
+
+def test_the_way_to_the_streams_is_kept_open(serving):
+    """A link that carries nothing for 60 days is taken apart, so a public page behind it is asked for every week."""
+    [rule] = rules(serving, "rate(7 days)")
     [target] = rule["Targets"]
 
-    assert rule["ScheduleExpression"] == "rate(5 minutes)"
+    assert serving.resources[target["Arn"]["Fn::GetAtt"][0]]["Properties"]["FunctionName"] == "nakadi-test-housekeeping"
+    assert json.loads(text(target["Input"])) == {"ask": "https://events.example.org/health/streams"}
+
+
+def test_the_house_is_kept(serving):
+    """Housekeeping runs every five minutes, and takes longer than that only rarely."""
+    [rule] = rules(serving, "rate(5 minutes)")
+    [target] = rule["Targets"]
+
     assert serving.resources[target["Arn"]["Fn::GetAtt"][0]]["Properties"]["FunctionName"] == "nakadi-test-housekeeping"
 
 
@@ -107,11 +131,23 @@ def test_the_streaming_service_is_told_what_it_reads(serving, tmp_path):
     keys.write_text('{"keys": []}')
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
     broker = open_broker(settings)
-    broker.application_of(*STREAMED, "monitoring")
+    broker.application_of(*areas.STREAMED, "monitoring")
     broker.prepare()
     broker.close()
 
-    # Its index and its archive are asked for by a log that has them beside it.
+    # Its index and its archive are asked for by a log that has them beside it, and memory by the program.
     assert set(environment) == {f"NAKADI_{name.upper()}" for name in STREAMING}
-    assert settings.read | {"log_index", "archive"} == STREAMING
+    assert settings.read | {"log_index", "archive", "max_request_memory_bytes"} == STREAMING
     Settings.from_env(environment)
+
+
+def test_the_streaming_service_is_told_what_direct_requests_need(tmp_path):
+    """Where it serves publishing and subscriptions too, it has the settings that these read, and no others."""
+    keys = tmp_path / "jwks.json"
+    keys.write_text('{"keys": []}')
+    settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
+    with closing(open_broker(settings)) as broker:
+        broker.application_of(*areas.STREAMED, *areas.DIRECT, "monitoring")
+        broker.prepare()
+
+    assert settings.read | {"log_index", "archive", "max_request_memory_bytes"} == STREAMING | DIRECT

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from functions.needs import NEEDS
-from tests.infra.conftest import CONTEXT
-from tests.support.templates import Deployment, listed, text
+from nakadi_cdk.needs import NEEDS
+from tests.support.templates import listed, text
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 ROW = re.compile(r"^\| `([A-Z][a-z]\w+)` \| (.+) \| (.+) \|$", re.MULTILINE)
@@ -19,6 +18,7 @@ ALARMS = {
     "AuthorizerIsThrottled",
     "BatchesAreLost",
     "EventsAreNotIndexed",
+    "EventsWereLost",
     "FunctionsAreThrottled",
     "HousekeepingFails",
     "IndexerFails",
@@ -64,7 +64,7 @@ def test_every_alarm_is_explained():
     """docs/operations.md says of each alarm what it means and what to do, and of no others."""
     explained = {name: (means, act) for name, means, act in ROW.findall(OPERATIONS.read_text())}
 
-    assert set(explained) - {"JobFailed"} == ALARMS
+    assert set(explained) - {"JobFailed", "DirectRequestsFail"} == ALARMS
     assert "JobFailed" in explained
 
 
@@ -104,14 +104,9 @@ def test_an_indexer_that_is_not_invoked_raises_an_alarm(alarms):
     assert len(streams) == 2
 
 
-def test_an_alarm_takes_no_more_metrics_than_it_may(tmp_path):
+def test_an_alarm_takes_no_more_metrics_than_it_may(large):
     """Ten streams of their own can be deployed: every stream has its alarms, and no alarm more than ten metrics."""
-    from infra.app import application  # noqa: PLC0415  # it starts node: not before it is needed
-
-    streams = ",".join(f"s{number}=1" for number in range(10))
-    application(outdir=str(tmp_path), context={**CONTEXT, "dedicated_streams": streams}).synth()
-    template = Deployment(tmp_path, "nakadi-test").serving
-    metrics = [len(each.get("Metrics", [None])) for each in template.all("AWS::CloudWatch::Alarm").values()]
+    metrics = [len(each.get("Metrics", [None])) for each in large.serving.all("AWS::CloudWatch::Alarm").values()]
 
     assert max(metrics) <= 10
 
@@ -130,16 +125,29 @@ def test_own_metrics_are_those_that_are_told(serving, alarms):
         "RecordsAreSetAside": ("SetAside", {"service": "log_indexer"}),
         "AuthorizerFails": ("Faults", {"service": "authorizer"}),
         "EventsAreNotIndexed": ("IndexLag", {"service": "housekeeping"}),
+        "EventsWereLost": ("GapsFound", {"service": "housekeeping"}),
         "SubscriptionsAreStalled": ("StalledSubscriptions", {"service": "housekeeping"}),
     }
 
 
-def test_everything_is_on_one_page(serving):
-    """The dashboard has the alarms, and every function."""
-    [dashboard] = serving.all("AWS::CloudWatch::Dashboard").values()
+def test_a_stage_that_sleeps_has_no_alarms_on_streams(asleep):
+    """What is not there raises no alarm."""
+    names = {
+        each["AlarmName"].removeprefix("nakadi-test-") for each in asleep.serving.all("AWS::CloudWatch::Alarm").values()
+    }
+
+    assert {name for name in ALARMS if name not in names} == {"NoStreamingTask", "StreamingFails", "StreamingIsFull"}
+
+
+def test_everything_is_on_one_page(serving, large):
+    """The dashboard, if one is asked for, has the alarms, and every function."""
+    assert not serving.all("AWS::CloudWatch::Dashboard")
+    [dashboard] = large.serving.all("AWS::CloudWatch::Dashboard").values()
     body = json.loads(text(dashboard["DashboardBody"]))
 
     assert dashboard["DashboardName"] == "nakadi-test"
-    assert len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + len(OF_A_STREAM)
-    functions = {name for name in serving.all("AWS::Lambda::Function") if f"<{name}>" in json.dumps(body)}
+    assert (
+        len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + 10 * len(OF_A_STREAM) + 1
+    )  # of direct requests
+    functions = {name for name in large.serving.all("AWS::Lambda::Function") if f"<{name}>" in json.dumps(body)}
     assert len(functions) == len(NEEDS)

@@ -5,26 +5,25 @@ import json
 import re
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
-from urllib.parse import urlsplit
 
 import boto3
 import httpx
 import pytest
 
-from functions.needs import NEEDS
 from glue_jobs import compaction, retention, statistics
 from nakadi.archive.stores import open_archive
+from nakadi.areas import STREAMED
 from nakadi.bootstrap import open_broker
 from nakadi.doorways import log_indexer
 from nakadi.local.serving import Serving
 from nakadi.model.log_index import Location
 from nakadi.ports import ArchiveGone
 from nakadi.settings import Settings
-from services.streaming.program import STREAMED
+from nakadi_cdk.needs import NEEDS
 from tests.support.aws import REGION
 from tests.support.http import client_of
 from tests.support.patience import PATIENCE
-from tests.support.policies import Permission, Policy, needed
+from tests.support.policies import Permission, Policy, needed, wanted_where_it_is_missing
 from tests.support.spark import quick_spark
 from tests.support.templates import listed, text
 
@@ -75,6 +74,7 @@ MAY = {
     | {"ecr:GetDownloadUrlForLayer"},
     "StreamingNetworkRefusedIAMRole": LOGS | {"logs:DescribeLogStreams"},
     "ApiRestCloudWatchRole": set(),
+    "ApiPagesRole": {"s3:GetObject"},
     "AnalyticsRolestatistics": JOB | CHANGE,
     "AnalyticsRolecompaction": JOB | LOOK_UP,
     "AnalyticsRoleretention": JOB | CHANGE | {"dynamodb:Scan"},
@@ -167,8 +167,8 @@ class Guarded:
         answer = self._answer(request, effect)
         if role and answer is not None and answer.status_code == 404:
             # S3 says so only to those who may list the bucket.
-            listing = Permission("s3:ListBucket", f"arn:aws:s3:::{urlsplit(request.url).netloc.split('.')[0]}")
-            self.denied |= set() if self._policies[role].allows(listing) else {(role, *listing)}
+            listing = wanted_where_it_is_missing(request)
+            self.denied |= {(role, *listing)} if listing and not self._policies[role].allows(listing) else set()
         return answer
 
 

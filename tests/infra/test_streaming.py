@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from infra.settings import LONGEST_SILENCE_SECONDS, LONGEST_STREAM_SECONDS
-from infra.streaming import ECR_IMAGE
+from nakadi_cdk.settings import LONGEST_SILENCE_SECONDS, LONGEST_STREAM_SECONDS
+from nakadi_cdk.streaming import ECR_IMAGE
 from tests.support.templates import text
 
 # What the gateway allows a streamed response: so long in all, and so long without a byte.
@@ -61,11 +61,20 @@ def test_the_task_is_as_small_and_closed_as_it_can_be(serving, container):
     """arm64, a root file system that nobody writes to, and no rights of a superuser."""
     task = serving.one("AWS::ECS::TaskDefinition")
 
-    assert (task["Cpu"], task["Memory"]) == ("512", "1024")
+    assert (task["Cpu"], task["Memory"]) == ("256", "512")
     assert task["RuntimePlatform"] == {"CpuArchitecture": "ARM64", "OperatingSystemFamily": "LINUX"}
     assert container["ReadonlyRootFilesystem"] is True
     assert not container.get("Privileged")
     assert container["LogConfiguration"]["LogDriver"] == "awslogs"
+
+
+def test_a_task_remembers_no_more_than_it_has_room_for(container):
+    """What a task remembers of a stream, and what requests may take, are parts of its memory."""
+    memory = 512 * (1 << 20)
+    variables = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
+
+    assert f"&window_bytes={memory // 8}" in variables["NAKADI_EVENT_LOG"]
+    assert variables["NAKADI_MAX_REQUEST_MEMORY_BYTES"] == str(memory // 4)
 
 
 def test_streams_end_before_somebody_else_ends_them(serving, options):
@@ -115,7 +124,7 @@ def test_tasks_come_with_streams_and_with_work(serving):
     [on_streams] = [each for each in policies if "CustomizedMetricSpecification" in each]
     [on_cpu] = [each for each in policies if "PredefinedMetricSpecification" in each]
 
-    assert (target["MinCapacity"], target["MaxCapacity"]) == (1, 10)
+    assert (target["MinCapacity"], target["MaxCapacity"]) == (1, 2)
     # A deployment would set it back to what it says.
     assert "DesiredCount" not in serving.one("AWS::ECS::Service")
     assert on_cpu["PredefinedMetricSpecification"]["PredefinedMetricType"] == "ECSServiceAverageCPUUtilization"

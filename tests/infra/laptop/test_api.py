@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from infra.laptop.api import Api, Asked, allows, target_of
+from infra.laptop.api import INTEGRATION, Api, Asked, NotMocked, allows, target_of
 from infra.laptop.templates import Template
 from nakadi.http.apigateway import request_of
 
@@ -59,6 +59,7 @@ BODY = {
             "responseTemplates": {"application/json": '{"detail":$context.error.messageString}'},
         },
         "DEFAULT_4XX": {"statusCode": "400"},
+        "THROTTLED": {"statusCode": "429"},
     },
 }
 
@@ -70,7 +71,7 @@ def api_of(tmp_path):
             "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Body": BODY, **properties}},
             "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"StageName": "api"}},
         }
-        path = tmp_path / "template.json"
+        path = tmp_path / "stack.template.json"
         path.write_text(json.dumps({"Resources": content}))
         return Api(Template(path))
 
@@ -198,3 +199,73 @@ def test_policies(statements, allowed):
     """Something has to allow, and nothing to deny."""
     policy = {"policyDocument": {"Statement": [{"Effect": effect, "Resource": each} for effect, each in statements]}}
     assert allows(policy, "arn:api/stage/GET/types") is allowed
+
+
+def mock(status, text, **integration):
+    return {
+        "type": "mock",
+        "passthroughBehavior": "never",
+        "requestTemplates": {"application/json": json.dumps({"statusCode": status})},
+        "responses": {
+            "default": {
+                "statusCode": str(status),
+                "responseParameters": {
+                    "method.response.header.content-type": "'text/plain'",
+                    "method.response.header.x-flow-id": "context.requestId",
+                },
+                "responseTemplates": {"application/json": text},
+            }
+        },
+        **integration,
+    }
+
+
+@pytest.fixture
+def mocked(api_of):
+    """An API, with or without what its author has to know of bytes and templates."""
+
+    def made(**integration):
+        body = {**BODY, "paths": {"/page": {"get": {INTEGRATION: mock(405, "no $context.httpMethod", **integration)}}}}
+        return api_of(Body=body, BinaryMediaTypes=["*/*"])
+
+    return made
+
+
+def test_a_mock_answers_by_itself(mocked):
+    """It is told with its headers, the request's id, and the method that it was asked with."""
+    api = mocked(contentHandling="CONVERT_TO_TEXT")
+    request = asked(raw_path="/page")
+    said = api.fixed(api.found("GET", "/page").operation.fixed, request)
+
+    assert (said.status, said.body) == (405, b"no GET")
+    assert said.headers == {"content-type": "text/plain", "x-flow-id": request.id}
+
+
+@pytest.mark.parametrize(
+    ("integration", "headers", "kind"),
+    [
+        ({}, {}, "DEFAULT_5XX"),
+        ({"contentHandling": "CONVERT_TO_TEXT"}, {"content_type": "image/png"}, "UNSUPPORTED_MEDIA_TYPE"),
+    ],
+)
+def test_a_template_that_is_not_used_is_no_answer(mocked, integration, headers, kind):
+    """Bytes have no template, and neither has a type that the API does not name."""
+    api = mocked(**integration)
+
+    with pytest.raises(NotMocked, match=kind):
+        api.fixed(api.found("GET", "/page").operation.fixed, asked(raw_path="/page", **headers))
+
+
+def test_an_object_is_read_from_the_file_that_would_be_uploaded(api_of, tmp_path):
+    """What is beside the template says which file has the key."""
+    (tmp_path / "page.html").write_text("<html>")
+    files = {"x": {"source": {"path": "page.html"}, "destinations": {"here": {"objectKey": "x.html"}}}}
+    (tmp_path / "stack.assets.json").write_text(json.dumps({"files": files}))
+    fetched = {
+        "type": "aws",
+        "uri": "arn:aws:apigateway:eu-central-1:s3:path/bucket/x.html",
+        "responses": {"200": {"statusCode": "200", "responseParameters": {}}, "default": {"statusCode": "503"}},
+    }
+    api = api_of(Body={**BODY, "paths": {"/page": {"get": {INTEGRATION: fetched}}}})
+
+    assert api.fixed(api.found("GET", "/page").operation.fixed, asked(raw_path="/page")).body == b"<html>"

@@ -24,6 +24,8 @@ HANDLER = """
                 time.sleep(600)
             case "large":
                 return "x" * 6 * 1024 * 1024
+            case "memory":
+                return len(b"x" * 256 * 1024 * 1024)
             case "path":
                 return sys.path
             case "environment":
@@ -35,17 +37,17 @@ HANDLER = """
 
 
 @contextmanager
-def a_function(tmp_path, *, timeout=PATIENCE):
+def a_function(tmp_path, *, timeout=PATIENCE, memory=512, limits=False):
     (tmp_path / "handler.py").write_text(textwrap.dedent(HANDLER))
     described = Described(
         name="laptop-one",
         folder=tmp_path,
         handler="handler.handler",
         timeout=timeout,
-        memory=512,
+        memory=memory,
         environment={"NAKADI_AUTH": "gateway"},
     )
-    with closing(Function(described, {"AWS_REGION": "eu-central-1"}, tmp_path)) as made:
+    with closing(Function(described, {"AWS_REGION": "eu-central-1"}, tmp_path, limits=limits)) as made:
         yield made
 
 
@@ -100,6 +102,15 @@ def test_an_invocation_may_not_take_for_ever(tmp_path):
         assert function.invoke("a") == 1
         with pytest.raises(TimedOut, match="after 2 seconds"):
             function.invoke("sleep")
+        assert function.invoke("a") == 1
+
+
+def test_a_process_that_takes_too_much_memory_is_ended(tmp_path):
+    """With limits, and at the end of the invocation that took it; the next one finds a new process."""
+    with a_function(tmp_path, memory=128, limits=True) as function:
+        assert function.invoke("a") == 1
+        with pytest.raises(Failed, match=r"signal: killed.* of 128 MB"):
+            function.invoke("memory")
         assert function.invoke("a") == 1
 
 

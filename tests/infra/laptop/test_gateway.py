@@ -43,6 +43,15 @@ POLICY = {
 }
 
 
+def rate(path, method, *, burst):
+    """Next to nothing comes back in the time of a test."""
+    rates = {"ThrottlingRateLimit": 0.001, "ThrottlingBurstLimit": burst}
+    return {"ResourcePath": path, "HttpMethod": method, **rates}
+
+
+RATES = [rate("/*", "*", burst=20), rate("/~1types~1special", "GET", burst=2)]
+
+
 class Service:
     """A streaming service that answers one request, and tells what it was sent."""
 
@@ -78,12 +87,14 @@ def functions():
 
 @pytest.fixture
 def client(functions, service, tmp_path):
+    rest = {"Body": BODY, "BinaryMediaTypes": ["*/*"]}
     content = {
-        "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Body": BODY, "BinaryMediaTypes": ["*/*"]}},
-        "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"StageName": "api"}},
+        "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": rest},
+        "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"StageName": "api", "MethodSettings": RATES}},
     }
-    (tmp_path / "template.json").write_text(json.dumps({"Resources": content}))
-    gateway = Gateway(Api(Template(tmp_path / "template.json")), functions, service.url, authorizes=True)
+    (tmp_path / "stack.template.json").write_text(json.dumps({"Resources": content}))
+    api = Api(Template(tmp_path / "stack.template.json"))
+    gateway = Gateway(api, functions, service.url, authorizes=True, throttles=True)
     with closing(Serving(gateway, 0)) as serving, httpx.Client(base_url=serving.url, timeout=PATIENCE) as made:
         yield made
 
@@ -143,6 +154,13 @@ def test_a_function_that_fails(client, functions, answer, status):
     """The gateway answers for it."""
     functions["types"].answer = answer
     assert client.get("/types").status_code == status
+
+
+def test_a_method_takes_as_many_requests_as_the_stage_lets_it(client, functions):
+    """Each for itself: by what is said of it, or of all; what is too much reaches neither authorizer nor function."""
+    assert [client.get("/types/special").status_code for _ in range(3)] == [200, 200, 429]
+    assert [client.get("/types").status_code for _ in range(21)].count(429) == 1
+    assert len(functions["special"].events) == 2
 
 
 def test_too_large_a_body(client):

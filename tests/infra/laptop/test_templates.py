@@ -37,6 +37,22 @@ def test_references_are_followed(template, value, resolved):
     assert template.resolved(value) == resolved
 
 
+def test_arns_of_what_cloudformation_tells_otherwise(tmp_path):
+    """A queue is made under a URL, and a role is not made at all."""
+    content = {
+        "Aside": {"Type": "AWS::SQS::Queue"},
+        "Later": {"Type": "AWS::SQS::Queue"},
+        "R": {"Type": "AWS::IAM::Role"},
+    }
+    (tmp_path / "template.json").write_text(json.dumps({"Resources": content}))
+    template = Template(tmp_path / "template.json")
+    template.made["Aside"] = "https://sqs/123456789012/nakadi-aside-1"
+    assert template.arns() == {
+        "Aside.Arn": "arn:aws:sqs:eu-central-1:123456789012:nakadi-aside-1",
+        "R.Arn": "arn:aws:iam::123456789012:role/R",
+    }
+
+
 @pytest.mark.parametrize(("expression", "seconds"), [("rate(1 minute)", 60), ("rate(5 minutes)", 300)])
 def test_rates(expression, seconds):
     """A rate is told in seconds."""

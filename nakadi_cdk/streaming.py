@@ -1,11 +1,10 @@
-"""Streams: a service on Fargate behind an internal load balancer, in a network without NAT."""
+"""Streams: a service on Fargate behind an internal load balancer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from aws_cdk import Aws, Duration, RemovalPolicy
 from aws_cdk import aws_apigatewayv2 as apigatewayv2
@@ -20,11 +19,12 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from infra.data import Data
-from infra.permissions import PERMISSIONS
-from infra.settings import LONGEST_STREAM_SECONDS
+from nakadi_cdk.assets import ASSETS, IMAGE_IGNORES
+from nakadi_cdk.data import Data
+from nakadi_cdk.network import Network, add_endpoints, new_network
+from nakadi_cdk.permissions import PERMISSIONS
+from nakadi_cdk.settings import LONGEST_STREAM_SECONDS
 
-ROOT = Path(__file__).parents[1]
 PORT = 8080
 LISTENING = 80
 
@@ -61,7 +61,7 @@ class ServiceSize:
 
 
 class Streaming(Construct):
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is a choice of its own
         self,
         scope: Construct,
         name: str,
@@ -72,16 +72,29 @@ class Streaming(Construct):
         size: ServiceSize,
         log_retention: logs.RetentionDays,
         image: str = "",
+        direct: bool = False,
+        network: Network | None = None,
+        private: bool = False,
+        tls: bool = False,
     ) -> None:
+        """`direct`: it serves publishing and commits as well, for clients that do not come by the gateway."""
         super().__init__(scope, name)
         self.metrics_name = f"{data.prefix}-streaming"
-        self.vpc = self._network(log_retention)
+        self.role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
+        self._tls = tls
+        self._network = network or new_network(self, log_retention, private=private)
+        self.vpc = self._network.vpc
         of_link = self._security_group("OfLink", "The way in from the gateway")
         of_balancer = self._security_group("OfBalancer", "The load balancer")
         of_service = self._security_group("OfService", "The streaming service")
         _let_through(of_link, of_balancer, LISTENING)
         _let_through(of_balancer, of_service, PORT)
         of_service.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "AWS, and the issuer of tokens")
+        if private and not network:
+            add_endpoints(self._network, of_service)
+
+        self.security_group = of_service
+        self._more = ("--direct",) if direct else ()
 
         self.cluster = ecs.Cluster(self, "Cluster", vpc=self.vpc)
         log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=RemovalPolicy.DESTROY)
@@ -93,9 +106,9 @@ class Streaming(Construct):
             cluster=self.cluster,
             task_definition=task,
             security_groups=[of_service],
-            # An address of its own is the way out where there is no NAT. Nobody gets in by it.
-            assign_public_ip=True,
-            vpc_subnets=ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC),
+            # An address of its own is the way out where there is no other. Nobody gets in by it.
+            assign_public_ip=self._network.public_addresses,
+            vpc_subnets=self._network.subnets,
             min_healthy_percent=100,
             max_healthy_percent=200,
             circuit_breaker=ecs.DeploymentCircuitBreaker(rollback=True),
@@ -106,7 +119,7 @@ class Streaming(Construct):
             self,
             "Link",
             vpc=self.vpc,
-            subnets=ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC),
+            subnets=self._network.subnets,
             security_groups=[of_link],
         )
         self.open_streams = cloudwatch.Metric(
@@ -117,30 +130,6 @@ class Streaming(Construct):
             period=Duration.minutes(1),
         )
         self._scaled(size)
-
-    def _network(self, log_retention: logs.RetentionDays) -> ec2.Vpc:
-        """Nothing but what streams need. The gateway endpoints of S3 and DynamoDB cost nothing."""
-        vpc = ec2.Vpc(
-            self,
-            "Network",
-            max_azs=2,
-            nat_gateways=0,
-            restrict_default_security_group=False,
-            subnet_configuration=[
-                ec2.SubnetConfiguration(name="Public", subnet_type=ec2.SubnetType.PUBLIC, map_public_ip_on_launch=False)
-            ],
-            gateway_endpoints={
-                "S3": ec2.GatewayVpcEndpointOptions(service=ec2.GatewayVpcEndpointAwsService.S3),
-                "DynamoDb": ec2.GatewayVpcEndpointOptions(service=ec2.GatewayVpcEndpointAwsService.DYNAMODB),
-            },
-        )
-        refused = logs.LogGroup(self, "RefusedTraffic", retention=log_retention, removal_policy=RemovalPolicy.DESTROY)
-        vpc.add_flow_log(
-            "Refused",
-            destination=ec2.FlowLogDestination.to_cloud_watch_logs(refused),
-            traffic_type=ec2.FlowLogTrafficType.REJECT,
-        )
-        return vpc
 
     def _security_group(self, name: str, description: str) -> ec2.SecurityGroup:
         return ec2.SecurityGroup(self, name, vpc=self.vpc, description=description, allow_all_outbound=False)
@@ -159,10 +148,10 @@ class Streaming(Construct):
         if name:
             return ecs.ContainerImage.from_registry(name)
         return ecs.ContainerImage.from_asset(
-            str(ROOT),
+            str(ASSETS),
             file="services/streaming/Dockerfile",
             platform=ecr_assets.Platform.LINUX_ARM64,
-            exclude=(ROOT / ".dockerignore").read_text().split(),
+            exclude=IMAGE_IGNORES,
         )
 
     def _task(
@@ -174,15 +163,14 @@ class Streaming(Construct):
         log_group: logs.LogGroup,
         image: ecs.ContainerImage,
     ) -> ecs.FargateTaskDefinition:
-        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
         for statement in PERMISSIONS["streaming"].statements(data):
-            role.add_to_policy(statement)
+            self.role.add_to_policy(statement)
         task = ecs.FargateTaskDefinition(
             self,
             "Task",
             cpu=size.cpu,
             memory_limit_mib=size.memory,
-            task_role=role,
+            task_role=self.role,
             runtime_platform=ecs.RuntimePlatform(
                 cpu_architecture=ecs.CpuArchitecture.ARM64, operating_system_family=ecs.OperatingSystemFamily.LINUX
             ),
@@ -194,6 +182,8 @@ class Streaming(Construct):
                 *("--host", "0.0.0.0", "--port", str(PORT), "--prefix", path_prefix),  # noqa: S104  # in a container
                 *("--grace-seconds", str(GRACE.to_seconds()), "--keep-alive-seconds", str(KEEP_ALIVE.to_seconds())),
                 *("--name", self.metrics_name),
+                *self._more,
+                *(["--tls"] if self._tls else []),
             ],
             environment=dict(environment),
             port_mappings=[ecs.PortMapping(container_port=PORT)],
@@ -210,28 +200,35 @@ class Streaming(Construct):
             self,
             "Balancer",
             vpc=self.vpc,
-            vpc_subnets=ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC),
+            vpc_subnets=self._network.subnets,
             internet_facing=False,
             security_group=security_group,
             idle_timeout=IDLE,
             drop_invalid_header_fields=True,
         )
         listener = balancer.add_listener("Listener", port=LISTENING, protocol=elb.ApplicationProtocol.HTTP, open=False)
-        target_group = elb.ApplicationTargetGroup(
-            self,
+        target_group = self.targets(self)
+        listener.add_target_groups("Streaming", target_groups=[target_group])
+        return balancer, listener, target_group
+
+    def targets(self, scope: Construct) -> elb.ApplicationTargetGroup:
+        """The tasks, as one load balancer sees them."""
+        spoken = elb.Protocol.HTTPS if self._tls else elb.Protocol.HTTP
+        return elb.ApplicationTargetGroup(
+            scope,
             "Tasks",
             vpc=self.vpc,
             port=PORT,
-            protocol=elb.ApplicationProtocol.HTTP,
+            protocol=elb.ApplicationProtocol.HTTPS if self._tls else elb.ApplicationProtocol.HTTP,
             target_type=elb.TargetType.IP,
             targets=[self.service],
             deregistration_delay=DRAIN,
             load_balancing_algorithm_type=elb.TargetGroupLoadBalancingAlgorithmType.LEAST_OUTSTANDING_REQUESTS,
             # Not whether the registry answers: another task would not reach it either, and all streams would be cut.
-            health_check=elb.HealthCheck(path="/health", interval=Duration.seconds(10), healthy_threshold_count=2),
+            health_check=elb.HealthCheck(
+                path="/health", protocol=spoken, interval=Duration.seconds(10), healthy_threshold_count=2
+            ),
         )
-        listener.add_target_groups("Streaming", target_groups=[target_group])
-        return balancer, listener, target_group
 
     def _scaled(self, size: ServiceSize) -> None:
         tasks = self.service.auto_scale_task_count(min_capacity=size.min_tasks, max_capacity=size.max_tasks)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 
-from functions.needs import ASKED, BATCHES, EVENT_TYPES, NEEDS, OWN, STORES, SUBSCRIPTIONS, TOKENS
-from infra.context import Context
+from nakadi_cdk.context import Context
+from nakadi_cdk.needs import ASKED, BATCHES, EVENT_TYPES, NEEDS, OWN, STORES, SUBSCRIPTIONS, TOKENS
 
 STREAMING = frozenset(
     {
@@ -21,25 +21,47 @@ STREAMING = frozenset(
         "hash_salt",
         "longest_stream_seconds",
         "longest_silence_seconds",
+        "max_request_memory_bytes",
     }
 )
+
+# What publishing and commits read beside that.
+DIRECT = frozenset({"longest_wait_seconds", "max_subscription_partitions"})
 
 # API Gateway ends a streamed response after 15 minutes, and one that is silent for 5; there must be time for an end.
 LONGEST_STREAM_SECONDS = 14 * 60
 LONGEST_SILENCE_SECONDS = 4 * 60
 
+# API Gateway waits 29 s, and a function may have to start and to ask its stores first.
+LONGEST_WAIT_SECONDS = 20
+
+
+# Of a task's memory, for what it remembers of each stream, and for requests.
+REMEMBERED, REQUESTED = 1 / 8, 1 / 4
+MIB = 1 << 20
+
 
 def environment_of(function: str, context: Context, places: Mapping[str, str]) -> Mapping[str, str]:
-    return _variables(NEEDS[function].settings, context, {**_asked(context), **places, "auth": "gateway"})
+    if function == "housekeeping" and context.fans_out:
+        # It removes the consumers of tasks that were killed.
+        places = {**places, "event_log": f"{places['event_log']}&fan_out={context.prefix}"}
+    decided = {"auth": "gateway", "longest_wait_seconds": str(LONGEST_WAIT_SECONDS)}
+    return _variables(NEEDS[function].settings, context, {**_asked(context), **places, **decided})
 
 
 def streaming_environment(context: Context, places: Mapping[str, str]) -> Mapping[str, str]:
     """The load balancer has no authorizer in front of it that could be trusted: tokens are checked by the service."""
+    memory = context.streaming_memory * MIB
+    log = f"{places['event_log']}&window_bytes={int(memory * REMEMBERED)}"
     bounds = {
+        "event_log": f"{log}&fan_out={context.prefix}" if context.fans_out else log,
+        "max_request_memory_bytes": str(min(int(memory * REQUESTED), context.chosen.max_request_memory_bytes)),
         "longest_stream_seconds": str(LONGEST_STREAM_SECONDS),
         "longest_silence_seconds": str(LONGEST_SILENCE_SECONDS),
+        "longest_wait_seconds": str(LONGEST_SILENCE_SECONDS),
     }
-    return _variables(STREAMING, context, {**_asked(context), **places, **bounds, "auth": "jwt"})
+    settings = STREAMING | DIRECT if context.direct_domain else STREAMING
+    return _variables(settings, context, {**_asked(context), **places, **bounds, "auth": "jwt"})
 
 
 def _asked(context: Context) -> Mapping[str, str]:

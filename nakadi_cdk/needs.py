@@ -12,7 +12,8 @@ SCOPES = (
     "scope_event_stream_read",
     "scope_event_stream_write",
 )
-STORES = ("registry", "event_log", "log_index", "archive", "cache_seconds")
+# What every process reads that is a broker: where things are, and what it remembers and counts of them.
+STORES = ("registry", "event_log", "log_index", "archive", "cache_seconds", "max_metric_names")
 
 # Who asks was found out by the authorizer; whether they may is decided in every function.
 ASKED = ("auth", "auth_realms", "default_admin", "all_data_access", *SCOPES)
@@ -35,6 +36,9 @@ EVENT_TYPES = (
     "retention_max_ms",
 )
 SUBSCRIPTIONS = ("coordination", "max_commit_timeout_seconds")
+
+# A request that waits for streams to end has to be answered before the gateway answers in its place.
+WAITING = ("longest_wait_seconds",)
 
 # An event type goes with the subscriptions that may go with it.
 DELETABLE = ("deletable_subscription_owning_application", "deletable_subscription_consumer_group")
@@ -78,6 +82,7 @@ NEEDS: Mapping[str, Needs] = {
         *ASKED,
         *AUDIT,
         *SUBSCRIPTIONS,
+        *WAITING,
         *DELETABLE,
         "data_access_warning",
         "compaction_warning",
@@ -85,10 +90,10 @@ NEEDS: Mapping[str, Needs] = {
     ),
     "cursors": _needs(*STORES, *ASKED, areas=("cursors",)),
     "subscriptions": _needs(
-        *STORES, *ASKED, *AUDIT, *SUBSCRIPTIONS, "max_subscription_partitions", areas=("subscriptions",)
+        *STORES, *ASKED, *AUDIT, *SUBSCRIPTIONS, *WAITING, "max_subscription_partitions", areas=("subscriptions",)
     ),
     "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "storages", "monitoring", "documentation")),
     "authorizer": _needs(*TOKENS),
     "log_indexer": _needs("event_log", "log_index", "archive"),
-    "housekeeping": _needs(*STORES, *EVENT_TYPES, *OWN, "coordination", "auth", "default_admin", "all_data_access"),
+    "housekeeping": _needs(*STORES, *AUDIT, "coordination", "auth", "default_admin", "all_data_access"),
 }

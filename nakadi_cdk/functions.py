@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from aws_cdk import Duration, RemovalPolicy, Stack, Tags
 from aws_cdk import aws_events as events
@@ -15,19 +14,23 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from functions.needs import NEEDS
-from infra.data import Data
-from infra.permissions import PERMISSIONS
-
-ROOT = Path(__file__).parents[1]
+from nakadi_cdk.assets import ASSETS, COMPILED, layer_of_dependencies, layer_of_package
+from nakadi_cdk.data import Data
+from nakadi_cdk.needs import NEEDS
+from nakadi_cdk.permissions import PERMISSIONS
 
 # As scripts/build-layers builds for.
 PYTHON = lambda_.Runtime.PYTHON_3_13
 ARCHITECTURE = lambda_.Architecture.ARM_64
-LEFT_OUT = ["**/__pycache__", "**/*.pyc"]
 
 # What a function's metrics are told under.
 NAMESPACE_VARIABLE = "POWERTOOLS_METRICS_NAMESPACE"
+
+# What a layer with OpenTelemetry is started by. Application Signals would need permissions, and cost as much as traces.
+TRACED: Mapping[str, str] = {
+    "AWS_LAMBDA_EXEC_WRAPPER": "/opt/otel-instrument",
+    "OTEL_AWS_APPLICATION_SIGNALS_ENABLED": "false",
+}
 
 # API Gateway waits 29 s.
 FOR_AN_ANSWER = Duration.seconds(29)
@@ -76,13 +79,17 @@ class Functions(Construct):
         sizes: Sizes,
         index_every: Duration,
         log_retention: logs.RetentionDays,
+        tracing_layers: Sequence[str] = (),
     ) -> None:
         super().__init__(scope, name)
+        # The code is in the layers: without this, a version would be the same with other layers.
+        self.node.set_context("@aws-cdk/aws-lambda:recognizeLayerVersion", value=True)
         self._data = data
         self._environments = environments
         self._log_retention = log_retention
         self._reserved = sizes.reserved
-        self._layers = self._layer_versions()
+        self._layers = [*self._layer_versions(), *self._imported(tracing_layers)]
+        self._tracing = TRACED if tracing_layers else {}
         memory, publish_memory = sizes.memory, sizes.publish_memory
         usual = Size(memory, FOR_AN_ANSWER)
         special = {
@@ -99,12 +106,18 @@ class Functions(Construct):
         return [
             lambda_.LayerVersion(
                 self,
-                f"Layer-{folder}",
-                code=lambda_.Code.from_asset(str(ROOT / "layers" / folder), exclude=[*LEFT_OUT, *more]),
+                f"Layer-{name}",
+                code=code,
                 compatible_runtimes=[PYTHON],
                 compatible_architectures=[ARCHITECTURE],
             )
-            for folder, more in (("nakadi", []), ("dependencies", ["requirements.*"]))
+            for name, code in (("nakadi", layer_of_package()), ("dependencies", layer_of_dependencies()))
+        ]
+
+    def _imported(self, arns: Sequence[str]) -> list[lambda_.ILayerVersion]:
+        return [
+            lambda_.LayerVersion.from_layer_version_arn(self, f"Tracing-{number}", arn)
+            for number, arn in enumerate(arns)
         ]
 
     def _function(self, name: str, size: Size) -> lambda_.Function:
@@ -121,7 +134,7 @@ class Functions(Construct):
             self,
             name,
             function_name=full_name,
-            code=lambda_.Code.from_asset(str(ROOT / "functions" / name), exclude=LEFT_OUT),
+            code=lambda_.Code.from_asset(str(ASSETS / "functions" / name), exclude=COMPILED),
             handler="handler.handler",
             runtime=PYTHON,
             architecture=ARCHITECTURE,
@@ -129,7 +142,7 @@ class Functions(Construct):
             memory_size=size.memory,
             timeout=size.timeout,
             reserved_concurrent_executions=self._reserved.get(name),
-            environment={**self._environments[name], NAMESPACE_VARIABLE: self._data.prefix},
+            environment={**self._environments[name], **self._tracing, NAMESPACE_VARIABLE: self._data.prefix},
             role=role,
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE,

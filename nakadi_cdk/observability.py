@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from aws_cdk import Aws, Duration
 from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
-from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.data import Data, NamedStream
-from infra.streaming import Streaming
+from nakadi_cdk.data import Data, NamedStream
+from nakadi_cdk.direct import Direct
+from nakadi_cdk.functions import Functions
+from nakadi_cdk.needs import NEEDS
+from nakadi_cdk.streaming import Streaming
 
 MINUTE = Duration.minutes(1)
 
 # Of housekeeping.
 A_ROUND = Duration.minutes(5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Who hears of alarms, and whether there is a page to look at."""
+
+    alarm_email: str
+    dashboard: bool
 
 
 class Observability(Construct):
@@ -34,20 +44,25 @@ class Observability(Construct):
         *,
         data: Data,
         api: apigateway.SpecRestApi,
-        functions: Mapping[str, lambda_.Function],
-        set_aside: sqs.Queue,
-        streaming: Streaming,
-        alarm_email: str = "",
+        functions: Functions,
+        streaming: Streaming | None,
+        direct: Direct | None,
+        told: Told,
     ) -> None:
         super().__init__(scope, name)
         self._data = data
-        self._functions = functions
+        self._functions = functions.all
         self._streaming = streaming
         self._api = api
-        self._set_aside = set_aside
-        self.topic = _topic(self, alarm_email)
-        self.alarms = [*self._of_events(), *self._of_the_api(), *self._of_streams()]
-        self._dashboard()
+        self._set_aside = functions.set_aside
+        self.topic = _topic(self, told.alarm_email)
+        self.alarms = [*self._of_events(), *self._of_the_api(), *self._of_subscriptions()]
+        if streaming:
+            self.alarms += self._of_streams(streaming)
+        if direct:
+            self.alarms.append(self._of_direct_requests(direct))
+        if told.dashboard:
+            self._dashboard()
 
     def _of_events(self) -> Iterator[cloudwatch.Alarm]:
         indexer = self._functions["log_indexer"]
@@ -65,6 +80,12 @@ class Observability(Construct):
             "The oldest event that is not counted and archived is older than ten minutes, or nothing measures it",
             periods=2,
             silence_is_bad=True,
+        )
+        yield self._alarm(
+            "EventsWereLost",
+            self._told("GapsFound", "housekeeping", A_ROUND, statistic="Maximum"),
+            1,
+            "A stream has forgotten events that were not indexed; their event types got new timelines",
         )
         yield self._alarm(
             "IndexerFails",
@@ -136,12 +157,14 @@ class Observability(Construct):
         )
 
     def _of_the_api(self) -> Iterator[cloudwatch.Alarm]:
-        throttles = [each.metric_throttles(period=MINUTE) for each in self._functions.values()]
+        # Where somebody waits for an answer, throttling is an answer by 5xx, and the next alarm tells.
+        unasked = [each for name, each in self._functions.items() if not NEEDS[name].areas and name != "authorizer"]
+        throttles = [each.metric_throttles(period=MINUTE) for each in unasked]
         yield self._alarm(
             "FunctionsAreThrottled",
             self._sum("Throttled invocations", throttles),
             1,
-            "Functions reach the limit of the account",
+            "The log indexer or housekeeping is throttled: functions reach the limit of the account",
             periods=3,
         )
         yield self._alarm(
@@ -165,10 +188,10 @@ class Observability(Construct):
             "Tokens cannot be checked: the function is throttled",
         )
 
-    def _of_streams(self) -> Iterator[cloudwatch.Alarm]:
+    def _of_streams(self, streaming: Streaming) -> Iterator[cloudwatch.Alarm]:
         yield self._alarm(
             "NoStreamingTask",
-            self._of_target_group("HealthyHostCount", "Minimum"),
+            _of_target_group(streaming, "HealthyHostCount", "Minimum"),
             1,
             "No task serves streams",
             periods=3,
@@ -177,18 +200,29 @@ class Observability(Construct):
         )
         yield self._alarm(
             "StreamingFails",
-            self._of_target_group("HTTPCode_Target_5XX_Count", "Sum"),
+            _of_target_group(streaming, "HTTPCode_Target_5XX_Count", "Sum"),
             5,
             "Streams are answered by 5xx",
             periods=3,
         )
         yield self._alarm(
             "StreamingIsFull",
-            self._streaming.service.metric_memory_utilization(statistic="Maximum", period=MINUTE),
+            streaming.service.metric_memory_utilization(statistic="Maximum", period=MINUTE),
             85,
             "A task has little memory left",
             periods=5,
         )
+
+    def _of_direct_requests(self, direct: Direct) -> cloudwatch.Alarm:
+        return self._alarm(
+            "DirectRequestsFail",
+            _of_target_group(direct, "HTTPCode_Target_5XX_Count", "Sum"),
+            5,
+            "Requests that do not come by the gateway are answered by 5xx",
+            periods=3,
+        )
+
+    def _of_subscriptions(self) -> Iterator[cloudwatch.Alarm]:
         yield self._alarm(
             "SubscriptionsAreStalled",
             self._told("StalledSubscriptions", "housekeeping", A_ROUND),
@@ -253,25 +287,13 @@ class Observability(Construct):
             expression=" + ".join(f"FILL({name}, 0)" for name in each), using_metrics=each, period=MINUTE, label=label
         )
 
-    def _of_target_group(self, metric: str, statistic: str) -> cloudwatch.Metric:
-        return cloudwatch.Metric(
-            namespace="AWS/ApplicationELB",
-            metric_name=metric,
-            dimensions_map={
-                "LoadBalancer": self._streaming.load_balancer.load_balancer_full_name,
-                "TargetGroup": self._streaming.target_group.target_group_full_name,
-            },
-            statistic=statistic,
-            period=MINUTE,
-        )
-
     def _dashboard(self) -> None:
         dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=self._data.prefix)
         dashboard.add_widgets(cloudwatch.AlarmStatusWidget(title="Alarms", alarms=self.alarms, width=24))
         dashboard.add_widgets(
             _graph("Requests", self._api.metric_count(), self._api.metric_client_error()),
             _graph("Latency", self._api.metric_latency(statistic="p50"), self._api.metric_latency(statistic="p99")),
-            _graph("Open streams of a task", self._streaming.open_streams),
+            *([_graph("Open streams of a task", self._streaming.open_streams)] if self._streaming else []),
         )
         dashboard.add_widgets(
             _graph("Bytes in", *self._of_logs("IncomingBytes")),
@@ -309,3 +331,16 @@ def _topic(scope: Construct, email: str) -> sns.Topic:
 
 def _graph(title: str, *metrics: cloudwatch.IMetric) -> cloudwatch.GraphWidget:
     return cloudwatch.GraphWidget(title=title, left=list(metrics), width=8)
+
+
+def _of_target_group(streaming: Streaming | Direct, metric: str, statistic: str) -> cloudwatch.Metric:
+    return cloudwatch.Metric(
+        namespace="AWS/ApplicationELB",
+        metric_name=metric,
+        dimensions_map={
+            "LoadBalancer": streaming.load_balancer.load_balancer_full_name,
+            "TargetGroup": streaming.target_group.target_group_full_name,
+        },
+        statistic=statistic,
+        period=MINUTE,
+    )

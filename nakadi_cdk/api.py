@@ -8,33 +8,39 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from aws_cdk import Aws, CfnOutput, Fn, RemovalPolicy
+from aws_cdk import Aws, Duration, Fn, RemovalPolicy
 from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_certificatemanager as acm
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_wafv2 as wafv2
 from constructs import Construct
 
-from functions.needs import NEEDS
-from infra.gateway_responses import gateway_responses
-from infra.streaming import LISTENING, Streaming
-from nakadi.areas import routes_of
+from nakadi.areas import STREAMED, routes_of
 from nakadi.bootstrap import open_broker
 from nakadi.http.openapi import gateway_document
 from nakadi.http.security import PUBLIC
 from nakadi.settings import Settings
-from services.streaming.program import STREAMED
+from nakadi_cdk.gateway_responses import asleep, gateway_responses
+from nakadi_cdk.needs import NEEDS
+from nakadi_cdk.pages import NOTHING_THERE, PAGES, Pages
+from nakadi_cdk.streaming import LISTENING, Streaming
 
 # Part of the URL only where there is no domain.
 STAGE = "api"
 STREAMS = "streaming"
+GATEWAY = "gateway"
 
 # What nobody describes is answered too: unknown paths by a Problem, HEAD, and a method that a path does not have. Below
 # /health nobody is asked for a token.
 ANY = "x-amazon-apigateway-any-method"
-EVERYTHING_ELSE = {"/": "admin", "/{proxy+}": "admin", "/health/{proxy+}": "admin"}
+EVERYTHING_ELSE = {"/": "admin", "/{proxy+}": "admin"}
+
+# Whether the streaming service is there, asked over the link and answered by the service as it answers the balancer.
+OVER_THE_LINK = "/health/streams"
 
 # The most that the gateway lets a streamed response take.
 STREAM_MS = 900_000
@@ -45,7 +51,7 @@ AUTHORIZER = "token"
 SIGNED = r"^[Bb][Ee][Aa][Rr][Ee][Rr] +[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+ *$"
 
 # The paths that need no token, with a limit of their own: they must not take functions from those who have one.
-PUBLIC_PATHS = ("/health", "/ready", "/docs", "/openapi.json")
+PUBLIC_PATHS = ("/health", OVER_THE_LINK, "/ready", "/docs", "/openapi.json")
 
 
 class Unserved(Exception):
@@ -61,6 +67,7 @@ class Limits:
     public_requests_per_second: int
     authorizer_cache_seconds: int
     web_acl_arn: str = ""
+    detailed_metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +83,8 @@ class Api(Construct):
         name: str,
         *,
         api_name: str,
-        functions: Mapping[str, lambda_.Function],
-        streaming: Streaming,
+        functions: Mapping[str, lambda_.IFunction],
+        streaming: Streaming | None,
         limits: Limits,
         log_retention: logs.RetentionDays,
         domain: Domain | None = None,
@@ -86,6 +93,7 @@ class Api(Construct):
         self._functions = functions
         self._streaming = streaming
         self._cache_seconds = limits.authorizer_cache_seconds
+        self._pages = Pages(self, "Pages", host=domain.name if domain else "")
         self.access_log = logs.LogGroup(
             self, "AccessLog", retention=log_retention, removal_policy=RemovalPolicy.DESTROY
         )
@@ -103,7 +111,8 @@ class Api(Construct):
                 stage_name=STAGE,
                 throttling_rate_limit=limits.requests_per_second,
                 throttling_burst_limit=limits.requests_burst,
-                metrics_enabled=True,
+                # Each method has metrics of its own then, each of which is paid for.
+                metrics_enabled=limits.detailed_metrics,
                 tracing_enabled=True,
                 logging_level=apigateway.MethodLoggingLevel.ERROR,
                 access_log_destination=apigateway.LogGroupLogDestination(self.access_log),
@@ -115,15 +124,26 @@ class Api(Construct):
             stage = self.api.deployment_stage
             wafv2.CfnWebACLAssociation(self, "Firewall", resource_arn=stage.stage_arn, web_acl_arn=limits.web_acl_arn)
         self._let_it_invoke()
+        self.url = f"https://{domain.name}/" if domain else self.api.url
+        self.domain_target = ""
         if domain:
             self._at(domain)
-        else:
-            CfnOutput(self, "Url", value=self.api.url).override_logical_id("Url")
+
+    def keep_link_awake(self, housekeeping: lambda_.Function) -> None:
+        """A link that nothing is sent over for 60 days is taken apart, and streams fail until it is there again."""
+        target = targets.LambdaFunction(
+            housekeeping, event=events.RuleTargetInput.from_object({"ask": f"{self.url}{OVER_THE_LINK.lstrip('/')}"})
+        )
+        events.Rule(
+            self,
+            "EveryWeek",
+            description="Keeps the way to the streaming service open where nobody streams",
+            schedule=events.Schedule.rate(Duration.days(7)),
+            targets=[target],
+        )
 
     def _let_it_invoke(self) -> None:
-        for name, function in self._functions.items():
-            if not NEEDS[name].areas and name != "authorizer":
-                continue
+        for function in self._functions.values():
             function.add_permission(
                 "Api",
                 principal=iam.ServicePrincipal("apigateway.amazonaws.com"),
@@ -142,9 +162,7 @@ class Api(Construct):
             security_policy=apigateway.SecurityPolicy.TLS_1_2,
             mapping=self.api,
         )
-        CfnOutput(self, "Url", value=f"https://{domain.name}/").override_logical_id("Url")
-        target = name.domain_name_alias_domain_name
-        CfnOutput(self, "DomainTarget", value=target).override_logical_id("DomainTarget")
+        self.domain_target = name.domain_name_alias_domain_name
 
     # The description, completed
 
@@ -152,6 +170,12 @@ class Api(Construct):
         answering = who_answers()
         paths = {path: self._path(path, item, answering) for path, item in described["paths"].items()}
         rest = {path: {ANY: self._operation(path, "any", {}, function)} for path, function in EVERYTHING_ELSE.items()}
+        nothing_there = {"parameters": _parameters(NOTHING_THERE), "security": [], **self._pages.nothing_there()}
+        rest[NOTHING_THERE] = {ANY: nothing_there}
+        rest[OVER_THE_LINK] = {
+            "get": self._operation(OVER_THE_LINK, "get", {}, STREAMS),
+            ANY: {**nothing_there, "parameters": []},
+        }
         return {
             **described,
             "paths": {**paths, **rest},
@@ -160,6 +184,8 @@ class Api(Construct):
         }
 
     def _path(self, path: str, item: Mapping[str, Any], answering: Mapping[str, str]) -> dict[str, Any]:
+        if path in PAGES.values():
+            return self._page(path, item)
         operations = {
             method: self._operation(path, method, operation, _answering(operation["operationId"], answering))
             for method, operation in item.items()
@@ -172,13 +198,26 @@ class Api(Construct):
             operations["head"] = self._operation(path, "head", alike, STREAMS)
         return {**operations, ANY: self._operation(path, "any", alike, rest)}
 
+    def _page(self, path: str, item: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            ANY if method == "any" else method: {**item.get(method, {}), "parameters": [], "security": [], **operation}
+            for method, operation in self._pages.operations(path).items()
+        }
+
     def _operation(self, path: str, method: str, operation: Mapping[str, Any], answering: str) -> dict[str, Any]:
         parameters = operation.get("parameters", _parameters(path))
-        integration = self._stream(path, method, parameters) if answering == STREAMS else self._proxy(answering)
+        integration: Mapping[str, Any]
+        responses: Mapping[str, Any] = {"200": {"description": "As the broker answers"}}
+        if answering != STREAMS:
+            integration = self._proxy(answering)
+        elif self._streaming:
+            integration = self._stream(self._streaming, path, method, parameters)
+        else:
+            integration, responses = asleep()
         return {
             **operation,
             "parameters": parameters,
-            "responses": {"200": {"description": "As the broker answers"}},
+            "responses": responses,
             "security": [] if PUBLIC.fullmatch(path) else [{AUTHORIZER: []}],
             "x-amazon-apigateway-integration": integration,
         }
@@ -186,16 +225,18 @@ class Api(Construct):
     def _proxy(self, function: str) -> dict[str, Any]:
         return {"type": "aws_proxy", "httpMethod": "POST", "uri": _invocation(self._functions[function])}
 
-    def _stream(self, path: str, method: str, parameters: list[Mapping[str, Any]]) -> dict[str, Any]:
+    def _stream(
+        self, streaming: Streaming, path: str, method: str, parameters: list[Mapping[str, Any]]
+    ) -> dict[str, Any]:
         names = [each["name"] for each in parameters]
         return {
             "type": "http_proxy",
             "httpMethod": method.upper(),
-            "uri": f"http://{self._streaming.load_balancer.load_balancer_dns_name}:{LISTENING}{path}",
+            "uri": f"http://{streaming.load_balancer.load_balancer_dns_name}:{LISTENING}{path}",
             "connectionType": "VPC_LINK",
-            "connectionId": self._streaming.vpc_link.vpc_link_id,
+            "connectionId": streaming.vpc_link.vpc_link_id,
             # A page of AWS wants a listener here. Its API, its examples and its own constructs take the balancer.
-            "integrationTarget": self._streaming.load_balancer.load_balancer_arn,
+            "integrationTarget": streaming.load_balancer.load_balancer_arn,
             "responseTransferMode": "STREAM",
             "timeoutInMillis": STREAM_MS,
             "requestParameters": {f"integration.request.path.{name}": f"method.request.path.{name}" for name in names},
@@ -220,17 +261,18 @@ def _slower_for_everybody(limits: Limits) -> Mapping[str, apigateway.MethodDeplo
     few = apigateway.MethodDeploymentOptions(
         throttling_rate_limit=limits.public_requests_per_second,
         throttling_burst_limit=2 * limits.public_requests_per_second,
-        metrics_enabled=True,
+        metrics_enabled=limits.detailed_metrics,
         logging_level=apigateway.MethodLoggingLevel.ERROR,
     )
     return {f"{path}/GET": few for path in PUBLIC_PATHS}
 
 
 def who_answers() -> Mapping[str, str]:
-    """Which function, or the streaming service, answers each operation: asked of the routes that they serve."""
+    """Which function answers each operation, or the streaming service, as their routes say, or the gateway itself."""
     with closing(open_broker(Settings())) as broker:
         areas = {**{name: needs.areas for name, needs in NEEDS.items()}, STREAMS: STREAMED}
-        return {route.operation: name for name, served in areas.items() for route in routes_of(broker, *served)}
+        routed = {route.operation: name for name, served in areas.items() for route in routes_of(broker, *served)}
+    return {**routed, **dict.fromkeys(PAGES, GATEWAY)}
 
 
 def _answering(operation: str, answering: Mapping[str, str]) -> str:
@@ -244,11 +286,12 @@ def _parameters(path: str) -> list[Mapping[str, Any]]:
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
-def _invocation(function: lambda_.Function) -> str:
-    return Fn.sub(
+def _invocation(function: lambda_.IFunction) -> str:
+    invoked: str = Fn.sub(
         "arn:${AWS::Partition}:apigateway:${AWS::Region}:lambda:path/2015-03-31/functions/${Function}/invocations",
         {"Function": function.function_arn},
     )
+    return invoked
 
 
 ACCESS_LOG = {

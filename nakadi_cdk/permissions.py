@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from aws_cdk import Aws
 from aws_cdk import aws_iam as iam
 
-from infra.data import Data
 from nakadi.catalog.measured import KIND as MEASURED_STATISTICS
 from nakadi.registries.log_index_items import SEGMENTS, claim_place, topic_place
+from nakadi_cdk.data import Data
 
 LOOK_UP = ("dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query")
 ALTER = (
@@ -28,6 +29,24 @@ FOLLOW = (*READ, "kinesis:DescribeStream", "kinesis:DescribeStreamSummary")  # w
 FETCH = ("s3:GetObject",)
 KEEP = ("s3:PutObject",)
 REARRANGE = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
+
+USE_KEY = (
+    "kms:Decrypt",
+    "kms:DescribeKey",
+    "kms:Encrypt",
+    "kms:GenerateDataKey",
+    "kms:GenerateDataKeyWithoutPlaintext",
+    "kms:ReEncryptFrom",
+    "kms:ReEncryptTo",
+)
+KEPT_BY = ("dynamodb", "kinesis", "s3")
+
+
+# Of consumers of their own, to which shards are pushed. Housekeeping removes those of tasks that were killed.
+REGISTER = ("kinesis:DescribeStreamSummary", "kinesis:RegisterStreamConsumer")
+CONSUME = ("kinesis:DeregisterStreamConsumer", "kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard")
+LIST_CONSUMERS = ("kinesis:DescribeStreamSummary", "kinesis:ListStreamConsumers")
+REMOVE = ("kinesis:DeregisterStreamConsumer",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +78,15 @@ class May:
         if "s3:GetObject" in self.archive:
             # S3 tells only those who may list a bucket that a key is missing; to others it says that they may not.
             yield iam.PolicyStatement(actions=["s3:ListBucket"], resources=[data.archive_arn])
+        if data.key and (self.tables or self.stream or self.archive):
+            # By way of services that the role may use, and so for no more than it may do there.
+            yield iam.PolicyStatement(
+                actions=list(USE_KEY),
+                resources=[data.key.key_arn],
+                conditions={
+                    "StringEquals": {"kms:ViaService": [f"{each}.{Aws.REGION}.amazonaws.com" for each in KEPT_BY]}
+                },
+            )
 
 
 # An event type goes with the subscriptions that may go with it, and these with what their streams agreed on.
@@ -91,3 +119,10 @@ PERMISSIONS: Mapping[str, May] = {
         archive=REARRANGE,
     ),
 }
+
+
+def fan_out(data: Data, *, of_stream: tuple[str, ...], of_consumer: tuple[str, ...]) -> Iterator[iam.PolicyStatement]:
+    """What is done with streams to have their shards pushed, and with consumers, whose names begin like the stage's."""
+    streams = [each.arn for each in data.streams.values()]
+    yield iam.PolicyStatement(actions=list(of_stream), resources=streams)
+    yield iam.PolicyStatement(actions=list(of_consumer), resources=[*streams, data.consumers_arn])

@@ -46,12 +46,58 @@ REFUSED: Mapping[str, tuple[HTTPStatus, str]] = {
 # Signatures are of no use here: there are only bearer tokens.
 NOT_A_TOKEN = ("UNAUTHORIZED", "EXPIRED_TOKEN", "INVALID_SIGNATURE")
 
+ASLEEP = "Streams are asleep. What is published is kept, and can be read when this stage is deployed awake again."
+AWAKE_AFTER = "600"
+
+NOT_HERE = "Only events and commits are served at this host: everything else is at the address of the API"
+
 WORTH_ANOTHER_TRY = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+
+# A mock is chosen by a template for what the request says of its body, even where there is none.
+SAID_OF_BODIES = (
+    "application/json",
+    "application/octet-stream",
+    "application/x-www-form-urlencoded",
+    "application/problem+json",
+    "text/html",
+    "text/plain",
+)
 
 
 def gateway_responses() -> Mapping[str, Any]:
     """For `x-amazon-apigateway-gateway-responses`."""
     return {**dict(_token_responses()), **{kind: _problem(*answer) for kind, answer in REFUSED.items()}}
+
+
+def asleep() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """An integration that answers streams while nothing serves them, and the responses that it has."""
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    headers = {"content-type": PROBLEM_JSON, "retry-after": AWAKE_AFTER}
+    body = orjson.dumps(problem_body(status, ASLEEP)).decode()
+    integration = {
+        "type": "mock",
+        # Bodies are binary in this API, and a mock understands texts only.
+        "contentHandling": "CONVERT_TO_TEXT",
+        "passthroughBehavior": "never",
+        "requestTemplates": dict.fromkeys(SAID_OF_BODIES, orjson.dumps({"statusCode": status.value}).decode()),
+        "responses": {
+            "default": {
+                "statusCode": str(status.value),
+                "responseParameters": {
+                    f"method.response.header.{name}": f"'{value}'" for name, value in headers.items()
+                },
+                "responseTemplates": {"application/json": body},
+            }
+        },
+    }
+    described = {name: {"schema": {"type": "string"}} for name in headers}
+    return integration, {str(status.value): {"description": "Asleep", "headers": described}}
+
+
+def elsewhere() -> tuple[int, str, str]:
+    """What a load balancer answers that serves some paths only: status, media type and body."""
+    status = HTTPStatus.NOT_FOUND
+    return status.value, "application/json", orjson.dumps(problem_body(status, NOT_HERE)).decode()
 
 
 def _token_responses() -> Iterator[tuple[str, Mapping[str, Any]]]:

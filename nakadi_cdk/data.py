@@ -9,10 +9,14 @@ from aws_cdk import Aws, Duration, RemovalPolicy
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from nakadi.dynamodb.tables import TABLES, Table
+
+FOUND = "athena/"
+"""What queries find is below this prefix of the tables' bucket."""
 
 KINDS = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER, "B": dynamodb.AttributeType.BINARY}
 
@@ -53,9 +57,11 @@ class Data(Construct):
         shards: Mapping[str, int],
         stream_retention: Duration,
         keep: bool = True,
+        key: kms.IKey | None = None,
     ) -> None:
         super().__init__(scope, name)
         self.prefix = prefix
+        self.key = key
         self._keep = keep
         self.tables: Mapping[str, dynamodb.Table] = {each.suffix: self._table(each) for each in TABLES}
         for each, count in shards.items():
@@ -75,6 +81,12 @@ class Data(Construct):
             "event_log": f"kinesis://{self.prefix}?region={Aws.REGION}",
             "archive": f"s3://{self._archive_name}/?region={Aws.REGION}",
         }
+
+    @property
+    def consumers_arn(self) -> str:
+        """Those that processes register to have shards pushed: each has a name of its own behind the stage's."""
+        streams = f"arn:{Aws.PARTITION}:kinesis:{Aws.REGION}:{Aws.ACCOUNT_ID}:stream/{self.prefix}*"
+        return f"{streams}/consumer/{self.prefix}-*"
 
     @property
     def _archive_name(self) -> str:
@@ -113,7 +125,8 @@ class Data(Construct):
             sort_key=_attribute(table.sort_key) if table.sort_key else None,
             time_to_live_attribute=table.expires,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
-            encryption=dynamodb.TableEncryption.AWS_MANAGED,
+            encryption=dynamodb.TableEncryption.CUSTOMER_MANAGED if self.key else dynamodb.TableEncryption.AWS_MANAGED,
+            encryption_key=self.key,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=True
             ),
@@ -129,7 +142,8 @@ class Data(Construct):
             stream_mode=kinesis.StreamMode.PROVISIONED if shards else kinesis.StreamMode.ON_DEMAND,
             shard_count=shards,
             retention_period=retention,
-            encryption=kinesis.StreamEncryption.MANAGED,
+            encryption=kinesis.StreamEncryption.KMS if self.key else kinesis.StreamEncryption.MANAGED,
+            encryption_key=self.key,
             removal_policy=self._removal,
         )
 
@@ -140,14 +154,24 @@ class Data(Construct):
 
     def _analysed(self) -> s3.Bucket:
         """Tables for queries, whose own catalog says which of its files are still needed."""
-        return self._bucket("Tables", self._tables_name)
+        found = s3.LifecycleRule(id="what-queries-found", prefix=FOUND, expiration=Duration.days(30))
+        return self._bucket("Tables", self._tables_name, rules=[found])
 
-    def _bucket(self, name: str, bucket_name: str, transitions: Sequence[s3.Transition] = ()) -> s3.Bucket:
+    def _bucket(
+        self,
+        name: str,
+        bucket_name: str,
+        transitions: Sequence[s3.Transition] = (),
+        rules: Sequence[s3.LifecycleRule] = (),
+    ) -> s3.Bucket:
         return s3.Bucket(
             self,
             name,
             bucket_name=bucket_name,
-            encryption=s3.BucketEncryption.S3_MANAGED,
+            encryption=s3.BucketEncryption.KMS if self.key else s3.BucketEncryption.S3_MANAGED,
+            encryption_key=self.key,
+            # A key of the bucket's, made with this one, is asked for instead of this one for each object.
+            bucket_key_enabled=True if self.key else None,
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             enforce_ssl=True,
@@ -158,7 +182,8 @@ class Data(Construct):
                     id="what-was-begun-and-what-is-old",
                     abort_incomplete_multipart_upload_after=Duration.days(1),
                     transitions=list(transitions),
-                )
+                ),
+                *rules,
             ],
         )
 

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from aws_cdk import Aws
+from aws_cdk import aws_athena as athena
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_glue as glue
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lakeformation as lakeformation
 from aws_cdk import aws_s3_assets as s3_assets
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from infra.data import Data
-from infra.permissions import PERMISSIONS
-
-ROOT = Path(__file__).parents[1]
+from nakadi_cdk.assets import ASSETS, COMPILED
+from nakadi_cdk.data import FOUND, Data
+from nakadi_cdk.permissions import PERMISSIONS
 
 # Spark 3.5 and Python 3.11, as in the tests; what comes after has no Iceberg that could be tested with.
 GLUE = "5.1"
 WORKER = "G.1X"
 LONGEST_MINUTES = 180
+HOURS_OF_A_DAY = 24
+
+# A query of the workgroup that would read more than a terabyte ends.
+MOST_SCANNED = 10**12
 
 # What the package needs beside Spark, in the versions that functions have.
 MODULES = ("google-re2", "msgspec", "orjson", "pynamodb", "pyyaml", "zstandard")
@@ -41,6 +45,14 @@ class Job:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queries:
+    """Whether there is a workgroup of Athena, and whom Lake Formation lets read the tables, by their ARNs."""
+
+    athena: bool = False
+    readers: tuple[str, ...] = ()
+
+
 def jobs(data: Data, *, max_partitions: int, compaction_hours: int) -> tuple[Job, ...]:
     return (
         Job(
@@ -52,7 +64,7 @@ def jobs(data: Data, *, max_partitions: int, compaction_hours: int) -> tuple[Job
         Job(
             name="compaction",
             what="Merges the archive into tables for queries",
-            schedule=f"cron(5 0/{compaction_hours} * * ? *)",
+            schedule=f"cron(5 {_hours(compaction_hours)} * * ? *)",
         ),
         Job(
             name="retention",
@@ -61,6 +73,11 @@ def jobs(data: Data, *, max_partitions: int, compaction_hours: int) -> tuple[Job
             arguments={"--do": "expire", "--event-log": data.settings["event_log"]},
         ),
     )
+
+
+def _hours(every: int) -> str:
+    """A step as large as its range would be no step."""
+    return "0" if every == HOURS_OF_A_DAY else f"0/{every}"
 
 
 class Analytics(Construct):
@@ -73,19 +90,22 @@ class Analytics(Construct):
         jobs: tuple[Job, ...],
         workers: int,
         alarms: sns.ITopic,
+        queries: Queries,
     ) -> None:
         super().__init__(scope, name)
         self._data = data
         self._workers = workers
         self._database = database_name(data.prefix)
-        self._package = s3_assets.Asset(
-            self, "Package", path=str(ROOT / "layers/nakadi/python"), exclude=["**/__pycache__", "**/*.pyc"]
-        )
+        self._package = s3_assets.Asset(self, "Package", path=str(ASSETS / "layers/nakadi/python"), exclude=COMPILED)
         self.jobs = {job.name: self._job(job) for job in jobs}
         self._tell_of_failures(alarms)
+        if queries.athena:
+            self._workgroup()
+        if queries.readers:
+            self._grants(queries.readers)
 
     def _job(self, job: Job) -> glue.CfnJob:
-        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(ROOT / "glue_jobs" / f"{job.name}.py"))
+        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(ASSETS / "glue_jobs" / f"{job.name}.py"))
         full_name = f"{self._data.prefix}-{job.name}"
         role = iam.Role(self, f"Role-{job.name}", assumed_by=iam.ServicePrincipal("glue.amazonaws.com"))
         for statement in (*PERMISSIONS[job.name].statements(self._data), *self._statements(script)):
@@ -173,6 +193,62 @@ class Analytics(Construct):
             conditions={"StringEquals": {"cloudwatch:namespace": "Glue"}},
         )
 
+    def _workgroup(self) -> None:
+        """Where people ask: what they find goes below a prefix of the tables' bucket, where it stays for a month."""
+        key = self._data.key
+        encryption = athena.CfnWorkGroup.EncryptionConfigurationProperty(
+            encryption_option="SSE_KMS" if key else "SSE_S3", kms_key=key.key_arn if key else None
+        )
+        athena.CfnWorkGroup(
+            self,
+            "Workgroup",
+            name=self._data.prefix,
+            description=f"Queries of the tables in {self._database}",
+            # What was found goes with the stack; what was asked of is not touched.
+            recursive_delete_option=True,
+            work_group_configuration=athena.CfnWorkGroup.WorkGroupConfigurationProperty(
+                enforce_work_group_configuration=True,
+                engine_version=athena.CfnWorkGroup.EngineVersionProperty(
+                    selected_engine_version="Athena engine version 3"
+                ),
+                bytes_scanned_cutoff_per_query=MOST_SCANNED,
+                publish_cloud_watch_metrics_enabled=False,
+                result_configuration=athena.CfnWorkGroup.ResultConfigurationProperty(
+                    output_location=f"{self._data.tables_url}/{FOUND}", encryption_configuration=encryption
+                ),
+            ),
+        )
+
+    def _grants(self, readers: Sequence[str]) -> None:
+        """Jobs do what they do by IAM, as long as the account has not given that up for Lake Formation."""
+        catalog = Aws.ACCOUNT_ID
+        database = lakeformation.CfnPrincipalPermissions.ResourceProperty(
+            database=lakeformation.CfnPrincipalPermissions.DatabaseResourceProperty(
+                catalog_id=catalog, name=self._database
+            )
+        )
+        tables = lakeformation.CfnPrincipalPermissions.ResourceProperty(
+            table=lakeformation.CfnPrincipalPermissions.TableResourceProperty(
+                catalog_id=catalog, database_name=self._database, table_wildcard={}
+            )
+        )
+        for number, reader in enumerate(readers):
+            for what, resource, permissions in (
+                ("Database", database, ["DESCRIBE"]),
+                ("Tables", tables, ["DESCRIBE", "SELECT"]),
+            ):
+                lakeformation.CfnPrincipalPermissions(
+                    self,
+                    f"Reader{number}{what}",
+                    catalog=catalog,
+                    principal=lakeformation.CfnPrincipalPermissions.DataLakePrincipalProperty(
+                        data_lake_principal_identifier=reader
+                    ),
+                    resource=resource,
+                    permissions=permissions,
+                    permissions_with_grant_option=[],
+                )
+
     def _tell_of_failures(self, topic: sns.ITopic) -> None:
         """A job that found something for people to look at fails as well."""
         events.Rule(
@@ -192,7 +268,7 @@ class Analytics(Construct):
 
 
 def pinned(modules: tuple[str, ...]) -> list[str]:
-    pins = dict(PIN.findall((ROOT / "layers/dependencies/requirements.txt").read_text()))
+    pins = dict(PIN.findall((ASSETS / "layers/dependencies/requirements.txt").read_text()))
     return [f"{name}=={pins[name]}" for name in modules]
 
 

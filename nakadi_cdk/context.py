@@ -22,7 +22,7 @@ SETTING = "NAKADI_"
 DECIDED = {
     *("registry", "event_log", "coordination", "log_index", "archive"),
     *("auth", "auth_jwks", "auth_issuer", "auth_audience", "default_admin"),
-    *("retention_max_ms", "longest_stream_seconds", "longest_silence_seconds"),
+    *("retention_max_ms", "longest_stream_seconds", "longest_silence_seconds", "longest_wait_seconds"),
 }
 CHOICES = {f"{SETTING}{each.name.upper()}" for each in fields(Settings) if each.name not in DECIDED}
 
@@ -50,9 +50,22 @@ FARGATE: Mapping[int, tuple[int, int, int]] = {
     16384: (32768, 122880, 8192),
 }
 
+# So many tasks can read a shard beside the indexer, as long as less than 0.6 MB a second are written to it.
+TASKS_THAT_POLL = 2
+
+# A bucket's name has 63 characters, with what it is for, an account and a region.
+LONGEST_PREFIX = 27
+
+# What a load balancer is in.
+FEWEST_ZONES = 2
+
 DEDICATED = r"[a-z][a-z0-9-]{0,39}=[1-9]\d{0,2}"
 CERTIFICATE = re.compile(r"arn:[\w-]+:acm:[\w-]+:\d{12}:certificate/[\w-]+")
+LAYER = r"arn:[\w-]+:lambda:[\w-]+:\d{12}:layer:[\w-]+:\d+"
 WEB_ACL = re.compile(r"arn:[\w-]+:wafv2:[\w-]+:\d{12}:regional/webacl/[\w-]+/[\w-]+")
+KEY = re.compile(r"arn:[\w-]+:kms:[\w-]+:\d{12}:key/[\w-]+")
+POLICY = re.compile(r"arn:[\w-]+:iam::(\d{12}|aws):policy/[\w+=,.@/-]+")
+PRINCIPAL = re.compile(r"arn:[\w-]+:iam::\d{12}:(role|user)/[\w+=.@/-]+")
 HOST = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
 
 
@@ -64,10 +77,13 @@ class Context:
     """
 
     stage: str = "dev"
+    name_prefix: str = "nakadi"
 
     # How clients reach it.
     domain: str = ""
     certificate_arn: str = ""
+    direct_domain: str = ""
+    direct_certificate_arn: str = ""
 
     # Who may ask. The defaults let nobody in, for no token has this issuer.
     auth_issuer: str = "https://issuer.invalid"
@@ -85,27 +101,44 @@ class Context:
     retention_max_days: int = 4
     index_seconds: int = 10
     keep_data: bool = True
+    kms_key_arn: str = ""  # keys of AWS's, if nothing is said
+
+    # Where streams are served, and what roles may at most.
+    network: str = "public"
+    vpc_id: str = ""  # one that exists, with
+    vpc_subnets: str = ""  # private subnets: subnet-1,subnet-2
+    vpc_zones: str = ""  # and their zones: eu-central-1a,eu-central-1b
+    task_tls: bool = False
+    permissions_boundary: str = ""
 
     # How much of everything.
     publish_memory: int = 1024
     function_memory: int = 512
     image: str = ""  # built and pushed by the deployment, if nothing is said
-    streaming_cpu: int = 512
-    streaming_memory: int = 1024
+    streaming_cpu: int = 256
+    streaming_memory: int = 512
     streaming_min_tasks: int = 1
-    streaming_max_tasks: int = 10
+    streaming_max_tasks: int = 2
     streams_per_task: int = 2000
+    fan_out: str = "auto"  # from the third task on, readers of a shard are in each other's way
+    asleep: bool = False
     requests_per_second: int = 1000
     requests_burst: int = 2000
     public_requests_per_second: int = 20
     concurrency: int = 0  # how many functions the account may run at once; from 200 on, the vital ones get a part
     web_acl_arn: str = ""
+    otel_layers: str = ""  # ARNs of layers that trace functions by OpenTelemetry
+    canary_minutes: int = 0  # for so long a tenth of the requests tries a new version; 0 exchanges it at once
     log_days: int = 30
+    dashboard: bool = False
+    detailed_metrics: bool = False
 
     # Jobs on the archive.
     analytics: bool = True
     job_workers: int = 2
-    compaction_hours: int = 6
+    compaction_hours: int = 24
+    athena: bool = False
+    table_readers: str = ""  # ARNs of roles that Lake Formation lets read the tables, with commas between
 
     # Whom alarms are sent to.
     alarm_email: str = ""
@@ -119,14 +152,25 @@ class Context:
 
     def _rules(self) -> Iterator[tuple[object, str]]:
         yield re.fullmatch(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?", self.stage), "stage is a short word of a-z, 0-9 and -"
-        yield bool(self.domain) == bool(self.certificate_arn), "domain and certificate_arn belong together"
-        yield not self.domain or HOST.fullmatch(self.domain), "domain is the name of a host, like events.example.org"
         yield (
-            not self.certificate_arn or CERTIFICATE.fullmatch(self.certificate_arn),
-            "certificate_arn is the ARN of a certificate of AWS Certificate Manager",
+            re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", self.name_prefix) and len(self.prefix) <= LONGEST_PREFIX,
+            f"name_prefix is a word of a-z, 0-9 and -, and with the stage has at most {LONGEST_PREFIX} characters",
+        )
+        for direct in ("", "direct_"):
+            domain, certificate = getattr(self, f"{direct}domain"), getattr(self, f"{direct}certificate_arn")
+            yield bool(domain) == bool(certificate), f"{direct}domain and {direct}certificate_arn belong together"
+            yield not domain or HOST.fullmatch(domain), f"{direct}domain is the name of a host, like events.example.org"
+            yield (
+                not certificate or CERTIFICATE.fullmatch(certificate),
+                f"{direct}certificate_arn is the ARN of a certificate of AWS Certificate Manager",
+            )
+        yield (
+            not self.direct_domain or self.direct_domain != self.domain,
+            "direct_domain is another host than domain",
         )
         yield self.chosen, "settings can be read"
         yield from self._rules_of_data()
+        yield from self._rules_of_networks()
         yield from self._rules_of_access()
         yield from self._rules_of_sizes()
 
@@ -142,10 +186,37 @@ class Context:
         yield 0 <= self.index_seconds <= 300, "index_seconds is from 0 to 300"
         yield 1 <= self.retention_max_days <= 3650, "retention_max_days is from 1 to 3650"
 
+        yield (
+            not self.kms_key_arn or KEY.fullmatch(self.kms_key_arn),
+            "kms_key_arn is the ARN of a key, not of an alias",
+        )
+
+    def _rules_of_networks(self) -> Iterator[tuple[object, str]]:
+        yield self.network in {"public", "private"}, "network is public or private"
+        ids, zones = _listed(self.vpc_subnets), _listed(self.vpc_zones)
+        yield (
+            not self.direct_domain or (self.network == "public" and not self.vpc_id),
+            "direct_domain needs network=public and no vpc_id, since its load balancer is in public subnets",
+        )
+        told = [bool(each) for each in (self.vpc_id, ids, zones)]
+        yield all(told) or not any(told), "vpc_id, vpc_subnets and vpc_zones belong together"
+        yield not self.vpc_id or re.fullmatch(r"vpc-[0-9a-f]+", self.vpc_id), "vpc_id is like vpc-0123456789abcdef0"
+        yield all(re.fullmatch(r"subnet-[0-9a-f]+", each) for each in ids), "vpc_subnets are like subnet-1,subnet-2"
+        yield len(ids) == len(zones) and len(ids) == len(set(ids)), "vpc_zones has a zone for each of vpc_subnets"
+        yield not ids or len(set(zones)) >= FEWEST_ZONES, "vpc_subnets are in at least two zones"
+        yield (
+            not self.permissions_boundary or POLICY.fullmatch(self.permissions_boundary),
+            "permissions_boundary is the ARN of a managed policy",
+        )
+
     def _rules_of_access(self) -> Iterator[tuple[object, str]]:
         yield self.auth_issuer.startswith("https://"), "auth_issuer is an https:// URL"
         yield not self.auth_jwks or self.auth_jwks.startswith("https://"), "auth_jwks is an https:// URL"
         yield 0 <= self.authorizer_cache_seconds <= 3600, "authorizer_cache_seconds is from 0 to 3600"
+        yield (
+            re.fullmatch(rf"({LAYER}(,{LAYER}){{0,2}})?", self.otel_layers),
+            "otel_layers are at most three ARNs of versions of Lambda layers",
+        )
         yield (
             not self.web_acl_arn or WEB_ACL.fullmatch(self.web_acl_arn),
             "web_acl_arn is the ARN of a regional web ACL of AWS WAF",
@@ -164,20 +235,41 @@ class Context:
             f"streaming_memory is from {least} to {most} in steps of {step}, with streaming_cpu={self.streaming_cpu}",
         )
         yield 1 <= self.streaming_min_tasks <= self.streaming_max_tasks, "streaming_min_tasks <= streaming_max_tasks"
+        yield self.fan_out in {"auto", "true", "false"}, "fan_out is auto, true or false"
         yield (
             self.concurrency == 0 or self.concurrency >= 200,
             "concurrency is 0, which reserves nothing, or at least 200",
         )
+        yield self.canary_minutes in {0, 5, 10, 15, 30}, "canary_minutes is 0, 5, 10, 15 or 30"
         for name in ("streams_per_task", "requests_per_second", "requests_burst", "public_requests_per_second"):
             yield getattr(self, name) >= 1, f"{name} is at least 1"
+        yield (
+            all(PRINCIPAL.fullmatch(each) for each in self.readers),
+            "table_readers are ARNs of IAM roles or users, with commas between",
+        )
         yield self.log_days in LOG_DAYS, f"log_days is one of {', '.join(map(str, LOG_DAYS))}"
         yield 2 <= self.job_workers <= 100, "job_workers is from 2 to 100"
         yield self.compaction_hours in {1, 2, 3, 4, 6, 8, 12, 24}, "compaction_hours is one of 1, 2, 3, 4, 6, 8, 12, 24"
 
     @property
+    def fans_out(self) -> bool:
+        """Whether shards are pushed to a consumer of each task."""
+        return self.fan_out == "true" or (self.fan_out == "auto" and self.streaming_max_tasks > TASKS_THAT_POLL)
+
+    @property
     def prefix(self) -> str:
         """What everything with a name of its own begins with."""
-        return f"nakadi-{self.stage}"
+        return f"{self.name_prefix}-{self.stage}"
+
+    @property
+    def subnets(self) -> Mapping[str, str]:
+        """Subnets of a network that exists, with their zones."""
+        return dict(zip(_listed(self.vpc_subnets), _listed(self.vpc_zones), strict=True))
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """Who may read the tables."""
+        return tuple(each.strip() for each in self.table_readers.split(",") if each.strip())
 
     @property
     def streams(self) -> Mapping[str, int]:
@@ -208,6 +300,10 @@ class Context:
         return cls(
             **{name: _read(name, kinds[name], given[name]) for name in given if name in kinds}, settings=settings
         )
+
+
+def _listed(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 def _is_the_cdks(name: str) -> bool:

@@ -1,0 +1,10 @@
+"""Constructs of the AWS CDK for an event broker with the Nakadi HTTP API.
+
+NakadiBroker(stack, "Broker", context=Context(stage="live", auth_issuer="https://issuer.example.org"))
+"""
+
+from nakadi_cdk.broker import NakadiAnalytics, NakadiBroker, NakadiData
+from nakadi_cdk.context import BadContext, Context
+from nakadi_cdk.network import Network
+
+__all__ = ["BadContext", "Context", "NakadiAnalytics", "NakadiBroker", "NakadiData", "Network"]

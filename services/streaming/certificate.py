@@ -1,0 +1,51 @@
+"""TLS with a certificate of the process's own: what comes from the load balancer is encrypted, and nothing is proven.
+
+A load balancer takes any certificate of its targets. So traffic cannot be read on its way; that a task is a task is
+known by its security group.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nakadi-streaming")])
+
+# Clocks differ, and no task lives for a year.
+BEFORE, AFTER = timedelta(days=1), timedelta(days=3650)
+
+
+def tls(now: datetime | None = None) -> ssl.SSLContext:
+    """A context to serve with. Its key is made anew, and is never in a file system."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    with os.fdopen(os.memfd_create("certificate"), "wb") as memory:
+        memory.write(_certificate(now or datetime.now(UTC)))
+        memory.flush()
+        context.load_cert_chain(f"/proc/self/fd/{memory.fileno()}")
+    return context
+
+
+def _certificate(now: datetime) -> bytes:
+    """The key and the certificate that it signs, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(NAME)
+        .issuer_name(NAME)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BEFORE)
+        .not_valid_after(now + AFTER)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return secret + certificate.public_bytes(serialization.Encoding.PEM)

@@ -1,0 +1,82 @@
+"""What AWS lets through in a second."""
+
+import base64
+
+import pytest
+
+from infra.laptop.limits import Bucket, Ranges, Shard, size_of
+
+KB = 1024
+
+
+def test_a_bucket_fills_as_time_goes_by():
+    """It holds what flows in during a second, or as much as it is said to hold; who takes more makes others wait."""
+    bucket = Bucket(10, 20)
+    assert bucket.has(20, 5.0)
+    assert not bucket.has(21, 5.0)
+    bucket.take(25)
+    assert not bucket.has(1, 5.5)
+    assert bucket.has(1, 5.75)
+    assert not bucket.has(21, 99.0)
+
+
+@pytest.mark.parametrize(("size", "taken"), [(100, 1000), (100 * KB, 10), (600 * KB, 1), (3 * KB * KB, 1)])
+def test_what_a_shard_takes_in_a_moment(size, taken):
+    """A megabyte or a thousand records, whichever comes first; a larger record is taken when nothing else was."""
+    shard = Shard()
+    assert [shard.takes(size, 7.0) for _ in range(1100)].count(True) == taken
+
+
+def test_a_shard_takes_more_a_second_later():
+    """A large record makes those behind it wait for as long as it would have taken."""
+    shard = Shard()
+    assert shard.takes(3 * KB * KB, 1.0)
+    assert not shard.takes(1, 2.9)
+    assert shard.takes(1, 3.1)
+
+
+def test_a_shard_is_read_five_times_a_second():
+    """By all readers together, and iterators are counted for themselves."""
+    shard = Shard()
+    assert [shard.may_be_read(1.0) for _ in range(7)].count(True) == 5
+    assert [shard.gives_an_iterator(1.0) for _ in range(7)].count(True) == 5
+    assert shard.may_be_read(1.3)
+    assert not shard.may_be_read(1.3)
+
+
+def test_a_large_answer_closes_a_shard_for_seconds():
+    """Ten megabytes are what it gives in five seconds."""
+    shard = Shard()
+    assert shard.may_be_read(1.0)
+    shard.was_read(10 * KB * KB)
+    assert not shard.may_be_read(4.9)
+    assert shard.may_be_read(5.1)
+
+
+LISTED = [
+    {"ShardId": "parent", "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": str(2**128 - 1)}}
+    | {"SequenceNumberRange": {"StartingSequenceNumber": "1", "EndingSequenceNumber": "2"}},
+    {"ShardId": "low", "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": str(2**127 - 1)}}
+    | {"SequenceNumberRange": {"StartingSequenceNumber": "3"}},
+    {"ShardId": "high", "HashKeyRange": {"StartingHashKey": str(2**127), "EndingHashKey": str(2**128 - 1)}}
+    | {"SequenceNumberRange": {"StartingSequenceNumber": "3"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("record", "shard"),
+    [
+        ({"PartitionKey": "a"}, "low"),  # its MD5 begins with 0c
+        ({"PartitionKey": "b"}, "high"),  # and this one's with 92
+        ({"PartitionKey": "a", "ExplicitHashKey": str(2**127)}, "high"),
+    ],
+)
+def test_records_go_to_the_open_shard_that_takes_their_hash(record, shard):
+    """Or to the one that takes the hash they say; those that were split take nothing more."""
+    assert Ranges.of(LISTED).shard_of(record) == shard
+
+
+@pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc", b"abcd"])
+def test_the_size_of_a_record_is_its_data_and_its_key(data):
+    """Whatever base64 made of it."""
+    assert size_of({"Data": base64.b64encode(data).decode(), "PartitionKey": "é"}) == len(data) + 2

