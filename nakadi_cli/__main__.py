@@ -1,0 +1,40 @@
+"""`nakadi`, and `python -m nakadi_cli`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command, and return its exit code; docs/command-line.md says what each code means."""
+    try:
+        import click
+    except ImportError:
+        sys.stderr.write("The command line needs more packages: pip install 'nakadi-serverless[cli]'\n")
+        return 2
+
+    from nakadi_cli.program import nakadi
+
+    try:
+        code = nakadi.main(
+            args=None if arguments is None else list(arguments), prog_name="nakadi", standalone_mode=False
+        )
+        sys.stdout.flush()
+    except click.ClickException as failed:
+        failed.show()
+        return failed.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who reads the output has had enough, as `head` does. Python would complain once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

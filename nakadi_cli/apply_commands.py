@@ -1,0 +1,113 @@
+"""`nakadi apply` and `nakadi diff`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nakadi_cli.api import Api
+from nakadi_cli.applying import Step, execute, plan
+from nakadi_cli.commands import chosen_format, command, connect, note, show
+from nakadi_cli.contexts import config_path, load_contexts
+from nakadi_cli.failures import BadInput, Failed, Found, PartlyDone
+from nakadi_cli.manifests import Chosen, manifests_in
+from nakadi_cli.output import compact, harmless
+
+_SIGNS = {"create": "+", "change": "~", "keep": "=", "pass over": "!"}
+_COLORS = {"create": "green", "change": "yellow", "pass over": "magenta"}
+_MISSING = "(nothing)"
+
+
+def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--id", "ids", multiple=True, help="Only these processes of a clin file."),
+        click.option("--env", "target", help="The environment of a clin file; a context of that name is used."),
+        click.option("--var", "pairs", multiple=True, help="A variable, as NAME=value; others are the environment's."),
+        click.option("-f", "--file", "file", required=True, help="A folder, a manifest, or a clin file."),
+    ):
+        function = option(function)
+    return function
+
+
+@command(
+    "apply",
+    "nakadi apply -f events/ --dry-run",
+    "nakadi apply -f order.placed.yaml --var TEAM=shop",
+    "nakadi apply -f shop.clin.yaml --env staging",
+)
+@_options
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+def apply(file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str, ...], dry_run: bool) -> None:
+    """Create and change event types and subscriptions, so that they are as the files say.
+
+    The files have the format of clin. What is as they say is left alone, and so is what they do not name: nothing is
+    deleted. SQL queries are passed over with a warning.
+    """
+    api, steps = _plan(file, pairs, target, ids)
+    failures: list[tuple[Step, Failed]] = []
+    if not dry_run:
+        for step in steps:
+            try:
+                execute(api, step)
+            except Failed as failed:
+                failures.append((step, failed))
+    _show(steps, failures)
+    if failures:
+        for step, failure in failures:
+            note(harmless(f"{step.kind} {step.name}: {failure.message}"))
+        if len(failures) == sum(step.action in {"create", "change"} for step in steps):
+            raise failures[0][1]
+        raise PartlyDone(f"{len(failures)} of {len(steps)} could not be applied.")
+    if dry_run:
+        note("Nothing was changed.")
+
+
+@command(
+    "diff",
+    "nakadi diff -f events/",
+    "nakadi diff -f shop.clin.yaml --env live -o json",
+)
+@_options
+def diff(file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str, ...]) -> None:
+    """Show how event types and subscriptions differ from what files say. The exit code is 1 if they do."""
+    _, steps = _plan(file, pairs, target, ids)
+    _show(steps, ())
+    if different := sum(step.action in {"create", "change"} for step in steps):
+        raise Found(f"{different} of {len(steps)} differ.")
+
+
+def _plan(file: str, pairs: Iterable[str], target: str | None, ids: tuple[str, ...]) -> tuple[Api, list[Step]]:
+    place = Path(file)
+    if not place.exists():
+        raise BadInput(f"There is no {file}.")
+    named = dict(pair.partition("=")[::2] for pair in pairs if "=" in pair)
+    manifests = manifests_in(place, {**os.environ, **named}, Chosen(target, ids))
+    is_context = target in load_contexts(config_path()).by_name and not os.environ.get("NAKADI_URL")
+    api = connect(target if is_context else None)
+    return api, [plan(api, manifest) for manifest in manifests]
+
+
+def _show(steps: Iterable[Step], failures: Iterable[tuple[Step, Failed]]) -> None:
+    failed = {id(step): failure.message for step, failure in failures}
+    if chosen_format("table") != "table":
+        show([_row(step, failed.get(id(step))) for step in steps])
+        return
+    for step in steps:
+        sign = "x" if id(step) in failed else _SIGNS[step.action]
+        color = "red" if id(step) in failed else _COLORS.get(step.action)
+        click.secho(harmless(f"{sign} {step.kind} {step.name}"), fg=color)
+        for each in step.differences:
+            before, after = (_MISSING if value is None else compact(value) for value in (each.is_now, each.shall_be))
+            click.echo(harmless(f"    {each.path}: {before} -> {after}"))
+        if step.action == "pass over":
+            note(f"{step.kind} {step.name} is passed over: this broker has no SQL queries.")
+
+
+def _row(step: Step, failure: str | None) -> dict[str, Any]:
+    changes = [{"path": each.path, "is_now": each.is_now, "shall_be": each.shall_be} for each in step.differences]
+    row = {"kind": step.kind, "name": step.name, "action": step.action, "differences": changes}
+    return {**row, "failure": failure} if failure else row

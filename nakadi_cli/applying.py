@@ -1,0 +1,202 @@
+"""Bringing a broker to what manifests say: create what is missing, change what differs, leave the rest alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nakadi_cli.api import Api, path
+from nakadi_cli.failures import BadInput, NotFound
+from nakadi_cli.manifests import EVENT_TYPE, SQL_QUERY, Manifest
+
+Action = Literal["create", "change", "keep", "pass over"]
+
+_DAY = 24 * 60 * 60 * 1000
+_KINDS_OF_OWNERS = {"users": "user", "services": "service", "teams": "team"}
+_GIVEN_BY_BROKER = ("created_at", "updated_at", "measured_statistic", "id", "status")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value that is not as it shall be."""
+
+    path: str
+    is_now: Any
+    shall_be: Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is to be done for one manifest."""
+
+    kind: str
+    name: str
+    action: Action
+    differences: tuple[Difference, ...] = ()
+    body: Mapping[str, Any] = field(default_factory=dict)
+    identity: str = ""
+    partitions: int | None = None
+
+
+def plan(api: Api, manifest: Manifest) -> Step:
+    """Compare a manifest with what the broker has."""
+    try:
+        if manifest.kind == EVENT_TYPE:
+            return _for_event_type(api, manifest)
+        if manifest.kind == SQL_QUERY:
+            return Step(manifest.kind, str(manifest.spec.get("name")), "pass over")
+        return _for_subscription(api, manifest)
+    except (KeyError, TypeError, AttributeError) as error:
+        what = f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else "a value is of another kind"
+        raise BadInput(f"{manifest.file}: {what}.") from error
+
+
+def execute(api: Api, step: Step) -> None:
+    """Do what a step says."""
+    if step.kind == EVENT_TYPE:
+        if step.action == "create":
+            api.post("/event-types", step.body)
+        elif step.action == "change":
+            api.put(path("event-types", step.name), step.body)
+            if step.partitions is not None:
+                api.put(path("event-types", step.name, "partition-count"), {"partition_count": step.partitions})
+    elif step.action == "create":
+        api.post("/subscriptions", step.body)
+    elif step.action == "change":
+        api.put(path("subscriptions", step.identity), step.body)
+
+
+def _for_event_type(api: Api, manifest: Manifest) -> Step:
+    shall_be = _event_type(manifest.spec)
+    name = shall_be["name"]
+    count = manifest.spec.get("partitioning", {}).get("partitionCount")
+    try:
+        is_now = api.get(path("event-types", name))
+    except NotFound:
+        return Step(EVENT_TYPE, name, "create", body={**shall_be, **_statistic(count)})
+    differences = list(_differences("", _comparable(is_now, shall_be), _comparable(shall_be, shall_be)))
+    partitions = len(api.get(path("event-types", name, "partitions"))) if count is not None else None
+    if count != partitions:
+        differences.append(Difference("partition_count", partitions, count))
+    if not differences:
+        return Step(EVENT_TYPE, name, "keep")
+    body = {key: value for key, value in is_now.items() if key not in _GIVEN_BY_BROKER} | shall_be
+    body["options"] = {**(is_now.get("options") or {}), **shall_be.get("options", {})}
+    more = count if count != partitions else None
+    return Step(EVENT_TYPE, name, "change", tuple(differences), body, partitions=more)
+
+
+def _for_subscription(api: Api, manifest: Manifest) -> Step:
+    shall_be = _subscription(manifest.spec)
+    event_types = sorted(set(shall_be["event_types"]))
+    name = f"{shall_be['owning_application']}/{shall_be['consumer_group']} of {', '.join(event_types)}"
+    found = api.items("/subscriptions", owning_application=shall_be["owning_application"], event_type=event_types)
+    same = [
+        each
+        for each in found
+        if each["consumer_group"] == shall_be["consumer_group"] and sorted(each["event_types"]) == event_types
+    ]
+    if not same:
+        return Step(manifest.kind, name, "create", body={"read_from": "end", **shall_be})
+    [is_now] = same
+    # Where it begins is of no account once it is there.
+    compared = {key: value for key, value in shall_be.items() if key not in {"event_types", "read_from"}}
+    differences = tuple(_differences("", _comparable(is_now, compared), _comparable(compared, compared)))
+    if not differences:
+        return Step(manifest.kind, name, "keep")
+    body = {key: value for key, value in is_now.items() if key not in _GIVEN_BY_BROKER} | compared
+    return Step(manifest.kind, name, "change", differences, body, is_now["id"])
+
+
+def _event_type(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Write an event type as the API takes it."""
+    partitioning, cleanup, schema = spec.get("partitioning", {}), spec.get("cleanup", {}), spec["schema"]
+    found: dict[str, Any] = {
+        "name": spec["name"],
+        "owning_application": spec["owningApplication"],
+        "category": spec["category"],
+        "audience": spec.get("audience"),
+        "partition_strategy": partitioning.get("strategy"),
+        "partition_key_fields": (partitioning.get("keys") or []) if partitioning else None,
+        "cleanup_policy": cleanup.get("policy"),
+        "options": {"retention_time": cleanup.get("retentionTimeDays", 1) * _DAY} if cleanup else None,
+        "compatibility_mode": schema.get("compatibility"),
+        "schema": {"type": "json_schema", "schema": json.dumps(schema["jsonSchema"], ensure_ascii=False)},
+        "authorization": _authorization(spec.get("auth"), ("admins", "readers", "writers")),
+        "enrichment_strategies": [] if spec["category"] == "undefined" else ["metadata_enrichment"],
+        "event_owner_selector": spec.get("eventOwnerSelector"),
+        "annotations": spec.get("annotations") or {},
+        "labels": spec.get("labels"),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _subscription(spec: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "owning_application": spec["owningApplication"],
+        "event_types": list(spec["eventTypes"]),
+        "consumer_group": spec["consumerGroup"],
+        "read_from": spec.get("readFrom"),
+        "authorization": _authorization(spec.get("auth"), ("admins", "readers")),
+        "annotations": spec.get("annotations"),
+        "labels": spec.get("labels"),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _authorization(auth: Mapping[str, Any] | None, roles: tuple[str, ...]) -> dict[str, Any] | None:
+    if auth is None:
+        return None
+    lists: dict[str, list[dict[str, str]]] = {role: [] for role in roles}
+    for section, data_type in _KINDS_OF_OWNERS.items():
+        for role in roles:
+            names = _flat((auth.get(section) or {}).get(role))
+            lists[role] += [{"data_type": data_type, "value": str(name)} for name in dict.fromkeys(names)]
+    for role, right in (("readers", "read"), ("writers", "write")):
+        if role in roles and (auth.get("anyToken") or {}).get(right):
+            lists[role].append({"data_type": "*", "value": "*"})
+    return lists
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _flat(each)
+    elif value is not None:
+        yield value
+
+
+def _statistic(partitions: int | None) -> dict[str, Any]:
+    if partitions is None:
+        return {}
+    one = {"messages_per_minute": 1, "message_size": 1}
+    return {"default_statistic": {**one, "read_parallelism": partitions, "write_parallelism": partitions}}
+
+
+def _comparable(definition: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep what is to be compared, in a form in which what means the same is equal."""
+    found = {key: definition.get(key) for key in like}
+    if "schema" in found:
+        found["schema"] = json.loads(definition["schema"]["schema"])
+    if "options" in found:
+        found["options"] = {key: (definition.get("options") or {}).get(key) for key in like["options"]}
+    for key in ("annotations", "labels"):
+        if key in found:
+            found[key] = found[key] or {}
+    if "authorization" in found:
+        lists = definition.get("authorization") or {}
+        found["authorization"] = {
+            role: sorted(f"{each['data_type']}:{each['value']}" for each in lists.get(role) or ())
+            for role in like["authorization"]
+        }
+    return found
+
+
+def _differences(where: str, is_now: Any, shall_be: Any) -> Iterator[Difference]:
+    if isinstance(is_now, dict) and isinstance(shall_be, dict):
+        for key in {**is_now, **shall_be}:
+            yield from _differences(f"{where}.{key}" if where else key, is_now.get(key), shall_be.get(key))
+    elif is_now != shall_be:
+        yield Difference(where, is_now, shall_be)

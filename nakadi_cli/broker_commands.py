@@ -1,0 +1,216 @@
+"""`nakadi timelines`, `storages`, `features` and `admin`: the broker itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from nakadi_cli.api import path
+from nakadi_cli.commands import Group, connect, member, note, show
+from nakadi_cli.failures import BadInput
+from nakadi_cli.files import document_in
+
+_ROLES = ("admins", "readers", "writers")
+_BLOCKS = ("CONSUMER_APP", "CONSUMER_ET", "PRODUCER_APP", "PRODUCER_ET")
+
+
+@click.group(cls=Group)
+def timelines() -> None:
+    """Look at the timelines of an event type, and begin new ones."""
+
+
+@member(timelines, "list", "nakadi timelines list order.placed")
+@click.argument("event_type")
+def list_timelines(event_type: str) -> None:
+    """List the timelines of an event type, the oldest first. Events go to the last one."""
+    show(
+        connect().get(path("event-types", event_type, "timelines")),
+        {
+            "ORDER": lambda each: each["order"],
+            "STORAGE": lambda each: each["storage_id"],
+            "TOPIC": lambda each: each["topic"],
+            "SWITCHED": lambda each: each["switched_at"],
+            "CLEANED UP": lambda each: each["cleaned_up_at"],
+        },
+    )
+
+
+@member(timelines, "create", "nakadi timelines create order.placed --storage default", shows=False)
+@click.argument("event_type")
+@click.option("--storage", default="default", show_default=True, help="Where the new timeline shall live.")
+def create_timeline(event_type: str, storage: str) -> None:
+    """Begin a new timeline. Streams go on across the border."""
+    connect().post(path("event-types", event_type, "timelines"), {"storage_id": storage})
+    note(f"Events of {event_type} go to a new timeline in {storage}.")
+
+
+@click.group(cls=Group)
+def storages() -> None:
+    """List, look at, create, choose and delete storages."""
+
+
+@member(storages, "list", "nakadi storages list")
+def list_storages() -> None:
+    """List the places for event logs."""
+    show(
+        connect().get("/storages"),
+        {
+            "ID": lambda each: each["id"],
+            "TYPE": lambda each: each["storage_type"],
+            "DEFAULT": lambda each: "*" if each["default"] else "",
+        },
+    )
+
+
+@member(storages, "get", "nakadi storages get default")
+@click.argument("storage")
+def get_storage(storage: str) -> None:
+    """Show a storage."""
+    show(connect().get(path("storages", storage)))
+
+
+@member(storages, "create", "nakadi storages create -f storage.yaml", shows=False)
+@click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
+def create_storage(file: str) -> None:
+    """Create a storage."""
+    definition = _object_in(file)
+    connect().post("/storages", definition)
+    note(f"Created storage {definition.get('id')}.")
+
+
+@member(storages, "use", "nakadi storages use orders", shows=False)
+@click.argument("storage")
+def use_storage(storage: str) -> None:
+    """Choose the storage of new event types."""
+    connect().put(path("storages", "default", storage))
+    note(f"New event types go to {storage}.")
+
+
+@member(storages, "delete", "nakadi storages delete orders", shows=False)
+@click.argument("storage")
+def delete_storage(storage: str) -> None:
+    """Delete a storage that no timeline uses."""
+    connect().delete(path("storages", storage))
+    note(f"Deleted storage {storage}.")
+
+
+@click.group(cls=Group)
+def features() -> None:
+    """List features, and switch them on and off."""
+
+
+@member(features, "list", "nakadi features list")
+def list_features() -> None:
+    """List the features, on or off."""
+    show(
+        connect().get("/settings/features")["items"],
+        {"FEATURE": lambda each: each["feature"], "STATE": lambda each: "on" if each["enabled"] else "off"},
+    )
+
+
+@member(features, "on", "nakadi features on disable_event_type_creation", shows=False)
+@click.argument("feature")
+def switch_on(feature: str) -> None:
+    """Switch a feature on."""
+    _switch(feature, on=True)
+
+
+@member(features, "off", "nakadi features off disable_event_type_creation", shows=False)
+@click.argument("feature")
+def switch_off(feature: str) -> None:
+    """Switch a feature off."""
+    _switch(feature, on=False)
+
+
+@click.group(cls=Group)
+def admin() -> None:
+    """See and change who administrates the broker, and who and what is blocked."""
+
+
+@member(admin, "list", "nakadi admin list")
+def list_admins() -> None:
+    """List who administrates the broker."""
+    found = connect().get("/settings/admins")
+    rows = [{"role": role, **attribute} for role in _ROLES for attribute in found[role]]
+    show(
+        rows,
+        {
+            "ROLE": lambda row: row["role"],
+            "KIND": lambda row: row["data_type"],
+            "NAME": lambda row: row["value"],
+        },
+    )
+
+
+@member(admin, "add", "nakadi admin add writers service:shop", shows=False)
+@click.argument("role", type=click.Choice(_ROLES))
+@click.argument("who")
+def add_admin(role: str, who: str) -> None:
+    """Give a role to somebody, written as kind and name with a colon."""
+    _change_admins(role, who, add=True)
+
+
+@member(admin, "remove", "nakadi admin remove writers service:shop", shows=False)
+@click.argument("role", type=click.Choice(_ROLES))
+@click.argument("who")
+def remove_admin(role: str, who: str) -> None:
+    """Take a role from somebody."""
+    _change_admins(role, who, add=False)
+
+
+@member(admin, "blocked", "nakadi admin blocked")
+def list_blocked() -> None:
+    """List the applications and event types that are kept from consuming or producing."""
+    found = connect().get("/settings/blacklist")
+    rows = [
+        {"kind": f"{side.upper()}_{kind}", "name": name}
+        for side, names in (("consumer", found["consumers"]), ("producer", found["producers"]))
+        for kind, key in (("APP", "apps"), ("ET", "event_types"))
+        for name in names[key]
+    ]
+    show(rows, {"KIND": lambda row: row["kind"], "NAME": lambda row: row["name"]})
+
+
+@member(admin, "block", "nakadi admin block PRODUCER_APP checkout", shows=False)
+@click.argument("kind", type=click.Choice(_BLOCKS))
+@click.argument("name")
+def block(kind: str, name: str) -> None:
+    """Keep an application or an event type from consuming or producing."""
+    connect().put(path("settings", "blacklist", kind, name))
+    note(f"Blocked {kind} {name}.")
+
+
+@member(admin, "unblock", "nakadi admin unblock PRODUCER_APP checkout", shows=False)
+@click.argument("kind", type=click.Choice(_BLOCKS))
+@click.argument("name")
+def unblock(kind: str, name: str) -> None:
+    """Lift a block."""
+    connect().delete(path("settings", "blacklist", kind, name))
+    note(f"{kind} {name} is not blocked.")
+
+
+def _switch(feature: str, *, on: bool) -> None:
+    connect().post("/settings/features", {"feature": feature, "enabled": on})
+    note(f"{feature} is {'on' if on else 'off'}.")
+
+
+def _change_admins(role: str, who: str, *, add: bool) -> None:
+    kind, colon, name = who.partition(":")
+    if not (kind and colon and name):
+        raise BadInput(f"{who!r} is nobody: write kind and name with a colon, such as service:shop.")
+    api = connect()
+    lists = api.get("/settings/admins")
+    attribute = {"data_type": kind, "value": name}
+    if not add and attribute not in lists[role]:
+        raise BadInput(f"{who} is not among the {role}.")
+    rest = [each for each in lists[role] if each != attribute]
+    api.post("/settings/admins", {**lists, role: [*rest, attribute] if add else rest})
+    note(f"{who} is {'' if add else 'not '}among the {role}.")
+
+
+def _object_in(file: str) -> dict[str, Any]:
+    document = document_in(file)
+    if not isinstance(document, dict):
+        raise BadInput(f"{file} is no definition.")
+    return document

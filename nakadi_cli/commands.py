@@ -1,0 +1,119 @@
+"""What all commands have in common: options, examples in the help, the way to the broker.
+
+Modules of commands are imported when one of their commands runs, and packages that take long to import where they are
+used: `nakadi --help` answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from nakadi_cli.api import Api
+from nakadi_cli.output import FORMATS, Format, show_value
+
+CONTEXT, URL, OUTPUT = "nakadi.context", "nakadi.url", "nakadi.output"
+
+
+class Command(click.Command):
+    """A command with examples in its help; `connects` gives it the options that say which broker is meant."""
+
+    def __init__(
+        self, *arguments: Any, examples: Sequence[str] = (), connects: bool = True, shows: bool = True, **rest: Any
+    ) -> None:
+        super().__init__(*arguments, **rest)
+        self.examples = tuple(examples)
+        if shows:
+            self.params.append(_option("-o", "--output", OUTPUT, "How to print the result.", click.Choice(FORMATS)))
+        if connects:
+            self.params.append(_option("--context", "", CONTEXT, "The context to use, instead of the current one."))
+            self.params.append(_option("--url", "", URL, "The broker's URL, instead of a context."))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+        super().format_epilog(ctx, formatter)
+
+
+class Group(click.Group):
+    """Commands of one noun."""
+
+    command_class = Command
+
+
+class LazyGroup(click.Group):
+    """Commands by name, each as `module:attribute` with a line for the help; imported when it runs."""
+
+    def __init__(self, *arguments: Any, commands_at: Mapping[str, tuple[str, str]], **rest: Any) -> None:
+        super().__init__(*arguments, **rest)
+        self._commands_at = commands_at
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        return list(self._commands_at)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's
+        if cmd_name not in self._commands_at:
+            return None
+        module, _, attribute = self._commands_at[cmd_name][0].partition(":")
+        found: click.Command = getattr(import_module(module), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self._commands_at.items()])
+
+
+def command(name: str, *examples: str, **rest: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Make a function a command of its own."""
+    return click.command(name, cls=Command, examples=examples, **rest)
+
+
+def member(group: click.Group, name: str, *examples: str, **rest: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function a command of a group."""
+    return group.command(name, cls=Command, examples=examples, **rest)
+
+
+def connect(context: str | None = None) -> Api:
+    """Return the way to the broker that the options, the environment and the contexts name, in this order.
+
+    `context` is what a command proposes where the options and the environment say nothing.
+    """
+    from nakadi_cli.contexts import connection
+
+    chosen = _meta(CONTEXT) or (None if _meta(URL) else context)
+    api = Api(connection(context=chosen, url=_meta(URL)))
+    click.get_current_context().call_on_close(api.close)
+    return api
+
+
+def chosen_format(default: Format) -> Format:
+    """Return how the result is to be printed."""
+    return _meta(OUTPUT) or default
+
+
+def show(value: Any, columns: Mapping[str, Callable[[Any], object]] | None = None) -> None:
+    """Print a result: a list as a table and a single thing as YAML, unless something else was asked for."""
+    show_value(value, chosen_format("table" if columns else "yaml"), columns)
+
+
+def note(sentence: str) -> None:
+    """Say something beside the result, which goes to standard output."""
+    click.echo(sentence, err=True)
+
+
+def _meta(key: str) -> Any:
+    return click.get_current_context().meta.get(key)
+
+
+def _option(
+    first: str, second: str, key: str, help_text: str, kind: click.ParamType[Any] | None = None
+) -> click.Option:
+    def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+        ctx.meta[key] = value
+
+    names = [name for name in (first, second) if name]
+    return click.Option(names, type=kind, help=help_text, expose_value=False, callback=keep)

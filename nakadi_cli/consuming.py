@@ -1,0 +1,243 @@
+"""`nakadi consume`: the events of a subscription to a command, which says with its exit code what may be committed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import click
+
+from nakadi_cli.api import Api, path
+from nakadi_cli.commands import command, connect, note
+from nakadi_cli.failures import Conflict, Failed, NotAnswered, NotFound, NotPermitted, Refused
+from nakadi_cli.output import as_json, harmless
+
+_MOST_BREAKS = 5
+# Partitions of a consumer that broke off are free after its commit timeout, a minute at most.
+_MOST_WAITS, _SECONDS_OF_WAIT = 40, 2.0
+
+Taker = Callable[[dict[str, Any], list[Any]], None]
+
+
+@command(
+    "consume",
+    "nakadi consume 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11",
+    "nakadi consume 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --exec './import.sh' --batch-size 50",
+    "nakadi consume 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --no-follow > orders.ndjson",
+    shows=False,
+)
+@click.argument("subscription")
+@click.option("--exec", "line", help="A command for the shell, run for each batch with its events at standard input.")
+@click.option("--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Events in a batch.")
+@click.option(
+    "--commit-timeout",
+    type=click.IntRange(1, 60),
+    default=60,
+    show_default=True,
+    help="Seconds that a batch may take, after which its events go to another stream.",
+)
+@click.option("-n", "--limit", type=click.IntRange(1), help="End after so many events.")
+@click.option("--no-follow", is_flag=True, help="End when nothing more waits.")
+def consume(
+    subscription: str, line: str | None, batch_size: int, commit_timeout: int, limit: int | None, no_follow: bool
+) -> None:
+    """Consume the events of a subscription, and commit what was taken.
+
+    Without --exec each event is a line on standard output, and a batch is committed when it is written. With --exec the
+    command is run once for each batch, with an event a line at its standard input and NAKADI_EVENT_TYPE,
+    NAKADI_PARTITION and NAKADI_OFFSET in its environment. Exit code 0 commits the batch; any other ends consuming with
+    1, and the events come again to the next consumer, when the commit timeout is over.
+
+    Ctrl-C and SIGTERM let the batch at hand be finished and committed. A second one ends the command as well, and then
+    the batch is not committed.
+    """
+    with _stopping() as stop:
+        take = _to_command(line, stop) if line else _to_stdout
+        consumer = _Consumer(connect(), subscription, take, stop)
+        consumer.run(batch_size, limit, commit_timeout, follow=not no_follow)
+    if line:
+        note(f"{consumer.committed} events are committed.")
+
+
+class Stopped(BaseException):
+    """A signal came while nothing was being worked on."""
+
+
+@dataclass
+class Stop:
+    """What signals have asked for. They interrupt waiting, but not working."""
+
+    asked: bool = False
+    waiting: bool = False
+    child: subprocess.Popen[bytes] | None = None
+
+    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self.asked and self.child is not None:
+            # It leads a process group of its own, so that its own children end with it.
+            os.killpg(self.child.pid, signal.SIGTERM)
+        self.asked = True
+        if self.waiting:
+            raise Stopped
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let a signal end what waits here. One that came just before ends it too."""
+        self.waiting = True
+        try:
+            if self.asked:
+                raise Stopped
+            yield
+        finally:
+            self.waiting = False
+
+
+@dataclass
+class _Consumer:
+    api: Api
+    subscription: str
+    take: Taker
+    stop: Stop
+    committed: int = 0
+    _broken: int = field(default=0, init=False)
+    _waits: int = field(default=0, init=False)
+
+    def run(self, batch_size: int, limit: int | None, commit_timeout: int, *, follow: bool) -> None:
+        """Open one stream after the other, until the limit, the end, or a signal."""
+        try:
+            while limit is None or self.committed < limit:
+                left = limit - self.committed if limit else None
+                try:
+                    self._stream(_parameters(batch_size, left, commit_timeout, follow=follow))
+                except Conflict as taken:
+                    self._wait_for_partitions(taken)
+                except (NotAnswered, _NotCommitted) as gone:
+                    self._pause_after(gone)
+                else:
+                    if not follow and not self._something_waits():
+                        return
+        except Stopped:
+            return
+
+    def _something_waits(self) -> bool:
+        """Look whether events are left, for a stream also ends when another one still has the partitions."""
+        found = self.api.get(path("subscriptions", self.subscription, "stats"))
+        return any(each.get("unconsumed_events") for item in found["items"] for each in item["partitions"])
+
+    def _stream(self, parameters: dict[str, int]) -> None:
+        where = path("subscriptions", self.subscription, "events")
+        with self.stop.interruptible():
+            opening = self.api.stream(where, params=parameters)
+            answer = opening.__enter__()
+        try:
+            self._take_all(answer.iter_lines(), answer.headers["X-Nakadi-StreamId"])
+        finally:
+            opening.__exit__(None, None, None)
+
+    def _take_all(self, lines: Iterator[str], stream_id: str) -> None:
+        while True:
+            with self.stop.interruptible():
+                line = next(lines, None)
+            if line is None:
+                return
+            batch = json.loads(line)
+            if "cursor" not in batch:
+                raise Refused(harmless(f"The stream has ended: {batch.get('detail') or batch.get('title')}"))
+            if events := batch.get("events"):
+                self.take(batch["cursor"], events)
+                self._commit(batch["cursor"], stream_id)
+                self.committed += len(events)
+                self._broken = self._waits = 0
+
+    def _commit(self, cursor: dict[str, Any], stream_id: str) -> None:
+        where = path("subscriptions", self.subscription, "cursors")
+        try:
+            self.api.send("POST", where, body={"items": [cursor]}, headers={"X-Nakadi-StreamId": stream_id})
+        except (NotFound, NotPermitted):
+            raise
+        except Refused as late:
+            raise _NotCommitted(f"A batch was not committed, its events come again: {late.message}") from late
+
+    def _wait_for_partitions(self, taken: Conflict) -> None:
+        if self._waits == _MOST_WAITS:
+            raise taken
+        if self._waits == 0:
+            note(f"{taken.message} Waiting.")
+        self._waits += 1
+        with self.stop.interruptible():
+            time.sleep(_SECONDS_OF_WAIT)
+
+    def _pause_after(self, gone: Failed) -> None:
+        self._broken += 1
+        if self._broken > _MOST_BREAKS:
+            raise gone
+        note(f"{gone.message} Trying again.")
+        with self.stop.interruptible():
+            time.sleep(min(10.0, 0.2 * 2**self._broken))
+
+
+class _NotCommitted(Refused):
+    """The stream is over, and with it the right to commit."""
+
+
+def _parameters(batch_size: int, left: int | None, commit_timeout: int, *, follow: bool) -> dict[str, int]:
+    size = min(batch_size, left or batch_size)
+    parameters = {"batch_limit": size, "max_uncommitted_events": 2 * size, "batch_flush_timeout": 1}
+    parameters["commit_timeout"] = commit_timeout
+    if left:
+        parameters["stream_limit"] = left
+    if not follow:
+        parameters["stream_keep_alive_limit"] = 1
+    return parameters
+
+
+def _to_stdout(_cursor: dict[str, Any], events: list[Any]) -> None:
+    sys.stdout.write("".join(f"{as_json(event)}\n" for event in events))
+    sys.stdout.flush()
+
+
+def _to_command(line: str, stop: Stop) -> Taker:
+    def take(cursor: dict[str, Any], events: list[Any]) -> None:
+        named = {
+            "NAKADI_EVENT_TYPE": cursor["event_type"],
+            "NAKADI_PARTITION": cursor["partition"],
+            "NAKADI_OFFSET": cursor["offset"],
+        }
+        # In a session of its own, for Ctrl-C reaches everything in the terminal's, and the batch shall be finished.
+        child = subprocess.Popen(  # noqa: S602  # the user's own command, written as for a shell
+            line, shell=True, stdin=subprocess.PIPE, env={**os.environ, **named}, start_new_session=True
+        )
+        stop.child = child
+        try:
+            child.communicate("".join(f"{as_json(event)}\n" for event in events).encode())
+        finally:
+            stop.child = None
+        if child.returncode != 0:
+            raise Failed(
+                harmless(
+                    f"The command ended with exit code {child.returncode} at {len(events)} events up to "
+                    f"{cursor['offset']} of partition {cursor['partition']} of {cursor['event_type']}; "
+                    "they are not committed."
+                )
+            )
+
+    return take
+
+
+@contextmanager
+def _stopping() -> Iterator[Stop]:
+    stop = Stop()
+    before = {number: signal.signal(number, stop.on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,94 @@
+"""Places in partitions, as users name them: `begin`, `end`, a time, how long ago, or offsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from nakadi_cli.api import Api, path
+from nakadi_cli.failures import BadInput
+
+_AGO = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_OFFSET = re.compile(r"-?\d+|\d{3}-[0-9a-fA-F]{4}-(?:-1|\d+)")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A place in every partition, or in those that are named.
+
+    `offset` is `BEGIN`, a time or an offset; None is the end. `by_partition` names offsets of single partitions, by
+    `partition` or by `event type:partition`.
+    """
+
+    offset: str | None = None
+    by_partition: Mapping[str, str] | None = None
+
+
+def parse_start(text: str, now: datetime) -> Start:
+    """Understand where somebody wants to start."""
+    if text.lower() == "begin":
+        return Start("BEGIN")
+    if text.lower() == "end":
+        return Start()
+    if ago := _AGO.fullmatch(text):
+        return Start(_written(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})))
+    if _DAY.match(text):
+        return Start(_written(_time(text)))
+    if "=" in text:
+        pairs = dict(pair.rpartition("=")[::2] for pair in text.split(","))
+        if all(partition and _OFFSET.fullmatch(offset) for partition, offset in pairs.items()):
+            return Start(by_partition=pairs)
+    elif _OFFSET.fullmatch(text):
+        return Start(text)
+    raise BadInput(
+        f"{text!r} is no place to start: begin, end, a time such as 2026-11-21T12:00:00Z, how long ago such as 15m or "
+        "2h, an offset, or offsets by partition such as 0=001-0001-000000000000000012,1=001-0001-000000000000000034."
+    )
+
+
+def chosen_partitions(api: Api, event_type: str, only: str | None) -> list[str]:
+    """Return the partitions of an event type in their order: all, or those that a list with commas names."""
+    found = [each["partition"] for each in api.get(path("event-types", event_type, "partitions"))]
+    if only is None:
+        return sorted(found, key=lambda partition: (len(partition), partition))
+    named = [partition.strip() for partition in only.split(",")]
+    if missing := [partition for partition in named if partition not in found]:
+        raise BadInput(f"{event_type} has no partition {missing[0]}.")
+    return named
+
+
+def cursors(api: Api, event_type: str, start: Start, partitions: Sequence[str]) -> list[dict[str, str]]:
+    """Return a cursor for each of the partitions."""
+    offsets = dict(_offsets(api, event_type, start, partitions))
+    return [{"partition": each, "offset": offsets[each]} for each in partitions if each in offsets]
+
+
+def _offsets(api: Api, event_type: str, start: Start, partitions: Sequence[str]) -> Mapping[str, str]:
+    if start.by_partition is not None:
+        named = {
+            partition: start.by_partition.get(f"{event_type}:{partition}", start.by_partition.get(partition))
+            for partition in partitions
+        }
+        return {partition: offset for partition, offset in named.items() if offset is not None}
+    if start.offset is None:
+        found = api.get(path("event-types", event_type, "partitions"))
+        return {each["partition"]: each["newest_available_offset"] for each in found}
+    if _OFFSET.fullmatch(start.offset) and len(partitions) > 1:
+        raise BadInput(f"An offset is in one partition; {event_type} has {len(partitions)}. Name the partition.")
+    return dict.fromkeys(partitions, start.offset)
+
+
+def _time(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(f"{text!r} is no time; write it such as 2026-11-21T12:00:00Z.") from None
+    return moment if moment.tzinfo else moment.astimezone()
+
+
+def _written(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

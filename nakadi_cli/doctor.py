@@ -1,0 +1,143 @@
+"""`nakadi doctor`: whether a broker is well, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import click
+
+from nakadi_cli.api import Api, path
+from nakadi_cli.commands import chosen_format, command, connect, show
+from nakadi_cli.failures import Failed, Found, NotAnswered, NotPermitted
+from nakadi_cli.output import harmless
+
+State = Literal["well", "notice", "ill"]
+
+_COLORS = {"well": "green", "notice": "yellow", "ill": "red"}
+# What operators switch on for a while, and then wonder why something does not work.
+_HINDRANCES = {
+    "disable_event_type_creation": "no event types can be created",
+    "disable_event_type_deletion": "no event types can be deleted",
+    "disable_subscription_creation": "no subscriptions can be created",
+    "disable_db_write_operations": "the registry is read-only",
+}
+_SLOW_SECONDS = 2.0
+_MOST_SUBSCRIPTIONS = 200
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    state: State
+    why: str
+
+
+@command("doctor", "nakadi doctor", "nakadi doctor --context live -o json")
+def doctor() -> None:
+    """Look whether a broker is well, with reasons; the exit code is 1 if it is not.
+
+    It looks whether the broker is reached, alive, ready and quick, whether the token is good, which features hinder
+    work, who is blocked, where the default storage is, and which subscriptions are stalled or have parked events.
+    What the token may not see is said and passed over.
+    """
+    findings = list(examine(connect()))
+    if chosen_format("table") == "table":
+        for each in findings:
+            click.secho(f"{each.state:6} ", fg=_COLORS[each.state], nl=False)
+            click.echo(harmless(f"{each.what}: {each.why}"))
+    else:
+        show([vars(each) for each in findings])
+    if ill := sum(each.state == "ill" for each in findings):
+        raise Found(f"{ill} of {len(findings)} are not as they should be.")
+
+
+def examine(api: Api) -> Iterator[Finding]:
+    """Look at one thing after the other; what is looked at first is needed for the rest."""
+    try:
+        seconds = api.send("GET", "/health").elapsed.total_seconds()
+    except Failed as failed:
+        yield Finding("reach", "ill", failed.message)
+        return
+    quick = seconds < _SLOW_SECONDS
+    yield Finding("reach", "well" if quick else "notice", f"{api.url} answered in {seconds * 1000:.0f} ms")
+    for what, look in _LOOKS.items():
+        try:
+            yield look(api)
+        except NotPermitted as refused:
+            state: State = "ill" if what == "token" else "notice"
+            yield Finding(what, state, f"not permitted to look: {refused.message}")
+        except NotAnswered as failed:
+            yield Finding(what, "ill", failed.message)
+        except Failed as failed:
+            yield Finding(what, "notice", failed.message)
+        except (KeyError, TypeError, AttributeError):
+            yield Finding(what, "ill", "the answer is not one of a Nakadi broker")
+
+
+def _ready(api: Api) -> Finding:
+    api.send("GET", "/ready")
+    return Finding("ready", "well", "the registry answers")
+
+
+def _version(api: Api) -> Finding:
+    revision = api.get("/version")["scm_source"]["revision"]
+    return Finding("version", "well", f"revision {revision}")
+
+
+def _token(api: Api) -> Finding:
+    found = api.get("/event-types")
+    return Finding("token", "well", f"calls are permitted; there are {len(found)} event types")
+
+
+def _features(api: Api) -> Finding:
+    on = {each["feature"] for each in api.get("/settings/features")["items"] if each["enabled"]}
+    hindering = [f"{name} is on: {effect}" for name, effect in _HINDRANCES.items() if name in on]
+    return Finding("features", "notice" if hindering else "well", "; ".join(hindering) or "none hinders work")
+
+
+def _blocks(api: Api) -> Finding:
+    found = api.get("/settings/blacklist")
+    names = [name for side in found.values() for group in side.values() for name in group]
+    return Finding("blocks", "notice" if names else "well", f"blocked: {', '.join(names)}" if names else "none")
+
+
+def _storage(api: Api) -> Finding:
+    chosen = [each["id"] for each in api.get("/storages") if each["default"]]
+    if not chosen:
+        return Finding("storage", "ill", "there is no default storage for new event types")
+    return Finding("storage", "well", f"new event types go to {chosen[0]}")
+
+
+def _subscriptions(api: Api) -> Finding:
+    seen, stalled, parked = 0, [], []
+    for subscription in api.items("/subscriptions"):
+        if seen == _MOST_SUBSCRIPTIONS:
+            break
+        seen += 1
+        identity = subscription["id"]
+        stats: dict[str, Any] = api.get(path("subscriptions", identity, "stats"))
+        if any(each.get("stalled") for item in stats["items"] for each in item["partitions"]):
+            stalled.append(identity)
+        if "PARK_KEY" in (subscription.get("annotations") or {}).values():
+            where = path("subscriptions", identity, "parked-events")
+            parked += [identity] if api.get(where, limit=1)["items"] else []
+    found = [
+        f"{what}: {', '.join(names)}" for what, names in (("stalled", stalled), ("with parked events", parked)) if names
+    ]
+    looked = f"looked at {seen}" if seen < _MOST_SUBSCRIPTIONS else f"looked at the newest {seen}"
+    return Finding("subscriptions", "ill" if stalled else "notice" if parked else "well", "; ".join([looked, *found]))
+
+
+_LOOKS: dict[str, Callable[[Api], Finding]] = {
+    "ready": _ready,
+    "version": _version,
+    "token": _token,
+    "features": _features,
+    "blocks": _blocks,
+    "storage": _storage,
+    "subscriptions": _subscriptions,
+}

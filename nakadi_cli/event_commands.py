@@ -1,0 +1,215 @@
+"""`nakadi publish` and `nakadi tail`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from nakadi_cli.api import Api, path
+from nakadi_cli.commands import chosen_format, command, connect, note, show
+from nakadi_cli.cursors import chosen_partitions, cursors, parse_start
+from nakadi_cli.expressions import condition
+from nakadi_cli.failures import Failed, NotAnswered, PartlyDone, Refused
+from nakadi_cli.output import as_json, harmless
+from nakadi_cli.publishing import Outcome, Publisher
+from nakadi_cli.reading_events import batches, events_in, opened
+
+_MOST_BYTES = 4_000_000
+_MOST_SHOWN = 10
+_BATCH = 100
+
+
+@command(
+    "publish",
+    "nakadi publish order.placed orders.ndjson",
+    "nakadi publish order.placed --keep-going < orders.json",
+    """echo '{"order_number": "1", "items": [{"sku": "a", "quantity": 1}]}' | nakadi publish order.placed -""",
+)
+@click.argument("event_type")
+@click.argument("file", default="-")
+@click.option("--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Events in a batch.")
+@click.option(
+    "--retries",
+    type=click.IntRange(0, 100),
+    default=5,
+    show_default=True,
+    help="How often to send again what the broker could not store.",
+)
+@click.option("--keep-going", is_flag=True, help="Leave out events that are refused, and publish the others.")
+def publish(event_type: str, file: str, batch_size: int, retries: int, keep_going: bool) -> None:
+    """Publish the events in FILE, or from standard input: one a line, or a JSON array.
+
+    Batches are published one after the other. Of a batch that was stored in part, only the rest is sent again. A batch
+    with an event that the broker refuses is not stored, and publishing ends there, unless --keep-going is given. When
+    an answer is lost, a batch that is sent again may be stored twice; consumers tell by metadata.eid.
+    """
+    publisher = Publisher(connect(), event_type, retries=retries, keep_going=keep_going, pause=time.sleep)
+    failure: Failed | None = None
+    with opened(file) as stream, _progress() as after_each:
+        try:
+            publisher.publish(batches(events_in(stream, file), batch_size, _MOST_BYTES), after_each)
+        except Failed as failed:
+            failure = failed
+    _conclude(publisher.outcome, failure)
+
+
+@command(
+    "tail",
+    "nakadi tail order.placed",
+    "nakadi tail order.placed --from begin --no-follow -o json > orders.ndjson",
+    "nakadi tail order.placed --from 15m --where 'total.amount > 100 and metadata.partition == \"0\"'",
+    "nakadi tail order.placed --from 2026-11-21T12:00:00Z --partitions 0,1 -n 10",
+    "nakadi tail order.placed --from 001-0001-000000000000000012 --partitions 0",
+)
+@click.argument("event_type")
+@click.option(
+    "--from",
+    "start",
+    default="end",
+    show_default=True,
+    help="Where to start: begin, end, a time, how long ago (90s, 15m, 2h, 7d), or an offset behind which to start.",
+)
+@click.option("--where", help="Show only events for which this holds, such as 'data.total > 100 and not data.test'.")
+@click.option("--partitions", help="Read only these partitions, separated by commas.")
+@click.option("-n", "--limit", type=click.IntRange(1), help="End after so many events.")
+@click.option("--no-follow", is_flag=True, help="End when everything is read that was there at the start.")
+def tail(
+    event_type: str, start: str, where: str | None, partitions: str | None, limit: int | None, no_follow: bool
+) -> None:
+    """Show the events of an event type as they come, one a line.
+
+    With -o json each line is the event alone; -o table puts its partition, its offset and its time before it, which is
+    what a terminal gets.
+    """
+    fits = condition(where) if where else _always
+    api = connect()
+    places = cursors(
+        api, event_type, parse_start(start, datetime.now(UTC)), chosen_partitions(api, event_type, partitions)
+    )
+    how = chosen_format("table" if sys.stdout.isatty() else "json")
+    shown = 0
+    # A batch has one cursor: for each event to be shown with its own it has to be alone.
+    size = 1 if how == "table" else _BATCH
+    for cursor, event in read(api, event_type, places, size, follow=not no_follow):
+        if fits(event):
+            click.echo(_line(cursor, event, how))
+            shown += 1
+            if shown == limit:
+                return
+
+
+def read(
+    api: Api, event_type: str, places: list[dict[str, str]], size: int, *, follow: bool
+) -> Iterator[tuple[dict[str, str], Any]]:
+    """Read events behind the places, each with the cursor of its batch, and go on when a stream ends or breaks.
+
+    Without `follow` it ends when every partition is read up to where it ended at the beginning.
+    """
+    where = path("event-types", event_type, "events")
+    at = {each["partition"]: each["offset"] for each in places}
+    lags = [] if follow else api.post(path("event-types", event_type, "cursors-lag"), places)
+    waits_for = {each["partition"]: each["newest_available_offset"] for each in lags if each["unconsumed_events"] > 0}
+    # As many as there are ends the stream at once; fewer come where compaction has taken some away.
+    waiting = sum(max(0, each["unconsumed_events"]) for each in lags)
+    broken = 0
+    while follow or waits_for:
+        now = [{"partition": partition, "offset": offset} for partition, offset in at.items()]
+        parameters = {"batch_limit": min(size, waiting or size), "batch_flush_timeout": 1, "stream_limit": waiting}
+        try:
+            with api.stream(where, params=parameters, headers={"X-Nakadi-Cursors": json.dumps(now)}) as answer:
+                for line in answer.iter_lines():
+                    batch = _batch(line)
+                    cursor = batch["cursor"]
+                    for event in batch.get("events", ()):
+                        yield cursor, event
+                    broken = 0
+                    at[cursor["partition"]] = cursor["offset"]
+                    # A line without events means that there is nothing more now.
+                    end = waits_for.get(cursor["partition"])
+                    if end is not None and ("events" not in batch or cursor["offset"] >= end):
+                        del waits_for[cursor["partition"]]
+                        if not waits_for:
+                            return
+        except NotAnswered as gone:
+            broken += 1
+            if broken > 5:
+                raise
+            note(f"{gone.message} Trying again.")
+            time.sleep(min(10.0, 0.2 * 2**broken))
+
+
+def _batch(line: str) -> Any:
+    batch = json.loads(line)
+    if "cursor" not in batch:
+        # The broker ends a stream with a Problem when something has changed, such as permission.
+        raise Refused(harmless(f"The stream has ended: {batch.get('detail') or batch.get('title')}"))
+    return batch
+
+
+def _line(cursor: dict[str, str], event: Any, how: str) -> str:
+    text = as_json(event)
+    if how == "json":
+        return text
+    if how == "yaml":
+        from nakadi_cli.output import as_yaml
+
+        return f"---\n{as_yaml(event)}".removesuffix("\n")
+    metadata = event.get("metadata") if isinstance(event, dict) else None
+    moment = metadata.get("received_at", "") if isinstance(metadata, dict) else ""
+    return harmless(f"{cursor['partition']:>3} {cursor['offset']}  {moment:24}  {text}")
+
+
+def _always(_event: Any) -> bool:
+    return True
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Outcome], None]]:
+    """Show on a terminal how many events are published."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.completed} events published"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda outcome: progress.update(task, completed=outcome.published)
+
+
+def _conclude(outcome: Outcome, failure: Failed | None) -> None:
+    lost = [*outcome.refused, *outcome.failed]
+    how = chosen_format("table")
+    if how == "table":
+        for each in lost[:_MOST_SHOWN]:
+            note(harmless(f"event {each['event']}: {each['reason']}"))
+        if len(lost) > _MOST_SHOWN:
+            note(f"and {len(lost) - _MOST_SHOWN} more; -o json lists them all")
+        note(f"{outcome.published} published, {len(outcome.refused)} refused, {len(outcome.failed)} failed.")
+        if outcome.ended_at:
+            note(f"Nothing from event {outcome.ended_at} on is published; --keep-going leaves out what is refused.")
+    else:
+        show(
+            {
+                "published": outcome.published,
+                "refused": outcome.refused,
+                "failed": outcome.failed,
+                "ended_at": outcome.ended_at,
+            }
+        )
+    if (lost or failure) and outcome.published:
+        raise PartlyDone(failure.message if failure else "Not all events are published.")
+    if failure:
+        raise failure
+    if outcome.refused:
+        raise Refused("No event is published.")
+    if outcome.failed:
+        raise NotAnswered("No event is published.")

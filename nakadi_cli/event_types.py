@@ -1,0 +1,161 @@
+"""`nakadi event-types`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from nakadi_cli.api import path
+from nakadi_cli.commands import Group, connect, member, note, show
+from nakadi_cli.failures import BadInput, Found
+from nakadi_cli.files import document_in
+
+COLUMNS = {
+    "NAME": lambda each: each["name"],
+    "CATEGORY": lambda each: each["category"],
+    "OWNER": lambda each: each["owning_application"],
+    "SCHEMA": lambda each: each["schema"]["version"],
+    "COMPATIBILITY": lambda each: each["compatibility_mode"],
+    "CLEANUP": lambda each: each["cleanup_policy"],
+    "UPDATED": lambda each: each["updated_at"],
+}
+
+
+@click.group(cls=Group)
+def event_types() -> None:
+    """List, look at, create and delete event types; check schemas."""
+
+
+@member(
+    event_types,
+    "list",
+    "nakadi event-types list",
+    "nakadi event-types list --owner shop --category business",
+    "nakadi event-types list 'order.*' -o json",
+)
+@click.argument("pattern", default="*")
+@click.option("--owner", help="Only those of this application.")
+@click.option("--category", type=click.Choice(["business", "data", "undefined"]), help="Only those of this category.")
+def list_event_types(pattern: str, owner: str | None, category: str | None) -> None:
+    """List event types, all or those whose names fit a PATTERN with * and ?."""
+    from fnmatch import fnmatchcase
+
+    found = connect().get("/event-types", **({"owning_application": owner} if owner else {}))
+    fit = (each for each in found if fnmatchcase(each["name"], pattern))
+    show([each for each in fit if category in {None, each["category"]}], COLUMNS)
+
+
+@member(event_types, "get", "nakadi event-types get order.placed", "nakadi event-types get order.placed -o json")
+@click.argument("name")
+def get_event_type(name: str) -> None:
+    """Show an event type. The schema is shown as what it is, instead of as text."""
+    found = connect().get(path("event-types", name))
+    show(with_readable_schema(found))
+
+
+@member(event_types, "partitions", "nakadi event-types partitions order.placed")
+@click.argument("name")
+def list_partitions(name: str) -> None:
+    """List the partitions of an event type, with their oldest and newest offsets."""
+    found = connect().get(path("event-types", name, "partitions"))
+    show(
+        sorted(found, key=lambda each: (len(each["partition"]), each["partition"])),
+        {
+            "PARTITION": lambda each: each["partition"],
+            "OLDEST": lambda each: each["oldest_available_offset"],
+            "NEWEST": lambda each: each["newest_available_offset"],
+        },
+    )
+
+
+@member(
+    event_types,
+    "create",
+    "nakadi event-types create -f order.placed.json",
+    "nakadi event-types get order.placed | sed 's/order.placed/order.test/' | nakadi event-types create -f -",
+    shows=False,
+)
+@click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
+def create_event_type(file: str) -> None:
+    """Create an event type. Its schema may be written as what it is, instead of as text."""
+    definition = document_in(file)
+    if not isinstance(definition, dict):
+        raise BadInput(f"{file} is no definition of an event type.")
+    connect().post("/event-types", with_schema_as_text(definition))
+    note(f"Created event type {definition.get('name')}.")
+
+
+@member(event_types, "delete", "nakadi event-types delete order.test", "nakadi event-types delete order.test --yes")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete_event_type(name: str, yes: bool) -> None:
+    """Delete an event type, with all its events. Asks for the name to be typed."""
+    api = connect()
+    if not yes and click.prompt(f"All events of {name} will be gone. Type its name", default="", err=True) != name:
+        raise BadInput("That is not its name; nothing was deleted.")
+    api.delete(path("event-types", name))
+    note(f"Deleted event type {name}.")
+
+
+@event_types.group("schema", cls=Group)
+def schema() -> None:
+    """Look at the versions of a schema, and check another one against them."""
+
+
+@member(schema, "list", "nakadi event-types schema list order.placed")
+@click.argument("name")
+def list_schemas(name: str) -> None:
+    """List the versions of an event type's schema, the newest first."""
+    found = list(connect().items(path("event-types", name, "schemas")))
+    show(
+        [with_readable_schema({"schema": each})["schema"] for each in found],
+        {"VERSION": lambda each: each["version"], "CREATED": lambda each: each["created_at"]},
+    )
+
+
+@member(
+    schema,
+    "check",
+    "nakadi event-types schema check order.schema.json --event-type order.placed",
+    "nakadi event-types schema check order.placed.json",
+)
+@click.argument("file")
+@click.option("--event-type", help="The event type, where the file holds a schema alone.")
+@click.option("--version", default="latest", show_default=True, help="The version to hold it against.")
+def check_schema(file: str, event_type: str | None, version: str) -> None:
+    """Ask whether the schema in FILE could follow the one that an event type has; nothing is changed.
+
+    FILE is a JSON schema, or the definition of an event type. The exit code is 1 if it could not.
+    """
+    document = document_in(file)
+    draft = document if isinstance(document, dict) else {}
+    if "schema" in draft and "name" in draft:
+        event_type, document = event_type or draft["name"], with_schema_as_text(draft)["schema"]["schema"]
+    if event_type is None:
+        raise BadInput("Which event type is the schema for? Name it with --event-type.")
+    text = document if isinstance(document, str) else json.dumps(document)
+    verdict = connect().post(
+        path("event-types", event_type, "schemas", version, "compatibility-check"), {"schema": text}
+    )
+    show(verdict)
+    if not verdict["compatible"]:
+        raise Found(f"The schema cannot follow version {verdict['validated_against_version']} of {event_type}.")
+
+
+def with_readable_schema(definition: dict[str, Any]) -> dict[str, Any]:
+    """Return the definition with its schema as what it is."""
+    text = definition["schema"]["schema"]
+    try:
+        return {**definition, "schema": {**definition["schema"], "schema": json.loads(text)}}
+    except ValueError:
+        return definition
+
+
+def with_schema_as_text(definition: dict[str, Any]) -> dict[str, Any]:
+    """Return the definition as the API takes it."""
+    schema = definition.get("schema")
+    if isinstance(schema, dict) and isinstance(schema.get("schema"), dict | bool):
+        return {**definition, "schema": {**schema, "schema": json.dumps(schema["schema"], ensure_ascii=False)}}
+    return definition

@@ -1,0 +1,61 @@
+"""What can go wrong, with the exit code of each."""
+
+from __future__ import annotations
+
+import click
+
+
+class Failed(click.ClickException):
+    """A command could not do what it was asked for; the message is a sentence."""
+
+    exit_code = 1
+
+    def show(self, file: object = None) -> None:  # noqa: ARG002  # click's signature
+        click.secho("Error: ", fg="red", nl=False, err=True)
+        click.echo(self.message, err=True)
+
+
+class Found(Failed):
+    """The answer is no: there are differences, a schema does not fit, a broker is not well."""
+
+    exit_code = 1
+
+
+class BadInput(Failed):
+    """A file, an option or the configuration cannot be used as it is."""
+
+    exit_code = 2
+
+
+class Refused(Failed):
+    """The broker answered, and refused: 4xx."""
+
+    exit_code = 3
+
+
+class NotPermitted(Refused):
+    """The broker does not know the caller, or does not let the caller do this: 401 and 403."""
+
+    exit_code = 4
+
+
+class NotFound(Refused):
+    """What was asked for does not exist: 404."""
+
+    exit_code = 5
+
+
+class Conflict(Refused):
+    """It is taken, or something else goes on with it: 409."""
+
+
+class NotAnswered(Failed):
+    """The broker cannot be reached, or could not do its work: 5xx."""
+
+    exit_code = 6
+
+
+class PartlyDone(Failed):
+    """Some of it was done, and some was not."""
+
+    exit_code = 7

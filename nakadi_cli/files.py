@@ -1,0 +1,49 @@
+"""Reading what users hand in: JSON or YAML, from a file or from standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from nakadi_cli.failures import BadInput
+
+
+def text_in(file: str) -> str:
+    """Return what a file holds; `-` is standard input."""
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text()
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{file} cannot be read: it is not text in UTF-8.") from error
+
+
+def document_in(file: str) -> Any:
+    """Return the document in a file, which is JSON or YAML."""
+    text = text_in(file)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return parsed_yaml(text, file)
+
+
+def parsed_yaml(text: str, file: str) -> Any:
+    """Parse YAML. What looks like a date stays the text that JSON would have."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    try:
+        return yaml.load(text, Loader)  # noqa: S506  # it is a safe loader
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f", line {where.line + 1}" if where else ""
+        raise BadInput(f"{file}{line}: this is neither JSON nor YAML.") from error

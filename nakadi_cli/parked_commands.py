@@ -1,0 +1,91 @@
+"""`nakadi parked`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from nakadi_cli.api import path
+from nakadi_cli.commands import Group, connect, member, note, show
+from nakadi_cli.failures import BadInput
+
+_SUBSCRIPTION = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
+_EVENT = "order.placed:0:001-0001-000000000000000012"
+
+
+@click.group(cls=Group)
+def parked() -> None:
+    """Look at events that no consumer could process; skip them, or have them sent once more."""
+
+
+@member(
+    parked,
+    "list",
+    f"nakadi parked list {_SUBSCRIPTION}",
+    f"nakadi parked list {_SUBSCRIPTION} --event-type order.placed --key 4711 -o json",
+)
+@click.argument("subscription")
+@click.option("--event-type", help="Only events of this event type.")
+@click.option("--partition", help="Only events of this partition.")
+@click.option("--key", help="Only events with this key.")
+def list_parked(subscription: str, event_type: str | None, partition: str | None, key: str | None) -> None:
+    """List the parked events of a subscription, and those that wait behind them with the same key."""
+    filters: dict[str, Any] = {"event_type": event_type, "partition": partition, "key": key}
+    chosen = {name: value for name, value in filters.items() if value is not None}
+    found = list(connect().items(path("subscriptions", subscription, "parked-events"), **chosen))
+    show(
+        found,
+        {
+            "ID": lambda each: each["id"],
+            "KEY": lambda each: each.get("key"),
+            "STATE": lambda each: each["state"],
+            "FAILED": lambda each: each["failed_commits"],
+            "PARKED": lambda each: each["parked_at"],
+        },
+    )
+
+
+@member(parked, "show", f"nakadi parked show {_SUBSCRIPTION} {_EVENT}")
+@click.argument("subscription")
+@click.argument("event")
+def show_parked(subscription: str, event: str) -> None:
+    """Show a parked EVENT, by its id, as it was published."""
+    show(connect().get(path("subscriptions", subscription, "parked-events", event)))
+
+
+@member(parked, "skip", f"nakadi parked skip {_SUBSCRIPTION} {_EVENT}", shows=False)
+@click.argument("subscription")
+@click.argument("events", nargs=-1, required=True)
+def skip(subscription: str, events: tuple[str, ...]) -> None:
+    """Give up parked EVENTS for good, by their ids."""
+    api = connect()
+    for event in events:
+        api.delete(path("subscriptions", subscription, "parked-events", event))
+        note(f"Skipped {event}.")
+
+
+@member(
+    parked,
+    "redrive",
+    f"nakadi parked redrive {_SUBSCRIPTION} {_EVENT}",
+    f"nakadi parked redrive {_SUBSCRIPTION} --all",
+    shows=False,
+)
+@click.argument("subscription")
+@click.argument("events", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All parked events of the subscription.")
+def redrive(subscription: str, events: tuple[str, ...], everything: bool) -> None:
+    """Have parked EVENTS sent once more, each with the others of its key, in their order.
+
+    Streams that are open are asked to end.
+    """
+    if everything == bool(events):
+        raise BadInput("Name the events to redrive, or say --all.")
+    api = connect()
+    if everything:
+        api.post(path("subscriptions", subscription, "parked-events", "redrive"))
+        note("The next streams are sent all parked events.")
+    for event in events:
+        api.post(path("subscriptions", subscription, "parked-events", event, "redrive"))
+        note(f"The next streams are sent {event} and the others of its key.")

@@ -1,0 +1,105 @@
+"""Events out of files: an array, or one event a line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from nakadi_cli.failures import BadInput
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event as it is written, so that no number loses a digit; `number` counts from 1."""
+
+    number: int
+    text: bytes
+
+
+@contextmanager
+def opened(file: str) -> Iterator[TextIO]:
+    """Open a file to read; `-` is standard input."""
+    if file == "-":
+        yield sys.stdin
+        return
+    try:
+        stream = Path(file).open(encoding="utf-8")  # noqa: SIM115  # it is closed below
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror}.") from error
+    with stream:
+        yield stream
+
+
+def events_in(stream: TextIO, file: str) -> Iterator[Event]:
+    """Read events as they come, each line one; an array is read as a whole."""
+    lines = iter(stream)
+    number = 0
+    try:
+        for line_number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            if number == 0 and line.lstrip().startswith("["):
+                yield from _in_array("".join([line, *lines]), file)
+                return
+            number += 1
+            try:
+                parsed = json.loads(line)
+            except ValueError:
+                raise BadInput(
+                    f"{file}, line {line_number}: this is not JSON; each line has to be one event."
+                ) from None
+            if not isinstance(parsed, dict):
+                raise BadInput(f"{file}, line {line_number}: an event is an object.")
+            yield Event(number, line.strip().encode())
+    except UnicodeDecodeError:
+        raise BadInput(f"{file} is not text in UTF-8.") from None
+
+
+def batches(events: Iterable[Event], most_events: int, most_bytes: int) -> Iterator[list[Event]]:
+    """Divide events into batches, each within both limits unless it is a single event."""
+    batch: list[Event] = []
+    size = 0
+    for event in events:
+        if batch and (len(batch) == most_events or size + len(event.text) > most_bytes):
+            yield batch
+            batch, size = [], 0
+        batch.append(event)
+        size += len(event.text) + 1
+    if batch:
+        yield batch
+
+
+def _in_array(text: str, file: str) -> Iterator[Event]:
+    decoder = json.JSONDecoder()
+    place, number = text.index("[") + 1, 0
+    while True:
+        place = _after_space(text, place)
+        if number == 0 and text[place : place + 1] == "]":
+            break
+        number += 1
+        try:
+            parsed, end = decoder.raw_decode(text, place)
+        except ValueError:
+            raise BadInput(f"{file}: event {number} of the array is not JSON.") from None
+        if not isinstance(parsed, dict):
+            raise BadInput(f"{file}: event {number} of the array is no object.")
+        yield Event(number, text[place:end].encode())
+        place = _after_space(text, end)
+        if text[place : place + 1] == "]":
+            break
+        if text[place : place + 1] != ",":
+            raise BadInput(f"{file}: a comma or the end of the array is missing after event {number}.")
+        place += 1
+    if text[place + 1 :].strip():
+        raise BadInput(f"{file}: something follows the array.")
+
+
+def _after_space(text: str, place: int) -> int:
+    while text[place : place + 1].isspace():
+        place += 1
+    return place

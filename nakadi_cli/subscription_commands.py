@@ -1,0 +1,217 @@
+"""`nakadi subscriptions`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from time import sleep
+from typing import Any
+
+import click
+
+from nakadi_cli.api import Api, path
+from nakadi_cli.commands import Group, chosen_format, connect, member, note, show
+from nakadi_cli.cursors import Start, chosen_partitions, cursors, parse_start
+from nakadi_cli.failures import BadInput
+from nakadi_cli.files import document_in
+
+LAG_COLUMNS: dict[str, Callable[[Any], object]] = {
+    "EVENT TYPE": lambda row: row["event_type"],
+    "PARTITION": lambda row: row["partition"],
+    "STATE": lambda row: "stalled" if row.get("stalled") else row["state"],
+    "WAITING": lambda row: row.get("unconsumed_events"),
+    "SECONDS": lambda row: row.get("consumer_lag_seconds"),
+    "STREAM": lambda row: row["stream_id"],
+}
+RESET_COLUMNS: dict[str, Callable[[Any], object]] = {
+    "EVENT TYPE": lambda row: row["event_type"],
+    "PARTITION": lambda row: row["partition"],
+    "COMMITTED": lambda row: row["committed"],
+    "TO": lambda row: row["to"],
+    "WAITING": lambda row: row["waiting"],
+    "WAITING THEN": lambda row: row["waiting_then"],
+}
+
+
+@click.group(cls=Group)
+def subscriptions() -> None:
+    """List, look at, create, delete and reset subscriptions; see how far behind they are."""
+
+
+@member(
+    subscriptions,
+    "list",
+    "nakadi subscriptions list",
+    "nakadi subscriptions list --owner shipping --event-type order.placed -o json",
+)
+@click.option("--owner", help="Only those of this application.")
+@click.option("--event-type", multiple=True, help="Only those to this event type; of several, to all of them.")
+def list_subscriptions(owner: str | None, event_type: tuple[str, ...]) -> None:
+    """List subscriptions, the newest first."""
+    filters: dict[str, Any] = {"owning_application": owner, "event_type": event_type or None}
+    found = connect().items("/subscriptions", **{name: value for name, value in filters.items() if value})
+    show(
+        list(found),
+        {
+            "ID": lambda each: each["id"],
+            "OWNER": lambda each: each["owning_application"],
+            "GROUP": lambda each: each["consumer_group"],
+            "EVENT TYPES": lambda each: ", ".join(each["event_types"]),
+            "CREATED": lambda each: each["created_at"],
+        },
+    )
+
+
+@member(subscriptions, "get", "nakadi subscriptions get 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11")
+@click.argument("subscription")
+def get_subscription(subscription: str) -> None:
+    """Show a subscription."""
+    show(connect().get(path("subscriptions", subscription)))
+
+
+@member(
+    subscriptions,
+    "create",
+    "nakadi subscriptions create order.placed --owner shipping --from begin",
+    "ID=$(nakadi subscriptions create order.placed order.paid --owner billing --group live)",
+    "nakadi subscriptions create -f subscription.yaml",
+    shows=False,
+)
+@click.argument("event_types", nargs=-1)
+@click.option("--owner", help="The application that consumes.")
+@click.option("--group", help="Tells subscriptions of one application to the same event types apart.")
+@click.option("--from", "start", default="end", show_default=True, help="begin, end, a time, or how long ago.")
+@click.option("-f", "--file", "file", help="A whole definition in JSON or YAML instead; - reads standard input.")
+def create_subscription(
+    event_types: tuple[str, ...], owner: str | None, group: str | None, start: str, file: str | None
+) -> None:
+    """Create a subscription to EVENT_TYPES, and print its id. If there is such a one, its id is printed."""
+    api = connect()
+    if file is not None:
+        if event_types or owner or group:
+            raise BadInput("The definition is in the file, or on the command line, not in both.")
+        definition = document_in(file)
+    elif not event_types or not owner:
+        raise BadInput("A subscription needs event types and --owner, or -f with a definition.")
+    else:
+        definition = {"owning_application": owner, "event_types": list(event_types)}
+        definition |= {"consumer_group": group} if group else {}
+        definition |= _read_from(api, event_types, parse_start(start, datetime.now(UTC)))
+    click.echo(api.post("/subscriptions", definition)["id"])
+
+
+@member(
+    subscriptions,
+    "delete",
+    "nakadi subscriptions delete 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11",
+    shows=False,
+)
+@click.argument("subscription")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete_subscription(subscription: str, yes: bool) -> None:
+    """Delete a subscription and what it has committed. Asks for its application to be typed."""
+    api = connect()
+    owner = api.get(path("subscriptions", subscription))["owning_application"]
+    if not yes and click.prompt(f"It belongs to {owner}. Type that to delete it", default="", err=True) != owner:
+        raise BadInput("That is not its application; nothing was deleted.")
+    api.delete(path("subscriptions", subscription))
+    note(f"Deleted subscription {subscription}.")
+
+
+@member(
+    subscriptions,
+    "lag",
+    "nakadi subscriptions lag 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11",
+    "nakadi subscriptions lag 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --watch --every 5",
+)
+@click.argument("subscription")
+@click.option("--watch", is_flag=True, help="Go on showing it until Ctrl-C.")
+@click.option("--every", type=click.IntRange(1), default=2, show_default=True, help="Seconds between two looks.")
+def lag(subscription: str, watch: bool, every: int) -> None:
+    """Show who reads each partition, how many events wait there, and for how many seconds the first one has."""
+    api = connect()
+    while True:
+        rows = list(_lags(api, subscription))
+        if watch and sys.stdout.isatty():
+            click.clear()
+        show(rows, LAG_COLUMNS)
+        if chosen_format("table") == "table":
+            note(f"{sum(row.get('unconsumed_events') or 0 for row in rows)} events wait.")
+        if not watch:
+            return
+        sleep(every)
+
+
+@member(
+    subscriptions,
+    "reset",
+    "nakadi subscriptions reset 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --to begin --dry-run",
+    "nakadi subscriptions reset 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --to 2026-11-21T12:00:00Z",
+    "nakadi subscriptions reset 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --to order.placed:0=001-0001-000000000000000012",
+)
+@click.argument("subscription")
+@click.option("--to", "start", required=True, help="begin, end, a time, how long ago, or offsets by partition.")
+@click.option("--dry-run", is_flag=True, help="Show what it would mean, and change nothing.")
+def reset(subscription: str, start: str, dry_run: bool) -> None:
+    """Put a subscription to another place, and show how many events wait then.
+
+    Streams that are open are asked to end. Partitions that offsets do not name stay where they are.
+    """
+    api = connect()
+    place = parse_start(start, datetime.now(UTC))
+    event_types = api.get(path("subscriptions", subscription))["event_types"]
+    rows = [row for each in event_types for row in _moves(api, each, place)]
+    _check_that_all_are_meant(place, rows)
+    committed = {
+        _key(each): each["offset"] for each in api.get(path("subscriptions", subscription, "cursors"))["items"]
+    }
+    waiting = {_key(each): each.get("unconsumed_events") for each in _lags(api, subscription)}
+    for row in rows:
+        row |= {"committed": committed.get(_key(row)), "waiting": waiting.get(_key(row))}
+    if not dry_run:
+        items = [{"event_type": row["event_type"], "partition": row["partition"], "offset": row["to"]} for row in rows]
+        api.patch(path("subscriptions", subscription, "cursors"), {"items": items})
+    show(rows, RESET_COLUMNS)
+    note("Nothing was changed." if dry_run else f"{len(rows)} partitions are reset.")
+
+
+def _read_from(api: Api, event_types: tuple[str, ...], start: Start) -> dict[str, Any]:
+    if start in {Start(), Start("BEGIN")}:
+        return {"read_from": "begin" if start.offset else "end"}
+    found = [
+        {"event_type": event_type, **cursor}
+        for event_type in event_types
+        for cursor in cursors(api, event_type, start, chosen_partitions(api, event_type, None))
+    ]
+    return {"read_from": "cursors", "initial_cursors": found}
+
+
+def _lags(api: Api, subscription: str) -> Iterator[dict[str, Any]]:
+    found = api.get(path("subscriptions", subscription, "stats"), show_time_lag="true")
+    for each in found["items"]:
+        for partition in each["partitions"]:
+            yield {"event_type": each["event_type"], **partition}
+
+
+def _moves(api: Api, event_type: str, place: Start) -> Iterator[dict[str, Any]]:
+    places = cursors(api, event_type, place, chosen_partitions(api, event_type, None))
+    behind = api.post(path("event-types", event_type, "cursors-lag"), places) if places else []
+    for cursor, found in zip(places, behind, strict=True):
+        yield {
+            "event_type": event_type,
+            "partition": cursor["partition"],
+            "to": cursor["offset"],
+            "waiting_then": found["unconsumed_events"],
+        }
+
+
+def _check_that_all_are_meant(place: Start, rows: list[dict[str, Any]]) -> None:
+    """Refuse offsets of partitions that there are not: a slip of the pen would pass unseen."""
+    meant = {name for row in rows for name in (row["partition"], f"{row['event_type']}:{row['partition']}")}
+    if unknown := sorted(set(place.by_partition or ()) - meant):
+        raise BadInput(f"The subscription has no partition {unknown[0]}.")
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    return row["event_type"], row["partition"]

@@ -1,0 +1,73 @@
+"""A running broker, and the command line in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+from nakadi_cli.__main__ import main
+from tests.support.patience import PATIENCE
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture(scope="session")
+def broker():
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def api(broker):
+    with httpx.Client(base_url=broker.url, timeout=PATIENCE) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def a_home(tmp_path, monkeypatch):
+    """No context but those of the test, and the broker of the tests."""
+    monkeypatch.setenv("NAKADI_CONFIG", str(tmp_path / "config" / "nakadi.yaml"))
+    monkeypatch.delenv("NAKADI_TOKEN", raising=False)
+    monkeypatch.delenv("NAKADI_URL", raising=False)
+
+
+@pytest.fixture
+def run(monkeypatch, request):
+    """Run a command in this process, against the broker of the tests unless the test has set up another one."""
+
+    def run(*arguments: str, stdin: str = "", url: str | None = "") -> Done:
+        if url == "":
+            url = request.getfixturevalue("broker").url
+        with monkeypatch.context() as patch:
+            if url is not None:
+                patch.setenv("NAKADI_URL", url)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+            out, err = io.StringIO(), io.StringIO()
+            with redirect_stdout(out), redirect_stderr(err):
+                code = main(arguments)
+        return Done(code, out.getvalue(), err.getvalue())
+
+    return run

@@ -1,0 +1,327 @@
+"""`nakadi apply` and `nakadi diff`, with files in the format of clin."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nakadi.local import Broker
+from nakadi_cli.failures import BadInput
+from nakadi_cli.manifests import Chosen, manifests_in
+from tests.support.builders import a_name
+
+CLIN_FILE = """
+common: &COMMON
+  TEAM: shop
+  ADMINS: @@@./people/admins.yaml
+process:
+  - id: Live
+    target: live
+    paths: [./definitions]
+    env:
+      <<: *COMMON
+      POSTFIX: ""
+      ANY_READ: false
+  - id: Review
+    target: staging
+    paths:
+      - ./definitions
+    env:
+      <<: *COMMON
+      POSTFIX: "_review"
+      ANY_READ: true
+"""
+EVENT_TYPE = """
+kind: event-type
+spec:
+  name: {{TEAM}}.order{{POSTFIX}}
+  category: business
+  owningApplication: shop_orders
+  audience: company-internal
+  partitioning:
+    strategy: hash
+    keys:
+      - order
+    partitionCount: 2
+  cleanup:
+    policy: delete
+    retentionTimeDays: 2
+  annotations:
+    "shop.example/reviewed": "2026-11-22"
+  schema:
+    compatibility: compatible
+    jsonSchema: @@@./../schemas/order.yaml
+  auth:
+    users:
+      admins: {{ADMINS}}
+      readers:
+      writers:
+    teams:
+      admins:
+        - {{TEAM}}
+    services:
+      readers:
+        - shop_billing
+      writers:
+    anyToken:
+      read: {{ANY_READ}}
+      write: true # everybody places orders
+"""
+COMPACTED = """
+kind: event-type
+spec:
+  name: {{TEAM}}.customer{{POSTFIX}}
+  category: business
+  owningApplication: shop_customers
+  audience: component-internal
+  partitioning: {strategy: random, partitionCount: 1}
+  cleanup: {policy: compact}
+  schema:
+    compatibility: none
+    jsonSchema:
+      type: object
+      properties:
+        since: {const: "2020-01-01"}
+  auth:
+    users: {admins: {{ADMINS}}, readers: [ann], writers: [ann, {{ADMINS}}]}
+    anyToken: {read: {{ANY_READ}}, write: false}
+"""
+SUBSCRIPTION = """
+kind: subscription
+spec:
+  owningApplication: shop_billing
+  eventTypes:
+    - {{TEAM}}.order{{POSTFIX}}
+  consumerGroup: main
+  auth:
+    users:
+      admins: {{ADMINS}}
+    services:
+      readers: [shop_billing]
+    anyToken:
+      read: {{ANY_READ}}
+"""
+SCHEMA = """
+description: |
+  Made when somebody orders, e.g. {order: "4711"}
+type: object
+properties:
+  order: {type: string}
+  note: {type: string}
+required: [order]
+"""
+QUERY = "kind: sql-query\nspec: {name: '{{TEAM}}.query', sql: SELECT 1}\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A clin file, with its manifests and what they include."""
+    files = {
+        "shop.clin.yaml": CLIN_FILE,
+        "people/admins.yaml": "- ann\n- bob\n",
+        "schemas/order.yaml": SCHEMA,
+        "definitions/order.yaml": EVENT_TYPE,
+        "definitions/customer.yml": COMPACTED,
+        "definitions/a-subscription.yaml": SUBSCRIPTION,
+    }
+    for name, text in files.items():
+        (tmp_path / "files" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "files" / name).write_text(text)
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def empty():
+    """A broker without event types."""
+    with Broker() as broker:
+        yield broker
+
+
+def actions(done):
+    return [(step["kind"], step["action"]) for step in done.json]
+
+
+def clin(folder, url, target):
+    """Apply the files by clin itself."""
+    (folder / ".clin").write_text(f"environments: {{{target}: {{nakadi_url: '{url}'}}}}")
+    script = "from clin.run import cli; cli()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "process", "-X", "-e", target, "shop.clin.yaml"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def everything(run, url):
+    """What a broker has, without what differs from one to the next."""
+    own = {"created_at", "updated_at", "id", "version"}
+
+    def cleaned(value):
+        if isinstance(value, dict):
+            return {key: cleaned(each) for key, each in value.items() if key not in own}
+        if isinstance(value, list):
+            return sorted((cleaned(each) for each in value), key=json.dumps)
+        return value
+
+    event_types = [
+        json.loads(run("event-types", "get", each["name"], "-o", "json", url=url).out)
+        for each in run("event-types", "list", "shop.*", "-o", "json", url=url).json
+    ]
+    return cleaned(event_types), cleaned(run("subscriptions", "list", "-o", "json", url=url).json)
+
+
+def test_files_are_applied_twice_the_second_time_without_a_change(run, empty, folder):
+    """What is missing is created, event types before subscriptions; what is as the files say is left alone."""
+    arguments = ("-f", str(folder), "--env", "staging", "-o", "json")
+
+    before = run("diff", *arguments, url=empty.url)
+    first = run("apply", *arguments, url=empty.url)
+    second = run("apply", *arguments, url=empty.url)
+    after = run("diff", *arguments, url=empty.url)
+
+    kinds = ["event-type", "event-type", "subscription"]
+    assert before.code == 1
+    assert actions(first) == [(kind, "create") for kind in kinds], first.err
+    assert first.code == 0
+    assert actions(second) == [(kind, "keep") for kind in kinds]
+    assert after.code == 0
+
+
+def test_the_result_is_the_same_as_with_clin(run, empty, folder):
+    """What clin creates from the files needs no change, and what this creates is the same and needs none of clin's."""
+    arguments = ("-f", str(folder / "shop.clin.yaml"), "--env", "live", "-o", "json")
+    clin(folder, empty.url, "live")
+    after_clin = run("diff", *arguments, url=empty.url)
+    with Broker() as other:
+        assert run("apply", *arguments, url=other.url).code == 0
+        clin_again = clin(folder, other.url, "live")
+        ours = everything(run, other.url)
+
+    assert after_clin.code == 0, after_clin.out
+    assert clin_again.count("Up to date") == 3, clin_again
+    assert ours == everything(run, empty.url)
+    assert len(ours[0]) == 2
+
+
+def test_what_differs_is_shown_and_changed(run, empty, folder):
+    """A difference is shown by its path, and applied: of the schema, of lists, of numbers, and more partitions."""
+    arguments = ("-f", str(folder), "--env", "live")
+    run("apply", *arguments, url=empty.url)
+    (folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {", "total: {type: number}\n  note: {"))
+    changed = EVENT_TYPE.replace("retentionTimeDays: 2", "retentionTimeDays: 3").replace("Count: 2", "Count: 4")
+    (folder / "definitions/order.yaml").write_text(changed.replace("- shop_billing", "- shop_billing\n        - mail"))
+    (folder / "definitions/a-subscription.yaml").write_text(SUBSCRIPTION.replace("[shop_billing]", "[shop_mail]"))
+
+    dry = run("apply", *arguments, "--dry-run", url=empty.url)
+    diff = run("diff", *arguments, url=empty.url)
+    done = run("apply", *arguments, url=empty.url)
+
+    assert dry.code == done.code == 0, done.err
+    assert diff.code == 1
+    assert dry.out == diff.out == done.out
+    shown = dry.out.splitlines()
+    assert "~ event-type shop.order" in shown
+    assert "= event-type shop.customer" in shown
+    assert '    schema.properties.total: (nothing) -> {"type": "number"}' in shown
+    assert "    options.retention_time: 172800000 -> 259200000" in shown
+    assert "    partition_count: 2 -> 4" in shown
+    assert any(line.startswith("    authorization.readers: ") and "service:mail" in line for line in shown)
+    assert run("diff", *arguments, url=empty.url).code == 0
+
+
+def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty, folder):
+    """One refusal does not keep the others from being applied; the exit code says that not all were."""
+    run("apply", "-f", str(folder), "--env", "live", url=empty.url)
+    (folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {type: string}", "note: {type: integer}"))
+    (folder / "definitions/customer.yml").write_text(COMPACTED.replace('const: "2020-01-01"', "type: string"))
+
+    done = run("apply", "-f", str(folder), "--env", "live", url=empty.url)
+
+    assert done.code == 7
+    assert "x event-type shop.order" in done.out
+    assert "~ event-type shop.customer" in done.out
+    assert "flow id" in done.err
+
+
+def test_a_manifest_alone_takes_its_variables_from_the_environment(run, empty, folder, monkeypatch):
+    """A single file, or a folder without a clin file, gets variables from the environment and from --var."""
+    monkeypatch.setenv("TEAM", a_name())
+    arguments = ("--var", "POSTFIX=_x", "--var", "ADMINS=ann", "--var", "ANY_READ=", "-o", "json")
+    (folder / "definitions/query.yaml").write_text(QUERY)
+
+    one = run("apply", "-f", str(folder / "definitions/order.yaml"), *arguments, url=empty.url)
+    all_of_them = run("apply", "-f", str(folder / "definitions"), *arguments, url=empty.url)
+
+    assert actions(one) == [("event-type", "create")], one.err
+    assert actions(all_of_them) == [
+        ("event-type", "create"),
+        ("event-type", "keep"),
+        ("sql-query", "pass over"),
+        ("subscription", "create"),
+    ]
+
+
+def test_an_environment_is_a_context_of_that_name(run, empty, folder):
+    """`--env live` asks the broker of the context `live`, if there is one and nothing else is named."""
+    run("contexts", "set", "other", "--url", "http://127.0.0.1:9")
+    run("contexts", "set", "live", "--url", empty.url)
+
+    assert run("apply", "-f", str(folder), "--env", "live", url=None).code == 0
+    assert run("diff", "-f", str(folder), "--env", "live", "--context", "other", url=None).code == 6
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"a.yaml": "kind: event-type\n"}, "`spec`"),
+        ({"a.yaml": "kind: event-type\nspec: {name: '{{NONE}}'}\n"}, "no value for the variable NONE"),
+        ({"a.yaml": "kind: topic\nspec: {}\n"}, "`kind`"),
+        ({"a.yaml": "kind: [\n"}, "line 2"),
+        ({"a.yaml": "kind: event-type\nspec: @@@a.yaml\n"}, "includes itself"),
+        ({"a.yaml": "kind: event-type\nspec: @@@b.yaml\n"}, "b.yaml cannot be read"),
+        ({"a.yaml": "kind: event-type\nspec: {name: 'x{{LIST}}'}\n"}, "cannot be a part of a text"),
+        ({"schema.yaml": "type: object\n"}, "no manifests"),
+        ({"a.clin.yaml": "process: []\n", "b.clin.yaml": "process: []\n"}, "several clin files"),
+        (
+            {"a.clin.yaml": "process: [{target: a, paths: [x]}, {target: b, paths: [x]}]\n"},
+            "choose one with --env: a, b",
+        ),
+        ({"a.clin.yaml": "process: [{target: a, paths: [x]}]\n"}, "there is no folder"),
+        ({"a.clin.yaml": "process: {}\n"}, "`process` is a list"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused_with_their_names(tmp_path, files, said):
+    """A mistake in the files names the file, before the broker is asked."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    with pytest.raises(BadInput, match=said) as refused:
+        manifests_in(tmp_path, {"LIST": [1]}, Chosen())
+    assert str(tmp_path) in refused.value.message
+
+
+def test_a_manifest_without_a_necessary_value_is_refused(run, empty, tmp_path):
+    """What is missing in a manifest is named."""
+    (tmp_path / "a.yaml").write_text("kind: event-type\nspec: {name: a.b}\n")
+
+    done = run("apply", "-f", str(tmp_path), url=empty.url)
+
+    assert done.code == 2
+    assert "`schema` is missing" in done.err
+
+
+def test_what_only_looks_special_stays(tmp_path):
+    """Nested braces of YAML, `@@@` within a text, and what looks like a date are left as they are."""
+    text = "kind: event-type\nspec: {name: {a: {b: 'x @@@ y'}}, n: '{{ N }}', day: 2020-01-01}\n"
+    (tmp_path / "a.yaml").write_text(text)
+
+    [found] = manifests_in(tmp_path / "a.yaml", {"N": 3}, Chosen())
+
+    assert found.spec == {"name": {"a": {"b": "x @@@ y"}}, "n": 3, "day": "2020-01-01"}

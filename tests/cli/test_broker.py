@@ -1,0 +1,139 @@
+"""`nakadi timelines`, `storages`, `features`, `admin` and `doctor`."""
+
+import json
+import uuid
+
+import pytest
+
+from nakadi.local import Broker
+from tests.support.api import created
+from tests.support.parking import PARKING
+from tests.support.tokens import Issuer
+
+
+@pytest.fixture
+def empty():
+    """A broker that a test may change as a whole."""
+    with Broker() as broker:
+        yield broker
+
+
+def test_a_new_timeline_begins(run, api):
+    """`timelines create` begins a timeline, and `list` shows all of them in their order."""
+    name = created(api)["name"]
+
+    assert run("timelines", "create", name).code == 0
+    assert [each["order"] for each in run("timelines", "list", name, "-o", "json").json] == [1, 2]
+    assert run("timelines", "create", name, "--storage", "none").code == 3
+
+
+def test_storages_are_created_chosen_and_deleted(run, empty):
+    """A storage is described in a file, becomes that of new event types, and can be deleted when it is not used."""
+    identity = uuid.uuid4().hex
+    definition = {"id": identity, "storage_type": "embedded", "embedded_configuration": {}}
+
+    assert run("storages", "create", "-f", "-", stdin=json.dumps(definition), url=empty.url).code == 0
+    assert run("storages", "get", identity, "-o", "json", url=empty.url).json["id"] == identity
+    assert run("storages", "use", identity, url=empty.url).code == 0
+    assert {each["id"] for each in run("storages", "list", "-o", "json", url=empty.url).json if each["default"]} == {
+        identity
+    }
+    assert run("storages", "use", "default", url=empty.url).code == 0
+    assert run("storages", "delete", identity, url=empty.url).code == 0
+    assert run("storages", "get", identity, url=empty.url).code == 5
+
+
+def test_features_are_switched(run, empty):
+    """`on` and `off` switch a feature, and `list` shows all."""
+    feature = "disable_event_type_creation"
+
+    assert run("features", "on", feature, url=empty.url).code == 0
+    assert any(line.split() == [feature, "on"] for line in run("features", "list", url=empty.url).out.splitlines())
+    assert run("features", "off", feature, url=empty.url).code == 0
+    assert {"feature": feature, "enabled": False} in run("features", "list", "-o", "json", url=empty.url).json
+    assert run("features", "on", "no_such_feature", url=empty.url).code == 3
+
+
+def test_admins_are_added_and_removed(run, empty):
+    """`admin add` and `remove` change one entry of one list, and leave the others."""
+
+    def listed():
+        return run("admin", "list", "-o", "json", url=empty.url).json
+
+    before = listed()
+    assert run("admin", "add", "writers", "service:shop", url=empty.url).code == 0
+    between = listed()
+    assert run("admin", "add", "writers", "service:shop", url=empty.url).code == 0
+    assert listed() == between
+    assert run("admin", "remove", "writers", "service:shop", url=empty.url).code == 0
+
+    new = {"role": "writers", "data_type": "service", "value": "shop"}
+    assert new in between
+    assert len(between) == len(before) + 1
+    assert listed() == before
+    assert run("admin", "remove", "writers", "service:shop", url=empty.url).code == 2
+    assert run("admin", "add", "writers", "shop", url=empty.url).code == 2
+
+
+def test_applications_are_blocked_and_unblocked(run, empty):
+    """`admin block` keeps an application from producing until `unblock`."""
+    assert run("admin", "block", "PRODUCER_APP", "checkout", url=empty.url).code == 0
+    assert run("admin", "blocked", "-o", "json", url=empty.url).json == [{"kind": "PRODUCER_APP", "name": "checkout"}]
+    assert run("admin", "unblock", "PRODUCER_APP", "checkout", url=empty.url).code == 0
+    assert run("admin", "blocked", "-o", "json", url=empty.url).json == []
+
+
+def found_by_doctor(done):
+    return {each["what"]: each for each in done.json}
+
+
+def test_a_broker_that_is_well_is_found_well(run, empty):
+    """`doctor` looks at everything, and ends with 0."""
+    done = run("doctor", url=empty.url)
+
+    assert done.code == 0, done.out
+    assert [line.split()[0] for line in done.out.splitlines()] == ["well"] * 8
+
+
+def test_what_hinders_work_is_noticed(run, empty):
+    """Features that hinder work, blocks and parked events are told, and are no illness."""
+    run("features", "on", "disable_event_type_creation", url=empty.url)
+    run("admin", "block", "CONSUMER_ET", "order.placed", url=empty.url)
+
+    done = run("doctor", "-o", "json", url=empty.url)
+    found = found_by_doctor(done)
+
+    assert done.code == 0
+    assert "no event types can be created" in found["features"]["why"]
+    assert "order.placed" in found["blocks"]["why"]
+    assert {found[what]["state"] for what in ("features", "blocks")} == {"notice"}
+
+
+def test_a_broker_that_is_not_there_is_found_ill(run):
+    """Where nothing answers, or something else, the reason is told, and the exit code is 1."""
+    done = run("doctor", url="http://127.0.0.1:9")
+
+    assert done.code == 1
+    assert done.out.startswith("ill")
+    assert "cannot be reached" in done.out
+
+
+def test_a_bad_token_is_found(run, tmp_path):
+    """Where the broker does not know the caller, the token is found ill."""
+    with Broker(**Issuer(tmp_path).settings) as guarded:
+        done = run("doctor", "-o", "json", url=guarded.url)
+
+    assert done.code == 1
+    assert found_by_doctor(done)["token"]["state"] == "ill"
+    assert found_by_doctor(done)["ready"]["state"] == "well"
+
+
+def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
+    """A subscription that parks events is looked at, whether it has parked some or not."""
+    name = created(api)["name"]
+    body = {"owning_application": "cli", "event_types": [name], "annotations": PARKING}
+    assert api.post("/subscriptions", json=body).status_code == 201
+
+    found = found_by_doctor(run("doctor", "-o", "json", url=broker.url))
+
+    assert found["subscriptions"]["why"].startswith("looked at ")

@@ -1,0 +1,120 @@
+"""`nakadi consume`."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.api import created
+from tests.support.builders import a_name
+from tests.support.patience import PATIENCE, until
+from tests.support.processes import ROOT_ENVIRONMENT
+
+
+@pytest.fixture
+def subscription(run, api):
+    """The id of a subscription from the beginning to twenty events in one partition."""
+    name = created(api)["name"]
+    assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(20)]).status_code == 200
+    return run("subscriptions", "create", name, "--owner", a_name(), "--from", "begin").out.strip()
+
+
+def waiting(run, subscription):
+    return sum(row["unconsumed_events"] for row in run("subscriptions", "lag", subscription, "-o", "json").json)
+
+
+def started(subscription, *arguments, url):
+    command = [sys.executable, "-W", "error", "-m", "nakadi_cli", "consume", subscription, "--url", url, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ROOT_ENVIRONMENT)
+
+
+def test_events_are_written_and_committed(run, subscription):
+    """Each event is a line, what was written is committed, and `-n` ends after so many."""
+    assert [event["n"] for event in run("consume", subscription, "-n", "7", "--batch-size", "3").lines] == [*range(7)]
+    assert waiting(run, subscription) == 13
+    assert [event["n"] for event in run("consume", subscription, "--no-follow").lines] == [*range(7, 20)]
+    assert run("consume", subscription, "--no-follow").lines == []
+
+
+def test_a_command_takes_each_batch(run, subscription, tmp_path):
+    """The command is run for each batch, with events at its standard input and their place in its environment."""
+    line = f'cat >> {tmp_path}/events; echo "$NAKADI_EVENT_TYPE $NAKADI_PARTITION $NAKADI_OFFSET" >> {tmp_path}/places'
+
+    done = run("consume", subscription, "--no-follow", "--batch-size", "8", "--exec", line)
+
+    assert done.code == 0
+    assert "20 events are committed." in done.err
+    assert (tmp_path / "events").read_text() == "".join(f'{{"n": {n}}}\n' for n in range(20))
+    places = [place.split() for place in (tmp_path / "places").read_text().splitlines()]
+    assert [place[1:] for place in places] == [
+        ["0", "001-0001-000000000000000007"],
+        ["0", "001-0001-000000000000000015"],
+        ["0", "001-0001-000000000000000019"],
+    ]
+
+
+def test_what_a_command_failed_at_is_not_committed(run, subscription):
+    """A command that fails ends consuming with 1; what it had taken before stays committed, the rest comes again."""
+    done = run("consume", subscription, "--batch-size", "5", "--commit-timeout", "1", "--exec", "! grep -q '\"n\": 7'")
+
+    assert done.code == 1
+    assert "exit code 1" in done.err
+    assert "not committed" in done.err
+    assert [event["n"] for event in run("consume", subscription, "--no-follow").lines] == [*range(5, 20)]
+
+
+def test_an_unknown_subscription_is_exit_code_5(run):
+    """A subscription that does not exist ends consuming at once."""
+    assert run("consume", "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11").code == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription, tmp_path, number):
+    """After a signal the command goes on with its batch, which is committed; no other batch begins."""
+    line = f"cat > /dev/null; echo $$ >> {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    process = started(subscription, "--batch-size", "6", "--exec", line, url=broker.url)
+    try:
+        until((tmp_path / "began").exists)
+        process.send_signal(number)
+        (tmp_path / "go").touch()
+        _, said = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+
+    assert process.returncode == 0, said
+    assert said == "6 events are committed.\n"
+    assert len((tmp_path / "began").read_text().splitlines()) == 1
+    assert waiting(run, subscription) == 14
+
+
+def test_a_second_signal_ends_the_command_as_well(run, broker, subscription, tmp_path):
+    """A command that does not end is ended by a second signal, and its batch is not committed."""
+    line = f"touch {tmp_path}/began; sleep 600"
+    process = started(subscription, "--exec", line, url=broker.url)
+    try:
+        until((tmp_path / "began").exists)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+
+    assert process.returncode == 1
+    assert "not committed" in said
+    assert waiting(run, subscription) == 20
+
+
+def test_a_signal_ends_waiting(broker, subscription):
+    """A consumer that waits for events ends at once, with 0."""
+    process = started(subscription, url=broker.url)
+    try:
+        for _ in range(20):
+            process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+
+    assert process.returncode == 0
+    assert said == ""

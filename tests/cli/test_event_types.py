@@ -1,0 +1,134 @@
+"""`nakadi event-types`."""
+
+import json
+
+import pytest
+import yaml
+
+from tests.support.api import a_definition, created
+from tests.support.builders import a_name
+
+SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
+
+
+def test_event_types_are_listed_by_pattern_owner_and_category(run, api):
+    """A list has the event types that fit, as a table, as JSON or as YAML."""
+    name = created(api, owning_application="the-cli")["name"]
+    created(api, owning_application="another")
+
+    found = run("event-types", "list", name[:8] + "*", "--owner", "the-cli", "--category", "undefined", "-o", "json")
+
+    assert [each["name"] for each in found.json] == [name]
+    assert yaml.safe_load(run("event-types", "list", "--owner", "the-cli", "-o", "yaml").out)[0]["name"] == name
+    heading, row = run("event-types", "list", "--owner", "the-cli").out.splitlines()
+    assert heading.split()[:3] == ["NAME", "CATEGORY", "OWNER"]
+    assert row.split()[:3] == [name, "undefined", "the-cli"]
+    assert run("event-types", "list", "--owner", "the-cli", "--category", "data", "-o", "json").json == []
+
+
+def test_an_event_type_is_shown_with_its_schema(run, api):
+    """`get` shows the definition, its schema as what it is."""
+    name = created(api, schema=SCHEMA)["name"]
+
+    assert yaml.safe_load(run("event-types", "get", name).out)["schema"]["schema"] == SCHEMA
+    assert run("event-types", "get", name, "-o", "json").json["name"] == name
+    assert name in run("event-types", "get", name, "-o", "table").out
+
+
+def test_what_get_shows_can_be_created_again(run, api):
+    """The output of `get`, under another name, is input of `create`."""
+    old, new = created(api, schema=SCHEMA)["name"], a_name()
+    text = run("event-types", "get", old).out.replace(old, new)
+
+    assert run("event-types", "create", "-f", "-", stdin=text).code == 0
+    assert json.loads(api.get(f"/event-types/{new}").json()["schema"]["schema"]) == SCHEMA
+
+
+def test_an_event_type_is_created_from_json(run, api, tmp_path):
+    """`create` takes the body that the API takes."""
+    definition = a_definition()
+    (tmp_path / "it.json").write_text(json.dumps(definition))
+
+    assert run("event-types", "create", "-f", str(tmp_path / "it.json")).code == 0
+    assert api.get(f"/event-types/{definition['name']}").status_code == 200
+
+
+def test_a_refusal_is_a_sentence_with_the_detail_and_the_flow_id(run, api):
+    """What the broker refuses ends with 3 and one line: the detail, the violations, the status and the flow id."""
+    name = created(api)["name"]
+
+    twice = run("event-types", "create", "-f", "-", stdin=json.dumps(a_definition(name=name)))
+    invalid = run("event-types", "create", "-f", "-", stdin="{name: no}")
+
+    assert twice.code == invalid.code == 3
+    assert name in twice.err
+    assert "(409, flow id " in twice.err
+    assert "owning_application" in invalid.err
+    assert len(twice.err.splitlines()) == 1
+
+
+def test_an_event_type_is_deleted_when_its_name_is_typed(run, api):
+    """`delete` asks for the name; `--yes` does not ask."""
+    one, two = created(api)["name"], created(api)["name"]
+
+    assert run("event-types", "delete", one, stdin="yes\n").code == 2
+    assert api.get(f"/event-types/{one}").status_code == 200
+    assert run("event-types", "delete", one, stdin=f"{one}\n").code == 0
+    assert run("event-types", "delete", two, "--yes").code == 0
+    assert [api.get(f"/event-types/{each}").status_code for each in (one, two)] == [404, 404]
+
+
+def test_partitions_are_listed(run, api):
+    """`partitions` shows where each partition begins and ends."""
+    name = created(api)["name"]
+
+    assert run("event-types", "partitions", name, "-o", "json").json[0]["partition"] == "0"
+    assert run("event-types", "partitions", name).out.split()[:3] == ["PARTITION", "OLDEST", "NEWEST"]
+
+
+def test_a_schema_is_checked_before_it_is_changed(run, api, tmp_path):
+    """`schema check` says whether a schema could follow, with 0 or 1, from a schema or from a definition."""
+    name = created(api, schema=SCHEMA, compatibility_mode="compatible")["name"]
+    good, bad, whole = (tmp_path / each for each in ("good.yaml", "bad.json", "whole.yaml"))
+    good.write_text("{type: object, properties: {order: {type: string}, note: {type: string}}}")
+    bad.write_text(json.dumps({"type": "object", "properties": {"order": {"type": "integer"}}}))
+    whole.write_text(json.dumps(a_definition(name=name, schema=SCHEMA)))
+
+    assert run("event-types", "schema", "check", str(good), "--event-type", name).code == 0
+    assert run("event-types", "schema", "check", str(whole)).code == 0
+    refused = run("event-types", "schema", "check", str(bad), "--event-type", name, "-o", "json")
+    assert refused.code == 1
+    assert "order" in refused.json["error"]
+    assert run("event-types", "schema", "check", str(bad)).code == 2
+    assert run("event-types", "schema", "list", name, "-o", "json").json[0]["schema"] == SCHEMA
+
+
+@pytest.mark.parametrize("text", ["{", "[", "\t- : :", ""])
+def test_a_file_that_is_no_definition_is_exit_code_2(run, text):
+    """What is neither JSON nor YAML, or no object, is refused before the broker is asked."""
+    assert run("event-types", "create", "-f", "-", stdin=text, url="http://127.0.0.1:9").code == 2
+
+
+def test_a_missing_file_is_named(run):
+    """A file that cannot be read is exit code 2, with its name."""
+    done = run("event-types", "create", "-f", "no/such.json")
+
+    assert done.code == 2
+    assert "no/such.json" in done.err
+
+
+def test_what_a_terminal_would_obey_is_not_printed(run, api):
+    """No form of a result has control characters of what others wrote."""
+    owner = "shop\x1b[2J\x9b2J"
+    created(api, owning_application=owner)
+
+    for how in ("table", "json", "yaml"):
+        shown = run("event-types", "list", "--owner", owner, "-o", how).out
+        assert "shop" in shown
+        assert not {"\x1b", "\x9b"} & set(shown)
+    assert run("event-types", "list", "--owner", owner, "-o", "json").json[0]["owning_application"] == owner
+
+
+def test_an_answer_of_something_else_is_no_broker(run):
+    """A URL where something else answers is exit code 6."""
+    assert run("event-types", "list", url="http://127.0.0.1:9").code == 6

@@ -1,0 +1,98 @@
+"""`nakadi serve`, `jobs` and `completion`."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from nakadi_cli.local_commands import _job_files
+from tests.support.patience import PATIENCE
+from tests.support.processes import ROOT, ROOT_ENVIRONMENT
+
+
+def test_a_broker_is_served_until_a_signal(run, tmp_path):
+    """`nakadi serve` is the local program with its options, and ends with 0 at SIGTERM."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nakadi_cli", "serve", "--port", "0", "--data", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ROOT_ENVIRONMENT,
+    )
+    try:
+        greeting = ""
+        while "Ctrl-C ends it." not in greeting:
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            greeting += line
+        well = run("doctor", url=re.search(r"ready at (\S+)", greeting)[1])
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+
+    assert well.code == 0, well.out
+    assert process.returncode == 0
+    assert (tmp_path / "data").is_dir()
+
+
+@pytest.mark.parametrize("job", ["compaction", "statistics", "retention"])
+def test_a_job_is_found_in_the_checkout(job):
+    """Each job that can be named is there."""
+    assert _job_files(job)[0].exists()
+
+
+def test_a_job_that_there_is_not_is_refused(run):
+    """The jobs are named when another one is asked for."""
+    done = run("jobs", "dance")
+
+    assert done.code == 2
+    assert "compaction" in done.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_taught_to_complete(run, shell, monkeypatch):
+    """`completion` prints a script that asks `nakadi` itself for what fits."""
+    monkeypatch.setattr("click.shell_completion.BashComplete._check_version", lambda *_: None)
+
+    assert "_NAKADI_COMPLETE" in run("completion", shell).out
+
+
+def test_commands_and_options_are_completed():
+    """What a shell asks is answered with commands, those of groups and options."""
+
+    def completed(words, at):
+        done = subprocess.run(
+            [sys.executable, "-m", "nakadi_cli"],
+            env={
+                **ROOT_ENVIRONMENT,
+                "_NAKADI_COMPLETE": "bash_complete",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(at),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return {line.partition(",")[2] for line in done.stdout.splitlines()}
+
+    assert completed("nakadi sub", 1) == {"subscriptions"}
+    assert completed("nakadi subscriptions re", 2) == {"reset"}
+    assert "--dry-run" in completed("nakadi subscriptions reset --", 3)
+
+
+def test_the_console_script_of_a_checkout_runs(tmp_path):
+    """What `make run` writes beside Python runs from anywhere, without settings of the environment."""
+    script = tmp_path / "with a space" / "nakadi"
+    script.parent.mkdir()
+    subprocess.run([sys.executable, str(ROOT / "scripts" / "console-script"), str(script)], check=True)
+
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(script), "--help"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+    )
+
+    assert "event-types" in done.stdout

@@ -1,0 +1,79 @@
+"""The command line as a whole: help, exit codes, how it starts."""
+
+import json
+import re
+import subprocess
+import sys
+
+import click
+import pytest
+
+from nakadi_cli.commands import Command
+from nakadi_cli.program import nakadi
+from tests.support.cli import every_command, parses
+from tests.support.processes import ROOT_ENVIRONMENT
+
+LATE = ("httpx", "rich", "yaml", "nakadi", "asyncio")
+
+
+def test_help_imports_neither_the_broker_nor_what_takes_long():
+    """`nakadi --help` imports click and a few modules of the command line."""
+    script = (
+        "import sys; from nakadi_cli.__main__ import main; main(['--help']);"
+        "import json; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=ROOT_ENVIRONMENT
+    )
+    imported = json.loads(done.stderr)
+
+    assert "event-types" in done.stdout
+    assert [each for each in LATE if each in imported] == []
+    assert len([each for each in imported if each.startswith("nakadi_cli")]) <= 7
+
+
+def test_it_runs_as_a_program(broker):
+    """`python -m nakadi_cli` is the command line, and ends with its exit code."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "nakadi_cli", "event-types", "get", "no.such", "--url", broker.url],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ROOT_ENVIRONMENT,
+    )
+
+    assert done.returncode == 5
+    assert "no.such" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "command"), every_command(), ids=lambda each: each if isinstance(each, str) else "")
+def test_every_command_explains_itself(name, command):
+    """Each command has a description and examples of itself, and each example can be parsed."""
+    assert isinstance(command, Command)
+    assert command.help
+    assert command.examples
+    for example in command.examples:
+        assert f"nakadi {name}" in example
+        assert parses(re.sub(r"^ID=\$\((.*)\)$|^source <\((.*)\)$", r"\1\2", example)) > 0
+
+
+@pytest.mark.parametrize("arguments", [("event-types",), ("event-types", "get"), ("no-such-thing",), ("--no-option",)])
+def test_a_wrong_command_line_is_exit_code_2(run, arguments):
+    """What cannot be parsed ends with 2 and a hint."""
+    done = run(*arguments)
+
+    assert done.code == 2
+    assert done.err or "Usage" in done.out
+
+
+def test_the_help_of_a_command_shows_its_examples(run):
+    """The help of a command ends with examples."""
+    assert "nakadi event-types get order.placed" in run("event-types", "get", "--help").out
+
+
+def test_the_list_of_commands_says_of_each_what_it_is_for():
+    """The help of the whole shows the first words of each command's own description."""
+    for name, (_, line) in nakadi._commands_at.items():
+        command = nakadi.get_command(click.Context(nakadi), name)
+        assert command is not None
+        assert line

@@ -1,0 +1,157 @@
+"""`nakadi publish`."""
+
+import io
+import json
+
+import pytest
+
+from nakadi.local import Broker
+from nakadi_cli.failures import BadInput
+from nakadi_cli.reading_events import Event, batches, events_in
+from tests.support.api import created
+from tests.support.builders import a_name
+
+ORDERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+@pytest.fixture
+def orders(api):
+    """The name of an event type whose events have a number."""
+    return created(api, schema=ORDERS)["name"]
+
+
+def lines(*numbers):
+    return "".join(f'{{"n": {number}}}\n' for number in numbers)
+
+
+def stored(run, name):
+    return sorted(event["n"] for event in run("tail", name, "--from", "begin", "--no-follow", "-o", "json").lines)
+
+
+def test_events_are_published_line_by_line(run, orders):
+    """Standard input is read when no file is named, and published in batches."""
+    done = run("publish", orders, "--batch-size", "3", stdin=lines(*range(10)))
+
+    assert done.code == 0
+    assert "10 published" in done.err
+    assert stored(run, orders) == list(range(10))
+
+
+def test_an_array_is_published(run, orders, tmp_path):
+    """A file with a JSON array is as good as one with lines."""
+    (tmp_path / "orders.json").write_text(json.dumps([{"n": n} for n in range(5)], indent=2))
+
+    done = run("publish", orders, str(tmp_path / "orders.json"), "-o", "json")
+
+    assert done.json == {"published": 5, "refused": [], "failed": [], "ended_at": None}
+    assert stored(run, orders) == list(range(5))
+
+
+def test_a_refused_event_ends_publishing(run, orders):
+    """With an event that does not fit, its batch is not stored and nothing after it; earlier batches are."""
+    text = lines(0, 1) + '{"n": "three"}\n' + lines(3, 4)
+
+    done = run("publish", orders, "--batch-size", "2", "-o", "json", stdin=text)
+
+    assert done.code == 7
+    assert done.json["published"] == 2
+    assert [each["event"] for each in done.json["refused"]] == [3]
+    assert done.json["ended_at"] == 3
+    assert stored(run, orders) == [0, 1]
+    first = run("publish", orders, stdin=text)
+    assert first.code == 3
+    assert "event 3: " in first.err
+    assert "expected type" in first.err
+
+
+def test_refused_events_can_be_left_out(run, orders):
+    """With --keep-going the others are published, and the exit code says that not all were."""
+    done = run("publish", orders, "--keep-going", stdin=lines(0, 1) + '{"n": "two"}\n{}\n' + lines(4))
+
+    assert done.code == 7
+    assert "3 published, 2 refused" in done.err
+    assert stored(run, orders) == [0, 1, 4]
+
+
+def test_only_what_was_not_stored_is_sent_again(run):
+    """After a 207 the events of the failed partition are sent again, and nothing is stored twice."""
+    with Broker(default_partitions=4) as own:
+        name = a_name()
+        definition = {
+            "name": name,
+            "owning_application": "shop",
+            "category": "undefined",
+            "schema": {"schema": ORDERS, "type": "json_schema"},
+            "partition_strategy": "hash",
+            "partition_key_fields": ["n"],
+            "default_statistic": {
+                "messages_per_minute": 1,
+                "message_size": 1,
+                "read_parallelism": 4,
+                "write_parallelism": 4,
+            },
+        }
+        assert run("event-types", "create", "-f", "-", stdin=json.dumps(definition), url=own.url).code == 0
+        own.faults.refuse(event_type=name, partition="1", times=2)
+        again = run("publish", name, stdin=lines(*range(40)), url=own.url)
+        own.faults.refuse(event_type=name, partition="2", times=100)
+        given_up = run("publish", name, "--retries", "1", "-o", "json", stdin=lines(*range(100, 140)), url=own.url)
+        own.faults.clear()
+        own.faults.throttle(event_type=name, times=1)
+        throttled = run("publish", name, stdin=lines(200), url=own.url)
+        found = run("tail", name, "--from", "begin", "--no-follow", "-o", "json", url=own.url).lines
+
+    numbers = sorted(event["n"] for event in found)
+    assert again.code == 0, again.err
+    assert numbers[:40] == list(range(40))
+    assert given_up.code == 7
+    assert given_up.json["failed"]
+    assert given_up.json["published"] + len(given_up.json["failed"]) == 40
+    assert len(numbers) == 40 + given_up.json["published"] + 1
+    assert throttled.code == 0, throttled.err
+
+
+def test_a_broker_that_is_not_there_is_exit_code_6(run):
+    """When no answer comes, the events are given up after the retries."""
+    done = run("publish", "any", "--retries", "1", stdin=lines(1), url="http://127.0.0.1:9")
+
+    assert done.code == 6
+    assert "cannot be reached" in done.err
+
+
+def test_an_event_type_that_does_not_exist_is_exit_code_5(run):
+    """What no retry can mend is not sent again."""
+    assert run("publish", a_name(), stdin=lines(1)).code == 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"n": 1', "1\n", '{"n": 1}\n[]', '[{"n": 1}', '[{"n": 1} {"n": 2}]', "[1]", '[{"n": 1}] {"n": 2}', "[{]", "[,]"],
+)
+def test_input_that_is_no_events_is_refused_with_its_place(text):
+    """A mistake in the input names its line or its event."""
+    with pytest.raises(BadInput, match=r"line \d|event \d|array"):
+        list(events_in(io.StringIO(text), "it.json"))
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "[]", " [ ] \n"])
+def test_no_events_are_fine(run, orders, text):
+    """Publishing nothing succeeds."""
+    assert run("publish", orders, stdin=text).code == 0
+
+
+def test_events_are_sent_as_they_are_written():
+    """Numbers keep their digits, in lines and in arrays."""
+    text = '{"a": 1.10, "b": 12345678901234567890}'
+
+    assert [event.text.decode() for event in events_in(io.StringIO(f"{text}\n{text}"), "-")] == [text, text]
+    assert [event.text.decode() for event in events_in(io.StringIO(f"[\n{text} ,{text}\n]"), "-")] == [text, text]
+
+
+def test_batches_stay_within_their_limits():
+    """A batch has so many events and bytes at most, and a big event is alone."""
+    events = [Event(number, b"x" * size) for number, size in enumerate([1, 1, 1, 50, 4, 4, 4])]
+
+    found = [[len(event.text) for event in batch] for batch in batches(events, 2, 10)]
+
+    assert found == [[1, 1], [1], [50], [4, 4], [4]]

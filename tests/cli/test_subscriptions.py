@@ -1,0 +1,125 @@
+"""`nakadi subscriptions`."""
+
+import uuid
+
+import pytest
+
+from nakadi_cli import subscription_commands
+from tests.cli.test_tail import FOUR
+from tests.support.api import created
+
+
+@pytest.fixture
+def numbers(api):
+    """The name of an event type with four partitions, and forty events in them."""
+    name = created(api, partition_strategy="hash", partition_key_fields=["n"], default_statistic=FOUR)["name"]
+    assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(40)]).status_code == 200
+    return name
+
+
+@pytest.fixture
+def owner():
+    return f"app-{uuid.uuid4().hex[:8]}"
+
+
+def created_by(run, *arguments):
+    done = run("subscriptions", "create", *arguments)
+    assert done.code == 0, done.err
+    return done.out.strip()
+
+
+def waiting(run, subscription):
+    return sum(row["unconsumed_events"] for row in run("subscriptions", "lag", subscription, "-o", "json").json)
+
+
+def test_a_subscription_lives_from_create_to_delete(run, numbers, owner):
+    """It is created once, listed by owner and event type, shown, and deleted when its application is typed."""
+    identity = created_by(run, numbers, "--owner", owner, "--group", "live")
+
+    assert created_by(run, numbers, "--owner", owner, "--group", "live") == identity
+    [found] = run("subscriptions", "list", "--owner", owner, "--event-type", numbers, "-o", "json").json
+    assert (found["id"], found["consumer_group"]) == (identity, "live")
+    assert identity in run("subscriptions", "list", "--owner", owner).out
+    assert identity in run("subscriptions", "get", identity).out
+    assert run("subscriptions", "delete", identity, stdin="other\n").code == 2
+    assert run("subscriptions", "delete", identity, stdin=f"{owner}\n").code == 0
+    assert run("subscriptions", "get", identity).code == 5
+
+
+@pytest.mark.parametrize(("start", "count"), [("begin", 40), ("end", 0), ("1h", 40)])
+def test_a_subscription_begins_where_it_is_told(run, numbers, owner, start, count):
+    """`--from` is the beginning, the end, or a time."""
+    identity = created_by(run, numbers, "--owner", owner, "--from", start)
+
+    assert len(run("consume", identity, "--no-follow").lines) == count
+
+
+def test_a_subscription_is_created_from_a_file(run, numbers, owner, tmp_path):
+    """A whole definition can be in a file, and then nothing of it on the command line."""
+    (tmp_path / "it.yaml").write_text(f"owning_application: {owner}\nevent_types: [{numbers}]\nread_from: begin\n")
+
+    assert created_by(run, "-f", str(tmp_path / "it.yaml"))
+    assert run("subscriptions", "create", numbers, "-f", str(tmp_path / "it.yaml")).code == 2
+    assert run("subscriptions", "create", numbers).code == 2
+
+
+def test_lag_is_shown_and_watched(run, numbers, owner, monkeypatch):
+    """`lag` counts the events that wait in each partition, and `--watch` goes on until Ctrl-C."""
+    identity = created_by(run, numbers, "--owner", owner, "--from", "begin")
+    run("consume", identity, "-n", "10")
+    pauses = []
+
+    def wait(seconds):
+        pauses.append(seconds)
+        if len(pauses) >= 2:
+            raise KeyboardInterrupt
+
+    once = run("subscriptions", "lag", identity)
+    # Of this command alone: threads of the broker pause as well.
+    monkeypatch.setattr(subscription_commands, "sleep", wait)
+    watched = run("subscriptions", "lag", identity, "--watch", "--every", "7")
+
+    assert "30 events wait." in once.err
+    assert len(once.out.splitlines()) == 5
+    assert watched.code == 130
+    assert len(watched.out.splitlines()) == 10
+    assert pauses == [7, 7]
+
+
+def test_a_reset_is_shown_before_it_is_made(run, numbers, owner):
+    """With --dry-run a reset says how many events wait then, and changes nothing."""
+    identity = created_by(run, numbers, "--owner", owner, "--from", "begin")
+    run("consume", identity, "--no-follow")
+
+    preview = run("subscriptions", "reset", identity, "--to", "begin", "--dry-run", "-o", "json").json
+
+    assert sum(row["waiting"] for row in preview) == 0
+    assert sum(row["waiting_then"] for row in preview) == 40
+    assert all(row["committed"] for row in preview)
+    assert waiting(run, identity) == 0
+
+
+def test_a_subscription_is_reset(run, numbers, owner):
+    """It goes to the beginning, to a time, to the end, or to offsets of some partitions."""
+    identity = created_by(run, numbers, "--owner", owner, "--from", "end")
+    run("consume", identity, "--no-follow")
+    first = run("event-types", "partitions", numbers, "-o", "json").json[0]["oldest_available_offset"]
+    reached = []
+    for place in ("begin", "end", "1h", "1s", "end", f"0={first}", "end", f"{numbers}:0={first}"):
+        assert run("subscriptions", "reset", identity, "--to", place).code == 0
+        reached.append(waiting(run, identity))
+
+    of_one_partition = reached[5]
+    assert reached[:3] == [40, 0, 40]
+    assert reached[4] == reached[6] == 0
+    assert 0 < of_one_partition < 39
+    assert reached[7] == of_one_partition
+
+
+def test_offsets_of_unknown_partitions_are_refused(run, numbers, owner):
+    """A partition that there is not is refused, instead of being passed over."""
+    identity = created_by(run, numbers, "--owner", owner)
+
+    assert run("subscriptions", "reset", identity, "--to", "9=1").code == 2
+    assert run("subscriptions", "reset", identity, "--to", "other:0=1").code == 2
+    assert run("subscriptions", "reset", identity, "--to", "001-0001-000000000000000001").code == 2

@@ -1,0 +1,118 @@
+"""`nakadi tail`."""
+
+import json
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from nakadi_cli.cursors import Start, parse_start
+from nakadi_cli.failures import BadInput
+from tests.support.api import created
+from tests.support.patience import PATIENCE
+from tests.support.processes import ROOT_ENVIRONMENT
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
+
+
+@pytest.fixture
+def numbers(api):
+    """The name of an event type with four partitions, and forty events in them."""
+    name = created(api, partition_strategy="hash", partition_key_fields=["n"], default_statistic=FOUR)["name"]
+    assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(40)]).status_code == 200
+    return name
+
+
+def test_all_partitions_are_read_from_the_beginning(run, numbers):
+    """`--from begin --no-follow` prints everything there is, each event a line, and ends."""
+    found = run("tail", numbers, "--from", "begin", "--no-follow").lines
+
+    assert sorted(event["n"] for event in found) == list(range(40))
+
+
+def test_nothing_is_there_behind_the_end(run, numbers):
+    """From the end there is nothing to read without following."""
+    assert run("tail", numbers, "--no-follow").lines == []
+
+
+def test_events_are_chosen_by_a_condition(run, numbers):
+    """`--where` passes over what does not fit, and `-n` ends after so many that do."""
+    found = run("tail", numbers, "--from", "begin", "--no-follow", "--where", "n >= 10 and n < 13").lines
+
+    assert sorted(event["n"] for event in found) == [10, 11, 12]
+    assert len(run("tail", numbers, "--from", "1h", "-n", "2", "--where", "n > 5").lines) == 2
+    assert run("tail", numbers, "--where", "n >").code == 2
+
+
+def test_some_partitions_are_read(run, numbers):
+    """`--partitions` reads only those, and refuses what does not exist."""
+    two = run("tail", numbers, "--from", "begin", "--no-follow", "--partitions", "0,2", "-o", "table").out
+    rest = run("tail", numbers, "--from", "begin", "--no-follow", "--partitions", "1,3").lines
+
+    assert {line.split()[0] for line in two.splitlines()} == {"0", "2"}
+    assert len({tuple(line.split()[:2]) for line in two.splitlines()}) == len(two.splitlines())
+    assert len(two.splitlines()) + len(rest) == 40
+    assert run("tail", numbers, "--partitions", "9").code == 2
+
+
+def test_an_offset_is_a_place_in_one_partition(run, numbers):
+    """`--from` takes the offset behind which to start, with one partition or by partition."""
+    lines = run("tail", numbers, "--from", "begin", "--no-follow", "--partitions", "0", "-o", "table").out.splitlines()
+    first = run("event-types", "partitions", numbers, "-o", "json").json[0]["oldest_available_offset"]
+
+    alone = run("tail", numbers, "--from", first, "--no-follow", "--partitions", "0").lines
+    named = run("tail", numbers, "--from", f"0={first}", "--no-follow").lines
+
+    assert len(alone) == len(lines) - 1
+    assert named == alone
+    assert run("tail", numbers, "--from", first).code == 2
+
+
+def test_what_comes_is_shown_until_ctrl_c(broker, api, numbers):
+    """A tail shows events as they come, and ends with 130 at Ctrl-C, without a traceback."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "nakadi_cli", "tail", numbers, "--from", "begin", "--url", broker.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ROOT_ENVIRONMENT,
+    )
+    try:
+        for _ in range(40):
+            process.stdout.readline()
+        api.post(f"/event-types/{numbers}/events", json=[{"n": 40}])
+        assert json.loads(process.stdout.readline())["n"] == 40
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert said.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("begin", Start("BEGIN")),
+        ("END", Start()),
+        ("15m", Start("2026-11-22T11:45:00.000000Z")),
+        ("2d", Start("2026-11-20T12:00:00.000000Z")),
+        ("2026-11-21T12:00:00+01:00", Start("2026-11-21T11:00:00.000000Z")),
+        ("001-0001-000000000000000012", Start("001-0001-000000000000000012")),
+        ("12", Start("12")),
+        ("0=1,a:1=-1", Start(by_partition={"0": "1", "a:1": "-1"})),
+    ],
+)
+def test_a_place_to_start_is_understood(text, start):
+    """Words, times, how long ago, and offsets name a place to start."""
+    assert parse_start(text, NOW) == start
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2026-13-41", "15y", "0=", "=1", "0=x", "001-1"])
+def test_what_is_no_place_to_start_is_refused(text):
+    """Anything else is refused with examples."""
+    with pytest.raises(BadInput, match="such as 2026"):
+        parse_start(text, NOW)
