@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas import limits
-from nakadi.schemas.constants import Constants
+from nakadi.schemas.bounds import MOST_STEPS, Exhausted
 from nakadi.schemas.document import Document
 from nakadi.schemas.explanation import LONG, UNTOLD, explained
 from nakadi.schemas.generation import _VISIBLE, _Generator
 from nakadi.schemas.limits import check_limits, check_tree
 from nakadi.schemas.patterns import Patterns
-from nakadi.schemas.steps import MOST_STEPS, Exhausted
-from nakadi.schemas.validator import compile_validator
+from nakadi.schemas.scalars import Constants
+from nakadi.schemas.validation import compile_validator
 from tests.support.patience import effort
 from tests.support.schemas import VALUES, schemas
 
@@ -385,7 +385,7 @@ SCHEMA_BOMBS: dict[str, dict[str, Any]] = {
 
 PROGRAM = """
 import json, resource, sys
-from nakadi.schemas.validator import compile_validator
+from nakadi.schemas.validation import compile_validator
 from tests.support.patience import effort
 
 schema = json.loads(sys.stdin.read())

@@ -4,13 +4,13 @@ from contextlib import suppress
 
 import pytest
 
+from nakadi.schemas.bounds import Exhausted
 from nakadi.schemas.diff import differences
-from nakadi.schemas.steps import Exhausted
 from tests.support.patience import effort
 
 
 def told(old, new) -> list[str]:
-    return [f"{change.kind} {change.path}" for change in differences(old, new)]
+    return [f"{change.kind} {change.path.text}" for change in differences(old, new)]
 
 
 def within(schema):

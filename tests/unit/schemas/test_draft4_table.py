@@ -11,7 +11,7 @@ import pytest
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import ALONE, COMBINATORS, NAMED
-from nakadi.schemas.validator import compile_validator
+from nakadi.schemas.validation import compile_validator
 
 ELSEWHERE = "refers to another document, or to an id: a reference has to be a pointer into the schema itself"
 CROWDED = "more than one of allOf, anyOf and oneOf in one schema, which is refused"

@@ -8,10 +8,10 @@ import pytest
 from nakadi.model.event_type import CompatibilityMode
 from nakadi.model.outcomes import Incompatible, Invalid
 from nakadi.model.schema import ChangeLevel, Version
+from nakadi.schemas.bounds import MAX_TOLD
 from nakadi.schemas.diff import ChangeKind, differences
 from nakadi.schemas.evolution import evolved, level_of
-from nakadi.schemas.restricted import check_restricted
-from nakadi.schemas.telling import MAX_TOLD
+from nakadi.schemas.submission import check_restricted
 from tests.support.builders import A_MOMENT, a_schema, an_event_type
 
 FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE
@@ -191,7 +191,7 @@ ALL_LEVELS |= dict.fromkeys((ADDED, TYPE_NARROWED, EXTENDED, NARROWED), MINOR)
 def test_measured_changes(old, new, changes):
     """The changes that were measured of the original are seen, in order. (R188, R195, R196, R201, R202, R205)"""
     found = differences(json.loads(text_of(old)), json.loads(text_of(new)))
-    assert [f"{change.kind} {change.path}" for change in found] == changes
+    assert [f"{change.kind} {change.path.text}" for change in found] == changes
 
 
 def judged(old, new, mode) -> str:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from nakadi.model.event_type import Category
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas import expansion
+from nakadi.schemas import limits
 from nakadi.schemas.document import Document, Draft
-from nakadi.schemas.expansion import MOST, check_expansion
+from nakadi.schemas.limits import MOST, check_expansion
 from nakadi.schemas.loading import check_loadable
 from nakadi.schemas.submission import checked
 from tests.support.schemas import VALUES, schemas
@@ -155,7 +155,7 @@ def test_the_samples_are_taken(path):
     schema = json.loads(json.loads(path.read_text())["schema"]["schema"])
     document = Document.of(schema)
     check_loadable(document)
-    assert expansion._Expansion(document).widest() < MOST / 1000
+    assert limits._Expansion(document).widest() < MOST / 1000
 
 
 def test_counting_has_an_end_itself(monkeypatch):
@@ -165,7 +165,7 @@ def test_counting_has_an_end_itself(monkeypatch):
     schema = {"definitions": {"d0": {}, **definitions}, "allOf": [{"$ref": "#/definitions/d4"}]}
     submitted(schema)
 
-    monkeypatch.setattr(expansion, "MOST_STEPS", 10_000)
+    monkeypatch.setattr(limits, "MOST_STEPS", 10_000)
     with pytest.raises(Invalid, match="its parts combine in too many ways"):
         submitted(schema)
 
@@ -226,7 +226,7 @@ def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
     document = Document.of(schema)
     try:
         check_loadable(document)
-        widest = expansion._Expansion(document).widest()
+        widest = limits._Expansion(document).widest()
     except Invalid:
         assume(False)
     assume('"#"' not in json.dumps(schema))
@@ -253,4 +253,4 @@ def test_the_count_is_exact_for_a_plain_schema():
     """A schema of three parts about one value counts four."""
     document = Document.of({"properties": {"a": {"allOf": [{}, {"not": {}}]}}})
     check_expansion(document)
-    assert expansion._Expansion(document).widest() == 4
+    assert limits._Expansion(document).widest() == 4

@@ -5,7 +5,7 @@ import pytest
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.schemas.effective import EID, effective_schema
 from nakadi.schemas.explanation import UNTOLD
-from nakadi.schemas.validator import compile_validator
+from nakadi.schemas.validation import compile_validator
 
 SEVEN = {"$schema": "http://json-schema.org/draft-07/schema#"}
 METADATA = {"eid": "d765de34-09c0-4bbb-8b1e-7160a33a0791", "occurred_at": "2026-11-21T12:00:00Z"}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from nakadi.schemas.constants import Constants
+from nakadi.schemas.bounds import Exhausted
 from nakadi.schemas.document import Document
 from nakadi.schemas.generation import _VISIBLE, _Generator, generate
-from nakadi.schemas.steps import Exhausted
+from nakadi.schemas.scalars import Constants
 
 
 def functions(schema) -> list[str]:

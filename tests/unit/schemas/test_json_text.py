@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.json_text import text_of
+from nakadi.schemas.values import text_of
 
 
 @pytest.mark.parametrize(

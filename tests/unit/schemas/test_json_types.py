@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.json_types import canonical, fits, type_name
+from nakadi.schemas.values import canonical, fits, type_name
 
 
 @pytest.mark.parametrize(

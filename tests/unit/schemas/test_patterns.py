@@ -4,8 +4,8 @@ import pytest
 import re2
 
 from nakadi.schemas import patterns
+from nakadi.schemas.bounds import MOST_STEPS, Exhausted
 from nakadi.schemas.patterns import MOST_INSTRUCTIONS, MOST_LARGE, BadPattern, Patterns, compiled
-from nakadi.schemas.steps import MOST_STEPS, Exhausted
 
 
 def found(pattern: str, text: str, steps: int = MOST_STEPS) -> bool:

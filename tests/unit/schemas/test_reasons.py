@@ -3,8 +3,8 @@
 import pytest
 
 from nakadi.schemas.diff import ChangeKind, SchemaChange
-from nakadi.schemas.place import ROOT
-from nakadi.schemas.reasons import reason_against
+from nakadi.schemas.document import ROOT
+from nakadi.schemas.evolution import reason_against
 
 
 @pytest.mark.parametrize("kind", ChangeKind)

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.restricted import check_restricted, faults_in
+from nakadi.schemas.submission import check_restricted, faults_in
 
 EVERY_KEYWORD = {
     "id": "x",

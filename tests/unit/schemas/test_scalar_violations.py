@@ -2,9 +2,9 @@
 
 import pytest
 
+from nakadi.schemas.bounds import MOST_STEPS, Exhausted
 from nakadi.schemas.patterns import Patterns
-from nakadi.schemas.scalar_violations import REASONS, VALUES, fits
-from nakadi.schemas.steps import MOST_STEPS, Exhausted
+from nakadi.schemas.violations import REASONS, VALUES, fits
 
 
 def reason(schema, value, steps=MOST_STEPS):

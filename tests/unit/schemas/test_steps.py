@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.steps import Exhausted, spend
+from nakadi.schemas.bounds import Exhausted, spend
 
 
 def test_spending():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.timestamps import problem_with
+from nakadi.schemas.formats import problem_with
 
 
 @pytest.mark.parametrize(

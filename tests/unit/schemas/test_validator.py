@@ -14,7 +14,7 @@ from nakadi.model.outcomes import Invalid
 from nakadi.model.schema import Version
 from nakadi.schemas.effective import effective_schema
 from nakadi.schemas.explanation import UNTOLD
-from nakadi.schemas.validator import Validator, Validators, compile_validator
+from nakadi.schemas.validation import Validator, Validators, compile_validator
 from tests.support.builders import a_schema, an_event_type
 from tests.support.schemas import VALUES, schemas
 

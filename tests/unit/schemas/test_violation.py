@@ -2,9 +2,9 @@
 
 import pytest
 
-from nakadi.schemas.json_text import text_of
-from nakadi.schemas.steps import Exhausted
-from nakadi.schemas.violation import MOST_LINES, Violation, cut, member, mismatch, quoted, together
+from nakadi.schemas.bounds import Exhausted
+from nakadi.schemas.values import text_of
+from nakadi.schemas.violations import MOST_LINES, Violation, cut, member, mismatch, quoted, together
 
 
 def test_one():

@@ -13,10 +13,9 @@ from enum import StrEnum
 from typing import Any
 
 from nakadi.schemas import nodes
-from nakadi.schemas.document import Document, RawSchema, size
+from nakadi.schemas.bounds import spend
+from nakadi.schemas.document import ROOT, Document, RawSchema, SchemaPath, size
 from nakadi.schemas.nodes import Node, classified
-from nakadi.schemas.place import ROOT, Place
-from nakadi.schemas.steps import spend
 
 # Definitions that refer to each other several times unfold into more schemas than anybody could compare.
 MOST_STEPS = 100_000
@@ -48,11 +47,7 @@ class ChangeKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
     kind: ChangeKind
-    place: Place
-
-    @property
-    def path(self) -> str:
-        return self.place.path
+    path: SchemaPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,7 @@ class Pair:
 
     old: RawSchema | None
     new: RawSchema | None
-    place: Place
+    path: SchemaPath
     # By which references they were reached, if this is where a reference leads.
     references: References | None = None
 
@@ -116,34 +111,34 @@ class _Comparison:
         spend(self._steps, size(pair.old) + size(pair.new))
         if pair.old is None or pair.new is None:
             if pair.old is not pair.new:
-                yield SchemaChange(ChangeKind.SCHEMA_REMOVED, pair.place)
+                yield SchemaChange(ChangeKind.SCHEMA_REMOVED, pair.path)
             return
         old, new = classified(pair.old, self._old.draft), classified(pair.new, self._new.draft)
         if isinstance(old, nodes.Empty | nodes.Always) and isinstance(new, nodes.Object):
             old = nodes.an_object_without_members(old.about)
         if type(old) is not type(new):
-            yield SchemaChange(_change_of_kind(old, new), pair.place)
+            yield SchemaChange(_change_of_kind(old, new), pair.path)
             return
-        yield from _about(old, new, pair.place)
-        yield from self._content(old, new, pair.place)
+        yield from _about(old, new, pair.path)
+        yield from self._content(old, new, pair.path)
 
-    def _content(self, old: Node, new: Node, place: Place) -> Found:
+    def _content(self, old: Node, new: Node, path: SchemaPath) -> Found:
         match old, new:
             case nodes.Reference(), nodes.Reference():
                 targets = self._old.target(old.reference), self._new.target(new.reference)
-                yield Pair(*targets, place / "$ref", (old.reference, new.reference))
+                yield Pair(*targets, path / "$ref", (old.reference, new.reference))
             case nodes.Object(), nodes.Object():
-                yield from _objects(old, new, place)
+                yield from _objects(old, new, path)
             case nodes.Array(), nodes.Array():
-                yield from _arrays(old, new, place)
+                yield from _arrays(old, new, path)
             case nodes.Combined(), nodes.Combined():
-                yield from _combinations(old, new, place)
+                yield from _combinations(old, new, path)
             case nodes.String(), nodes.String():
-                yield from _strings(old, new, place)
+                yield from _strings(old, new, path)
             case nodes.Number(), nodes.Number():
-                yield from _numbers(old, new, place)
+                yield from _numbers(old, new, path)
             case nodes.Enum(), nodes.Enum() if old.values != new.values:
-                yield SchemaChange(ChangeKind.ENUM_ARRAY_CHANGED, place / "enum")
+                yield SchemaChange(ChangeKind.ENUM_ARRAY_CHANGED, path / "enum")
 
 
 Identity = tuple[int, int]
@@ -176,31 +171,31 @@ def _change_of_kind(old: Node, new: Node) -> ChangeKind:
     return ChangeKind.TYPE_NARROWED if open_before and not open_now else ChangeKind.TYPE_CHANGED
 
 
-def _about(old: Node, new: Node, place: Place) -> Found:
+def _about(old: Node, new: Node, path: SchemaPath) -> Found:
     if old.about.id != new.about.id:
-        yield SchemaChange(ChangeKind.ID_CHANGED, place)
+        yield SchemaChange(ChangeKind.ID_CHANGED, path)
     if old.about.title != new.about.title:
-        yield SchemaChange(ChangeKind.TITLE_CHANGED, place)
+        yield SchemaChange(ChangeKind.TITLE_CHANGED, path)
     if old.about.description != new.about.description:
-        yield SchemaChange(ChangeKind.DESCRIPTION_CHANGED, place)
+        yield SchemaChange(ChangeKind.DESCRIPTION_CHANGED, path)
 
 
-def _strings(old: nodes.String, new: nodes.String, place: Place) -> Found:
+def _strings(old: nodes.String, new: nodes.String, path: SchemaPath) -> Found:
     if old.max_length != new.max_length:
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "maxLength")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maxLength")
     elif old.min_length != new.min_length:
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "minLength")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "minLength")
     elif None not in (old.pattern, new.pattern) and old.pattern != new.pattern:
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "pattern")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "pattern")
 
 
-def _numbers(old: nodes.Number, new: nodes.Number, place: Place) -> Found:
+def _numbers(old: nodes.Number, new: nodes.Number, path: SchemaPath) -> Found:
     if not _same_number(old.maximum, new.maximum):
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "maximum")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maximum")
     elif not _same_number(old.minimum, new.minimum):
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "minimum")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "minimum")
     elif not _same_number(old.multiple_of, new.multiple_of):
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "multipleOf")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "multipleOf")
 
 
 def _same_number(old: float | None, new: float | None) -> bool:
@@ -208,97 +203,97 @@ def _same_number(old: float | None, new: float | None) -> bool:
     return old == new and type(old) is type(new)
 
 
-def _combinations(old: nodes.Combined, new: nodes.Combined, place: Place) -> Found:
+def _combinations(old: nodes.Combined, new: nodes.Combined, path: SchemaPath) -> Found:
     if len(old.members) != len(new.members):
-        yield SchemaChange(ChangeKind.SUB_SCHEMA_CHANGED, place)
+        yield SchemaChange(ChangeKind.SUB_SCHEMA_CHANGED, path)
     elif old.criterion != new.criterion:
-        yield SchemaChange(ChangeKind.COMPOSITION_METHOD_CHANGED, place)
+        yield SchemaChange(ChangeKind.COMPOSITION_METHOD_CHANGED, path)
     else:
-        yield from _one_by_one(old.members, new.members, place / old.criterion)
+        yield from _one_by_one(old.members, new.members, path / old.criterion)
 
 
-def _one_by_one(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], place: Place) -> Found:
+def _one_by_one(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], path: SchemaPath) -> Found:
     for index, (left, right) in enumerate(zip(old, new, strict=True)):
-        yield Pair(left, right, place / str(index))
+        yield Pair(left, right, path / str(index))
 
 
-def _objects(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
-    yield from _properties(old, new, place / "properties")
-    yield from _name_dependencies(old, new, place / "dependencies")
-    yield from _schema_dependencies(old, new, place / "dependencies")
-    yield from _additional_properties(old, new, place / "additionalProperties")
-    yield from _required(old, new, place / "required")
+def _objects(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+    yield from _properties(old, new, path / "properties")
+    yield from _name_dependencies(old, new, path / "dependencies")
+    yield from _schema_dependencies(old, new, path / "dependencies")
+    yield from _additional_properties(old, new, path / "additionalProperties")
+    yield from _required(old, new, path / "required")
     if old.max_properties != new.max_properties:
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "maxProperties")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maxProperties")
     if old.min_properties != new.min_properties:
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "minProperties")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "minProperties")
 
 
-def _properties(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+def _properties(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
     for name, schema in old.properties.items():
         if name in new.properties:
-            yield Pair(schema, new.properties[name], place / name)
+            yield Pair(schema, new.properties[name], path / name)
         else:
-            yield SchemaChange(ChangeKind.PROPERTY_REMOVED, place / name)
+            yield SchemaChange(ChangeKind.PROPERTY_REMOVED, path / name)
     if len(new.properties) > len(old.properties):
-        yield SchemaChange(ChangeKind.PROPERTIES_ADDED, place)
+        yield SchemaChange(ChangeKind.PROPERTIES_ADDED, path)
 
 
-def _name_dependencies(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+def _name_dependencies(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
     for name, needed in old.name_dependencies.items():
         if name not in new.name_dependencies or set(needed) != set(new.name_dependencies[name]):
-            yield SchemaChange(ChangeKind.DEPENDENCY_ARRAY_CHANGED, place / name)
+            yield SchemaChange(ChangeKind.DEPENDENCY_ARRAY_CHANGED, path / name)
 
 
-def _schema_dependencies(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+def _schema_dependencies(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
     if old.schema_dependencies.keys() != new.schema_dependencies.keys():
-        yield SchemaChange(ChangeKind.DEPENDENCY_SCHEMA_CHANGED, place)
+        yield SchemaChange(ChangeKind.DEPENDENCY_SCHEMA_CHANGED, path)
         return
     for name, schema in old.schema_dependencies.items():
-        yield Pair(schema, new.schema_dependencies[name], place / name)
+        yield Pair(schema, new.schema_dependencies[name], path / name)
 
 
-def _additional_properties(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+def _additional_properties(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
     before, after = old.additional_properties, new.additional_properties
     if (before is False) is not (after is False):
-        yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_CHANGED, place)
+        yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_CHANGED, path)
     elif before is True and isinstance(after, Mapping):
-        yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_NARROWED, place)
+        yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_NARROWED, path)
     else:
-        yield Pair(_schema_of(before), _schema_of(after), place)
+        yield Pair(_schema_of(before), _schema_of(after), path)
 
 
 def _schema_of(additional: RawSchema) -> RawSchema | None:
     return None if isinstance(additional, bool) else additional
 
 
-def _required(old: nodes.Object, new: nodes.Object, place: Place) -> Found:
+def _required(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
     if not set(old.required) <= set(new.required):
-        yield SchemaChange(ChangeKind.REQUIRED_ARRAY_CHANGED, place)
+        yield SchemaChange(ChangeKind.REQUIRED_ARRAY_CHANGED, path)
     elif len(new.required) > len(old.required):
-        yield SchemaChange(ChangeKind.REQUIRED_ARRAY_EXTENDED, place)
+        yield SchemaChange(ChangeKind.REQUIRED_ARRAY_EXTENDED, path)
 
 
-def _arrays(old: nodes.Array, new: nodes.Array, place: Place) -> Found:
-    yield Pair(old.items, new.items, place / "items")
+def _arrays(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Found:
+    yield Pair(old.items, new.items, path / "items")
     if len(old.item_list) != len(new.item_list):
-        yield SchemaChange(ChangeKind.NUMBER_OF_ITEMS_CHANGED, place)
+        yield SchemaChange(ChangeKind.NUMBER_OF_ITEMS_CHANGED, path)
     else:
-        yield from _one_by_one(old.item_list, new.item_list, place / "items")
-    yield from _additional_items(old, new, place / "additionalItems")
+        yield from _one_by_one(old.item_list, new.item_list, path / "items")
+    yield from _additional_items(old, new, path / "additionalItems")
     if old.max_items != new.max_items:
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "maxItems")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maxItems")
     if old.min_items != new.min_items:
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "minItems")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "minItems")
     if old.unique_items != new.unique_items:
-        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, place / "uniqueItems")
+        yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "uniqueItems")
 
 
-def _additional_items(old: nodes.Array, new: nodes.Array, place: Place) -> Found:
+def _additional_items(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Found:
     if _permits_additional_items(old) is not _permits_additional_items(new):
-        yield SchemaChange(ChangeKind.ADDITIONAL_ITEMS_CHANGED, place)
+        yield SchemaChange(ChangeKind.ADDITIONAL_ITEMS_CHANGED, path)
     else:
-        yield Pair(_schema_of(old.additional_items), _schema_of(new.additional_items), place)
+        yield Pair(_schema_of(old.additional_items), _schema_of(new.additional_items), path)
 
 
 def _permits_additional_items(array: nodes.Array) -> bool:

@@ -1,12 +1,69 @@
-"""A schema as a document: the draft it is written in, and what its references point at."""
+"""A schema as a document: the draft it is written in, paths in it, and what its references point at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote_plus, unquote
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPath:
+    """A path in a schema, as its last step and the path before it.
+
+    It is written out only in an answer: names may be long, and many paths share the names on their way.
+    """
+
+    step: str = ""
+    parent: SchemaPath | None = None
+
+    def __truediv__(self, step: str) -> SchemaPath:
+        return SchemaPath(step, self)
+
+    @property
+    def text(self) -> str:
+        """As the API writes changes: `#/properties/a`, and `#/` for the root."""
+        return "#/" + "/".join(self._steps())
+
+    @property
+    def pointer(self) -> str:
+        """As a JSON pointer, which is how the API writes what is not permitted: `#/properties/a`, `#` for the root."""
+        return "#" + "".join(f"/{escaped(step)}" for step in self._steps())
+
+    @property
+    def fragment(self) -> str:
+        """As a part of a URL, which is how the API writes faults: `#/properties/a%2Fb`, `#` for the root."""
+        return "#" + "".join(
+            f"/{quote_plus(step, safe='*', errors='replace').replace('~', '%7E')}" for step in self._steps()
+        )
+
+    def down(self, steps: Iterable[str]) -> SchemaPath:
+        """The path that these steps lead to from here."""
+        path = self
+        for step in steps:
+            path /= step
+        return path
+
+    def _steps(self) -> list[str]:
+        steps = []
+        path = self
+        while path.parent is not None:
+            steps.append(path.step)
+            path = path.parent
+        return steps[::-1]
+
+
+ROOT = SchemaPath()
+
+
+def escaped(step: str) -> str:
+    """A step of a JSON pointer."""
+    return step.replace("~", "~0").replace("/", "~1")
+
+
+# Documents ------------------------------------------------------------------------------------------------------------
 
 RawSchema = Mapping[str, Any] | bool
 

@@ -12,11 +12,21 @@ from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any
 
+from nakadi.schemas.bounds import Exhausted, Steps, spend
 from nakadi.schemas.document import COMBINATORS, Document, Draft, RawSchema
 from nakadi.schemas.patterns import Patterns
-from nakadi.schemas.scalar_violations import REASONS, VALUES, fits
-from nakadi.schemas.steps import Exhausted, Steps, spend
-from nakadi.schemas.violation import MOST_LINES, Violation, cut, member, mismatch, quoted, together
+from nakadi.schemas.violations import (
+    MOST_LINES,
+    REASONS,
+    VALUES,
+    Violation,
+    cut,
+    fits,
+    member,
+    mismatch,
+    quoted,
+    together,
+)
 
 Schema = Mapping[str, Any]
 

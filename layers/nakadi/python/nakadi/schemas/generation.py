@@ -10,15 +10,48 @@ of this package. A function takes a value and the steps that are left, and says 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from nakadi.schemas.constants import Constants
+from nakadi.schemas.bounds import Exhausted, Steps
 from nakadi.schemas.document import Document, Draft, RawSchema
-from nakadi.schemas.equality import all_differ
 from nakadi.schemas.loading import reachable
-from nakadi.schemas.scalars import ALWAYS, NEVER, TYPES, Check, all_of, scalar_check
-from nakadi.schemas.source import Lines
-from nakadi.schemas.steps import Exhausted, Steps
+from nakadi.schemas.scalars import ALWAYS, NEVER, TYPES, Check, Constants, all_of, scalar_check
+from nakadi.schemas.values import all_differ
+
+
+class Lines:
+    """Source as it grows; what is written within `block` is indented under the block's head."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self._indent = "    "
+
+    def add(self, line: str) -> None:
+        self.written.append(self._indent + line)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.add(head)
+        self._indent += "    "
+        yield
+        self._indent = self._indent[:-4]
+
+    def refuse_if(self, condition: str) -> None:
+        self.add(f"if {condition}: return False")
+
+    def refuse_unless(self, check: Check) -> int:
+        """Answers what the check costs, for the sum of its function."""
+        if not check.always:
+            self.refuse_if(f"not ({check.expression})")
+        return check.cost
+
+    def spend(self, steps: str) -> None:
+        self.add(f"steps[0] -= {steps}")
+        self.add("if steps[0] < 0: raise Exhausted")
+
+
+# Functions ------------------------------------------------------------------------------------------------------------
 
 Accepts = Callable[[Any, Steps], bool]
 Schema = Mapping[str, Any]

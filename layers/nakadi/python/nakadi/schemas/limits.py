@@ -1,11 +1,26 @@
-"""How much a schema may say, so that it is made ready within a second and with little memory."""
+"""How much a schema may say, so that it is made ready within a second with little memory, and how far it may expand.
+
+How many schemas may one value of an event be held against? References and combinators multiply. Twenty definitions that
+each name the one before twice make a million, in less than a kilobyte, and so do twenty levels of properties whose
+schemas stand twice in an `anyOf`. What is counted here holds for every event: no value in it, at any depth, is held
+against more schemas than that.
+
+* Alternatives count one and all, for an event can be made that fails each of them at its very end.
+* A name that patterns know may match every one of them.
+* A schema that contains itself is followed once around. It may do so in several alternatives, of which mostly one is
+  taken; but where a value is held against it twice, the number doubles with each level of an event.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from nakadi.model.outcomes import Invalid
+from nakadi.schemas.bounds import Exhausted, Steps, spend
+from nakadi.schemas.document import Document, subschemas
+from nakadi.schemas.loading import reachable
 
 MAX_TEXT = 256 * 1024
 MAX_DEPTH = 100
@@ -63,3 +78,228 @@ def _check_enum(allowed: Any) -> None:
 def _check(what: str, found: int, most: int) -> None:
     if found > most:
         raise Invalid(f"schema is too large: at most {most} {what} are possible, found {found}")
+
+
+# Expansion ------------------------------------------------------------------------------------------------------------
+
+# As many as the values that a schema may have. If it refers to nothing, it cannot have more schemas than values.
+MOST = 10_000
+
+MOST_STEPS = 300_000
+
+Schema = Mapping[str, Any]
+Name = str | int
+Combine = Callable[[Iterable[int]], int]
+
+_ALTERNATIVES = frozenset({"anyOf", "oneOf", "then", "else"})
+
+
+def check_expansion(document: Document) -> None:
+    """Raise `Invalid` if the schema expands too far. It has passed `loading.check_loadable`."""
+    try:
+        widest = _Expansion(document).widest()
+    except Exhausted as error:
+        raise Invalid("schema expands too far: its parts combine in too many ways") from error
+    if widest > MOST:
+        found = widest if widest < 10**12 else "far more"
+        raise Invalid(f"schema expands too far: at most {MOST} schemas can be about one value, found {found}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """A number for each name (or index) that is spoken of, and one for all others."""
+
+    named: Mapping[Name, int] = field(default_factory=dict)
+    others: int = 0
+
+    def of(self, name: Name) -> int:
+        return self.named.get(name, self.others)
+
+    def largest(self) -> int:
+        return max(self.others, *self.named.values()) if self.named else self.others
+
+
+_NONE = _Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    """How many schemas are about a value itself, about each of its members, of its items, and about its names."""
+
+    itself: int
+    members: _Counts
+    items: _Counts
+    names: int
+
+    def largest(self) -> int:
+        return max(self.itself, self.members.largest(), self.items.largest(), self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Schemas about what is in a value: under a name, under any name, and under those without a schema of their own."""
+
+    named: dict[Name, list[Schema]] = field(default_factory=dict)
+    any: list[Schema] = field(default_factory=list)
+    rest: list[Schema] = field(default_factory=list)
+
+    def schemas(self) -> Iterator[Schema]:
+        for each in (*self.named.values(), self.any, self.rest):
+            yield from each
+
+    def counted(self, count: Callable[[Schema], int], combine: Combine) -> _Counts:
+        if not (self.named or self.any or self.rest):
+            return _NONE
+        anywhere = combine([0, *map(count, self.any)])
+        return _Counts(
+            {name: combine([anywhere, *map(count, each)]) for name, each in self.named.items()},
+            combine([anywhere, *map(count, self.rest)]),
+        )
+
+
+class _Parts:
+    """The schemas within a schema, by what they are about."""
+
+    def __init__(self, schema: Schema, document: Document) -> None:
+        self.together: list[Schema] = []
+        self.alternatives: list[Schema] = []
+        self.members, self.items = _Inside(), _Inside()
+        self.names: list[Schema] = []
+        if "$ref" in schema:
+            target = document.target(schema["$ref"])
+            self.together = [target] if isinstance(target, Mapping) else []
+        else:
+            for keyword, way, value in subschemas(schema, document.draft):
+                self._add(keyword, way, value)
+
+    def _add(self, keyword: str, way: tuple[str, ...], value: Any) -> None:
+        schemas = [value] if isinstance(value, Mapping) else []
+        match keyword:
+            case "properties" if way:
+                self.members.named[way[0]] = schemas
+            case "items" if way:
+                self.items.named[int(way[0])] = schemas
+            case "patternProperties":
+                self.members.any.extend(schemas)
+            case "additionalProperties":
+                self.members.rest.extend(schemas)
+            case "items" | "contains":
+                self.items.any.extend(schemas)
+            case "additionalItems":
+                self.items.rest.extend(schemas)
+            case "propertyNames":
+                self.names.extend(schemas)
+            case _ if keyword in _ALTERNATIVES:
+                self.alternatives.extend(schemas)
+            case _:
+                self.together.extend(schemas)
+
+    def all(self) -> list[int]:
+        inside = (*self.members.schemas(), *self.items.schemas(), *self.names)
+        return [id(each) for each in (*self.together, *self.alternatives, *inside)]
+
+
+class _Expansion:
+    def __init__(self, document: Document) -> None:
+        self._steps: Steps = [MOST_STEPS]
+        self._parts = {id(schema): _Parts(schema, document) for _, schema in reachable(document)}
+        self._circles: dict[int, int] = {}
+        self._tallies: dict[int, _Tally] = {}
+        self._turns: dict[int, _Tally] = {}
+        self._widest: dict[int, int] = {}
+
+    def widest(self) -> int:
+        """How many schemas there may be about one value; raises `Invalid` if there is no end to it."""
+        within = {each: parts.all() for each, parts in self._parts.items()}
+        for number, circle in enumerate(_circles(within)):
+            self._circles.update(dict.fromkeys(circle, number))
+            for each in circle:
+                if len(circle) > 1 or each in within[each]:
+                    self._check_turns(each)
+            # Only now: as long as they are not known, those of the same circle count nothing.
+            self._widest.update({each: self._tally(each).largest() for each in circle})
+        return max(self._widest.values())
+
+    def _check_turns(self, schema: int) -> None:
+        """Once around, a schema must not come back to the same value twice."""
+        turns = self._turn(schema)
+        if max(turns.members.largest(), turns.items.largest(), turns.names) > 1:
+            raise Invalid("schema expands too far: it contains itself more than once for one and the same value")
+
+    def _tally(self, schema: int) -> _Tally:
+        if schema not in self._tallies:
+            parts = self._parts[schema]
+            own = _own(parts, 1, lambda each: self._widest.get(id(each), 0), sum)
+            others = [self._tally(id(each)) for each in (*parts.together, *parts.alternatives)]
+            self._tallies[schema] = self._combined([own, *others], sum) if others else own
+        return self._tallies[schema]
+
+    def _turn(self, schema: int) -> _Tally:
+        """The ways back into the circle of this schema, of which alternatives go one."""
+        if schema not in self._turns:
+            parts, circle = self._parts[schema], self._circles[schema]
+
+            def of_circle(schemas: Iterable[Schema]) -> list[_Tally]:
+                return [self._turn(id(each)) for each in schemas if self._circles[id(each)] == circle]
+
+            own = _own(parts, 0, lambda each: int(self._circles.get(id(each)) == circle), max)
+            alternatives = self._combined(of_circle(parts.alternatives), max)
+            self._turns[schema] = self._combined([own, *of_circle(parts.together), alternatives], sum)
+        return self._turns[schema]
+
+    def _combined(self, tallies: Sequence[_Tally], combine: Combine) -> _Tally:
+        return _Tally(
+            combine([0, *(each.itself for each in tallies)]),
+            self._counts([each.members for each in tallies], combine),
+            self._counts([each.items for each in tallies], combine),
+            combine([0, *(each.names for each in tallies)]),
+        )
+
+    def _counts(self, several: Sequence[_Counts], combine: Combine) -> _Counts:
+        several = [each for each in several if each.named or each.others]
+        if len(several) < 2:
+            return several[0] if several else _NONE
+        names = {name for each in several for name in each.named}
+        spend(self._steps, len(names) * len(several))
+        return _Counts(
+            {name: combine(each.of(name) for each in several) for name in names},
+            combine(each.others for each in several),
+        )
+
+
+def _own(parts: _Parts, itself: int, count: Callable[[Schema], int], names: Combine) -> _Tally:
+    """What the schema says by itself. `names` combines what may be about one name; an item has all of it."""
+    members, items = parts.members.counted(count, names), parts.items.counted(count, sum)
+    return _Tally(itself, members, items, sum(map(count, parts.names)))
+
+
+def _circles(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
+    """The schemas in groups of those that contain each other; what a group leads to comes before it (Tarjan's way)."""
+    low: dict[int, int] = {}
+    done: set[int] = set()
+    open_: list[int] = []
+    for root in edges:
+        if root in low:
+            continue
+        low[root] = len(low)
+        open_.append(root)
+        stack = [(root, low[root], iter(edges[root]))]
+        while stack:
+            node, number, following = stack[-1]
+            successor = next(following, None)
+            if successor is None:
+                stack.pop()
+                if stack:
+                    low[stack[-1][0]] = min(low[stack[-1][0]], low[node])
+                if low[node] == number:
+                    group = [open_.pop()]
+                    while group[-1] != node:
+                        group.append(open_.pop())
+                    done.update(group)
+                    yield group
+            elif successor not in low:
+                low[successor] = len(low)
+                open_.append(successor)
+                stack.append((successor, low[successor], iter(edges[successor])))
+            elif successor not in done:
+                low[node] = min(low[node], low[successor])

@@ -10,12 +10,22 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import COMBINATORS, IN_PLACE, Document, Draft, is_local, member, steps_of, subschemas
-from nakadi.schemas.json_types import fits, type_name
+from nakadi.schemas.document import (
+    COMBINATORS,
+    IN_PLACE,
+    ROOT,
+    Document,
+    Draft,
+    SchemaPath,
+    is_local,
+    member,
+    steps_of,
+    subschemas,
+)
 from nakadi.schemas.patterns import BadPattern, Patterns
-from nakadi.schemas.place import ROOT, Place
+from nakadi.schemas.values import fits, type_name
 
-Found = tuple[Place, Mapping[str, Any]]
+Found = tuple[SchemaPath, Mapping[str, Any]]
 
 TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 
@@ -76,9 +86,9 @@ def check_references(document: Document) -> None:
 
 
 def check_divisors(document: Document) -> None:
-    for place, schema in reachable(document):
+    for path, schema in reachable(document):
         if schema.get("multipleOf", 1) == 0:
-            raise _not_loadable(f"{(place / 'multipleOf').fragment}: nothing is a multiple of 0")
+            raise _not_loadable(f"{(path / 'multipleOf').fragment}: nothing is a multiple of 0")
 
 
 def check_patterns(document: Document) -> None:
@@ -94,23 +104,23 @@ def check_patterns(document: Document) -> None:
 def reachable(document: Document) -> Iterator[Found]:
     """Every schema in use, each once, an outer one before those within it."""
     seen: set[int] = set()
-    waiting: list[tuple[Place, Any]] = [(ROOT, document.root)]
+    waiting: list[tuple[SchemaPath, Any]] = [(ROOT, document.root)]
     while waiting:
-        place, schema = waiting.pop()
+        path, schema = waiting.pop()
         if not isinstance(schema, Mapping) or id(schema) in seen:
             continue
         seen.add(id(schema))
-        yield place, schema
-        within = [((place / keyword).down(way), value) for keyword, way, value in subschemas(schema, document.draft)]
+        yield path, schema
+        within = [((path / keyword).down(way), value) for keyword, way, value in subschemas(schema, document.draft)]
         waiting.extend(reversed([*within, *_referred(schema, document)]))
 
 
-def _referred(schema: Mapping[str, Any], document: Document) -> list[tuple[Place, Any]]:
+def _referred(schema: Mapping[str, Any], document: Document) -> list[tuple[SchemaPath, Any]]:
     reference = schema.get("$ref")
-    return [(_place_at(reference), document.target(reference))] if reference and is_local(reference) else []
+    return [(_path_at(reference), document.target(reference))] if reference and is_local(reference) else []
 
 
-def _place_at(reference: str) -> Place:
+def _path_at(reference: str) -> SchemaPath:
     return ROOT.down(steps_of(reference) or ())
 
 
@@ -123,36 +133,36 @@ def _reasons_against(found: Found, document: Document) -> Iterator[str]:
 
 
 def _wrong_values(found: Found, draft: Draft) -> Iterator[str]:
-    place, schema = found
+    path, schema = found
     expected = {**_VALUES, **_VALUES_OF[draft], "items": _SCHEMA_OR_LIST[draft], draft.id_keyword: ("String",)}
     for keyword, value in schema.items():
         if keyword in expected:
-            yield from _mismatch(place / keyword, value, expected[keyword])
+            yield from _mismatch(path / keyword, value, expected[keyword])
 
 
 def _wrong_members(found: Found, draft: Draft) -> Iterator[str]:
-    place, schema = found
+    path, schema = found
     for keyword, way, value in subschemas(schema, draft):
-        at = (place / keyword).down(way)
+        at = (path / keyword).down(way)
         if keyword == "dependencies":
             yield from _mismatch(at, value, _SCHEMA_OR_LIST[draft])
             yield from _not_strings(at, value)
         elif way:
             yield from _mismatch(at, value, _SCHEMA)
     for keyword in ("required", "type"):
-        yield from _not_strings(place / keyword, schema.get(keyword))
+        yield from _not_strings(path / keyword, schema.get(keyword))
 
 
-def _not_strings(place: Place, value: Any) -> Iterator[str]:
+def _not_strings(path: SchemaPath, value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for index, each in enumerate(value):
-            yield from _mismatch(place / str(index), each, ("String",))
+            yield from _mismatch(path / str(index), each, ("String",))
 
 
-def _mismatch(place: Place, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
+def _mismatch(path: SchemaPath, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
     if not any(fits(value, each) for each in expected):
         wanted = f": {expected[0]}" if len(expected) == 1 else f" is one of {' or '.join(sorted(expected))}"
-        yield f"{place.fragment}: expected type{wanted}, found: {'null' if value is None else type_name(value)}"
+        yield f"{path.fragment}: expected type{wanted}, found: {'null' if value is None else type_name(value)}"
 
 
 def _unknown_types(found: Found) -> Iterator[str]:
@@ -164,23 +174,23 @@ def _unknown_types(found: Found) -> Iterator[str]:
 
 
 def _crowded_combinators(found: Found) -> Iterator[str]:
-    place, schema = found
+    path, schema = found
     count = sum(each in schema for each in COMBINATORS)
     if count > 1:
-        yield f"{place.fragment}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
+        yield f"{path.fragment}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
 
 
 def _dangling_reference(found: Found, document: Document) -> Iterator[str]:
-    """What is wrong with a reference, told at the place where its way ends."""
-    place, schema = found
+    """What is wrong with a reference, at the path where it ends."""
+    path, schema = found
     reference = schema.get("$ref", "#")
     if not is_local(reference) or document.target(reference) is not None:
         return
     steps = steps_of(reference)
     if steps is None:
-        yield f"{(place / '$ref').fragment}: there is no schema at [{reference}]"
+        yield f"{(path / '$ref').fragment}: there is no schema at [{reference}]"
         return
-    at: Place = ROOT
+    at: SchemaPath = ROOT
     value: Any = document.root
     for step in steps:
         reason = next(_missing(at, value, step), None)
@@ -191,14 +201,14 @@ def _dangling_reference(found: Found, document: Document) -> Iterator[str]:
     yield from _mismatch(at, value, _SCHEMA)
 
 
-def _missing(place: Place, value: Any, step: str) -> Iterator[str]:
-    yield from _mismatch(place, value, ("JsonObject", "JsonArray"))
+def _missing(path: SchemaPath, value: Any, step: str) -> Iterator[str]:
+    yield from _mismatch(path, value, ("JsonObject", "JsonArray"))
     if isinstance(value, Mapping) and step not in value:
-        yield f"{place.fragment}: key [{step}] not found"
+        yield f"{path.fragment}: key [{step}] not found"
     elif isinstance(value, list) and not step.isdecimal():
-        yield f"{place.fragment}: [{step}] is not an array index"
+        yield f"{path.fragment}: [{step}] is not an array index"
     elif isinstance(value, list) and (len(step) > _DIGITS_OF_INDEX or int(step) >= len(value)):
-        yield f"{place.fragment}: array index [{step}] is out of bounds"
+        yield f"{path.fragment}: array index [{step}] is out of bounds"
 
 
 def _check_that_judging_ends(document: Document) -> None:

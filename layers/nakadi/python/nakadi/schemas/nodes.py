@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nakadi.schemas.document import COMBINATORS, Draft, RawSchema
-from nakadi.schemas.json_types import canonical
+from nakadi.schemas.values import canonical
 
 
 @dataclass(frozen=True, slots=True)

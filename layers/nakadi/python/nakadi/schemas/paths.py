@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nakadi.model.outcomes import Invalid
+from nakadi.schemas.bounds import Exhausted, spend
 from nakadi.schemas.document import Document, RawSchema, size
 from nakadi.schemas.nodes import Combined, Node, Object, Reference, classified
 from nakadi.schemas.patterns import Pattern, compiled
-from nakadi.schemas.steps import Exhausted, spend
 
 # A path through a schema that contains itself may be of any length; longer ones than this lead nowhere.
 MAX_SEGMENTS = 64

@@ -12,7 +12,7 @@ from functools import cache
 
 import re2
 
-from nakadi.schemas.steps import STEPS_PER_SECOND, Steps, spend
+from nakadi.schemas.bounds import STEPS_PER_SECOND, Steps, spend
 
 # The bytes that RE2 may use for one pattern, for its instructions and for what it learns while it searches.
 _MEMORY = 256 * 1024

@@ -1,18 +1,47 @@
-"""The part of a schema that can be told of a value without looking into it, as one boolean expression of Python."""
+"""What can be said of a value without looking into it, as one boolean expression of Python.
+
+Generated code knows its constants by names that are made here, never by what they say.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nakadi.schemas.constants import Constants
+from nakadi.schemas.bounds import Steps, spend
 from nakadi.schemas.document import Draft
 from nakadi.schemas.effective import EID
-from nakadi.schemas.equality import exact, is_multiple, key
 from nakadi.schemas.formats import FORMATS, UNBOUNDED
-from nakadi.schemas.steps import Steps, spend
+from nakadi.schemas.patterns import Patterns
+from nakadi.schemas.values import exact, is_multiple, key
+
+
+class Constants:
+    """`namespace` is what the code can see: the given names, and a new one for each value."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.namespace: dict[str, Any] = {"__builtins__": {}, **given}
+        self._names: dict[Hashable, str] = {}
+        self.patterns = Patterns()
+
+    def name(self, value: Any) -> str:
+        name = f"k{len(self.namespace)}"
+        self.namespace[name] = value
+        return name
+
+    def text(self, text: str) -> str:
+        """The same text has one name, for property names come again and again."""
+        if text not in self._names:
+            self._names[text] = self.name(text)
+        return self._names[text]
+
+    def texts(self, texts: Iterable[str]) -> str:
+        return self.name(frozenset(texts))
+
+
+# Expressions ----------------------------------------------------------------------------------------------------------
 
 Schema = Mapping[str, Any]
 

@@ -2,7 +2,7 @@
 
 Keys and strings stand in double quotes and hold no raw control character, a key occurs once in its object, integers fit
 64 bits, floats are finite, and nothing is left dangling by a comma. The forms that only a lenient parser would take
-(`\\'`, `01`, `1.`) are refused too, since what is accepted here is handed on to others as it is.
+(`\'`, `01`, `1.`) are refused too, since what is accepted here is handed on to others as it is.
 
 Clients compare the messages, which count in UTF-16 units and tell the place behind what offends: behind the symbol, or
 behind the whole number.
@@ -235,3 +235,31 @@ class _Reader:
 def units(text: str) -> int:
     """How many UTF-16 units a text has: a character beyond the first 65,536 has two."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+Text = bytes | memoryview
+
+WINDOW = 1024 * 1024
+
+# What the parsed form takes for each of these symbols; measured, with what the parser itself needs meanwhile.
+OBJECT = 200
+MEMORY_OF = ((b"{", OBJECT), (b"[", 90), (b",", 60), (b":", 80))
+
+_STRING_OR_NOT = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
+
+
+def parsed_memory(text: Text) -> int:
+    """About how many bytes the values of the text take, at most, beside the characters of strings."""
+    windows = (bytes(text[at : at + WINDOW]) for at in range(0, len(text), WINDOW))
+    return sum(window.count(symbol) * each for window in windows for symbol, each in MEMORY_OF)
+
+
+def exceeds(text: Text, most: int) -> bool:
+    """Whether the values of the text take more than so many bytes. Symbols in strings are no values."""
+    return parsed_memory(text) > most and parsed_memory(_without_strings(text)) > most
+
+
+def _without_strings(text: Text) -> bytes:
+    return b"".join(match[1] for match in _STRING_OR_NOT.finditer(text) if match[1])

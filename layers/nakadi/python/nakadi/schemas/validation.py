@@ -10,13 +10,13 @@ from typing import Any
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType
 from nakadi.model.outcomes import Invalid
 from nakadi.model.schema import Version
+from nakadi.schemas.bounds import MOST_STEPS, Steps
 from nakadi.schemas.document import Document
 from nakadi.schemas.explanation import LONG, SHORT, explained
 from nakadi.schemas.generation import Accepts, generate
 from nakadi.schemas.limits import check_tree
 from nakadi.schemas.loading import check_loadable, check_references
 from nakadi.schemas.patterns import BadPattern, Patterns
-from nakadi.schemas.steps import MOST_STEPS, Steps
 
 # What metadata and the envelope of data events add to a schema, with room to spare.
 _ADDED_LEVELS = 5
@@ -77,6 +77,8 @@ class Validators:
         self._most = most
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self.hits = 0
+        self.misses = 0
 
     def of(self, event_type: EventType, effective: Callable[[], Mapping[str, Any]]) -> Validator:
         """The validator of an event type as it stands; `effective` is asked for the schema if there is none yet."""
@@ -84,8 +86,13 @@ class Validators:
 
     def _entry(self, key: Key) -> _Entry:
         with self._lock:
-            entry = self._entries.setdefault(key, _Entry())
-            self._entries.move_to_end(key)
+            entry = self._entries.get(key)
+            if entry is None:
+                self.misses += 1
+                entry = self._entries[key] = _Entry()
+            else:
+                self.hits += 1
+                self._entries.move_to_end(key)
             if len(self._entries) > self._most:
                 self._entries.popitem(last=False)
             return entry

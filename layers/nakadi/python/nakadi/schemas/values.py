@@ -1,0 +1,150 @@
+"""JSON values: their types by the names that messages use, when two are the same, and the texts that they become.
+
+`1` and `1.0` are the same, `1` and `true` are not, and the order of members does not matter. Keys, owners and messages
+are texts as Java and org.json make them, and they stay what they were when producers and consumers move over.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Hashable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from nakadi.schemas.bounds import Steps, spend
+
+_NAMES: dict[type, str] = {
+    bool: "Boolean",
+    int: "Integer",
+    float: "Double",
+    str: "String",
+    list: "JsonArray",
+    dict: "JsonObject",
+    type(None): "Null",
+}
+
+
+_NUMBERS = frozenset({"Integer", "Long", "Double"})
+
+
+def type_name(value: Any) -> str:
+    if type(value) is int and not -(2**31) <= value < 2**31:
+        return "Long"
+    return _NAMES[type(value)]
+
+
+def fits(value: Any, name: str) -> bool:
+    return type_name(value) in (_NUMBERS if name == "Number" else {name})
+
+
+def canonical(value: Any) -> str:
+    """Equal for values that are the same JSON; 1, 1.0 and true are three values, the order of members is none."""
+    return json.dumps(value, sort_keys=True)
+
+
+# When two values are the same -----------------------------------------------------------------------------------------
+
+# They make the keys of lists, objects and truth values unlike all others. Their hashes are nobody's to guess, so
+# nobody can send a list of values whose keys all collide.
+_LIST, _OBJECT, _TRUTH = object(), object(), object()
+
+
+def key(value: Any, steps: Steps) -> Hashable:
+    """Equal for two values exactly if they are the same."""
+    if isinstance(value, list):
+        spend(steps, len(value))
+        return (_LIST, *[key(each, steps) for each in value])
+    if isinstance(value, dict):
+        spend(steps, 4 * len(value))
+        members = sorted(value.items(), key=_name)
+        return (_OBJECT, *[part for name, each in members for part in (name, key(each, steps))])
+    return (_TRUTH, value) if isinstance(value, bool) else value
+
+
+def _name(member: tuple[str, Any]) -> str:
+    return member[0]
+
+
+def all_differ(values: list[Any], steps: Steps) -> bool:
+    spend(steps, 4 * len(values))
+    return len(values) < 2 or len({key(each, steps) for each in values}) == len(values)
+
+
+def is_multiple(value: float, divisor: Fraction) -> bool:
+    """Whether `value` is a whole number of `divisor`s, both read as decimals: 0.3 is one of 0.1."""
+    if isinstance(value, int):
+        return value * divisor.denominator % divisor.numerator == 0
+    return math.isfinite(value) and exact(value) % divisor == 0
+
+
+def exact(number: float) -> Fraction:
+    """The number as it was written, rather than the nearest one in binary."""
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
+
+
+# Values as text -------------------------------------------------------------------------------------------------------
+
+_WORDS = {True: "true", False: "false", None: "null"}
+
+# The solidus of `</` is escaped, and so are two ranges that are no control characters in JSON.
+_QUOTED = re.compile(r'["\\\x00-\x1f\x80-\x9f\u2000-\u20ff]|(?<=<)/')
+_ESCAPES = {'"': r"\"", "\\": r"\\", "\b": r"\b", "\t": r"\t", "\n": r"\n", "\f": r"\f", "\r": r"\r"}
+
+
+def text_of(value: Any) -> str:
+    """A parsed JSON value as text; objects and arrays as compact JSON with sorted keys, spelled as org.json does."""
+    match value:
+        case str():
+            return value
+        case bool() | None:
+            return _WORDS[value]
+        case int():
+            return str(value)
+        case float():
+            return double_text(value)
+        case _:
+            return json_text(value)
+
+
+def json_text(value: Any) -> str:
+    """A parsed JSON value as JSON, with sorted keys."""
+    match value:
+        case str():
+            return f'"{_QUOTED.sub(_escaped, value)}"'
+        case float():
+            return _without_zeros(double_text(value))
+        case list():
+            return f"[{','.join(map(json_text, value))}]"
+        case dict():
+            members = (f"{json_text(name)}:{json_text(value[name])}" for name in sorted(value))
+            return f"{{{','.join(members)}}}"
+        case _:
+            return text_of(value)
+
+
+def _without_zeros(number: str) -> str:
+    """Within JSON, 1.50 is written as 1.5 and 1.0 as 1, but 1.0E10 as it is."""
+    return number if "E" in number else number.rstrip("0").removesuffix(".")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    symbol = found.group()
+    if symbol == "/":
+        return r"\/"
+    return _ESCAPES.get(symbol) or f"\\u{ord(symbol):04x}"
+
+
+def double_text(number: float) -> str:
+    """The shortest digits, at least two, that tell the number; plain from 0.001 up to ten million."""
+    shortest = Decimal(repr(number))
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        plain = f"{shortest:f}"
+        return plain if "." in plain else f"{plain}.0"
+    if len(shortest.normalize().as_tuple().digits) == 1:
+        shortest = Decimal(f"{number:.1e}")
+    sign, digits, _ = shortest.normalize().as_tuple()
+    fraction = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' if sign else ''}{digits[0]}.{fraction}E{shortest.adjusted()}"
