@@ -1,10 +1,13 @@
 """How fast are old events read from the archive, and what does archiving cost those who publish?
 
-    python benchmarks/archive.py [replay] [publish] [--quick] [--json FILE]
+    python benchmarks/archive.py [replay] [publish] [windows] [--quick] [--json FILE]
 
 * Replay: the same events through one stream of the low-level API, from the hot half and from the archive, by turns.
 * Publish: batches of 100 events of 0.7 KB over four connections, by turns to a broker without an archive and to one
   that archives all the time; and how far behind the archive is in the end.
+
+* Windows: two hundred small objects, as an indexer leaves them, in a store that takes its time to answer; in how many
+  times the time of one answer they are read, in slices of a thousand events and of one window.
 
 The broker is the embedded one with its data file and a folder as its archive, in a process of its own.
 """
@@ -23,6 +26,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +37,8 @@ EVENT_BYTES = 700
 BATCH = 100
 PUBLISHERS = 4
 BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
+FAR_SECONDS = 0.04
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 HOT, COLD = "bench.hot", "bench.cold"
 
 Figures = dict[str, float]
@@ -216,7 +222,45 @@ def publish(*, quick: bool) -> Figures:
     }
 
 
-QUESTIONS = {"replay": replay, "publish": publish}
+def windows(*, quick: bool) -> Figures:
+    from nakadi.archive.library import Library  # noqa: PLC0415  # as in `serve`
+    from nakadi.archive.members import member  # noqa: PLC0415
+    from nakadi.archive.reading import ArchiveReader  # noqa: PLC0415
+    from nakadi.archive.stores import MemoryStore  # noqa: PLC0415
+    from nakadi.model.events import Record, StoredEvent  # noqa: PLC0415
+    from nakadi.model.log_index import Counted, Head, Location, Segment  # noqa: PLC0415
+    from nakadi.registries.log_index_memory import MemoryLogIndex  # noqa: PLC0415
+
+    class Far(MemoryStore):
+        def get(self, location: Location) -> bytes:
+            time.sleep(FAR_SECONDS)
+            return super().get(location)
+
+    count, events = (50 if quick else 200), 25
+    index, store, dice = MemoryLogIndex(), Far(), random.Random(7)
+    for number in range(count):
+        first = number * events
+        made = [StoredEvent(first + each, Record(an_event(dice, each).encode()), NOW) for each in range(events)]
+        content = member("t", 0, made)
+        store.put(f"{number}", content)
+        archived = Location(f"{number}", 0, len(content))
+        segment = Segment(before=Counted(next=first), count=events, since=0, until=0, archived=archived)
+        index.extend("t", 0, number, Head(Counted(next=first + events)), segment)
+    figures: Figures = {}
+    for name, limit in (("large_slices", 1000), ("slices_of_a_window", events)):
+        reader = ArchiveReader(index, Library(store))
+        place, began = 0, time.perf_counter()
+        while (found := reader.slice("t", 0, place, limit, 4_000_000)) is not None:
+            place = found.next_offset
+        took = time.perf_counter() - began
+        assert place == count * events
+        reader.close()
+        figures[f"windows_in_answers_{name}"] = took / FAR_SECONDS
+        figures[f"windows_of_one_by_one_{name}"] = took / FAR_SECONDS / count
+    return figures
+
+
+QUESTIONS = {"replay": replay, "publish": publish, "windows": windows}
 
 
 def main() -> None:

@@ -27,11 +27,11 @@ from nakadi.archive.gzips import pack
 from nakadi.archive.stores import MemoryStore
 from nakadi.clock import SystemClock
 from nakadi.eventlogs import frames
+from nakadi.eventlogs.kinesis.continuity import Ancestry
 from nakadi.eventlogs.kinesis.envelopes import opened
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.log import KinesisLog
 from nakadi.eventlogs.kinesis.stream import Stream
-from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.eventlogs.kinesis.tally import Arrived
 from nakadi.model.events import Record
 from nakadi.model.log_index import Mark

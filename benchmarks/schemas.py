@@ -14,7 +14,7 @@ import orjson
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.schemas.effective import effective_schema
-from nakadi.schemas.validator import compile_validator
+from nakadi.schemas.validation import compile_validator
 
 NAME = "shop.order-placed"
 

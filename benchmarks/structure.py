@@ -1,0 +1,295 @@
+"""How is the package laid out, and how many calls does one request take through it?
+
+    python benchmarks/structure.py [layout] [walks] [--json FILE]
+
+A room is a folder or a module directly below the package; a folder that has nothing but folders is none, and each of
+those is one. An arrow leads from a room to one that it imports, wherever the import stands. Floors are the longest way
+along the arrows, circles counted as one room. Calls are counted on the memory engine with a warm broker, frames of the
+package only. Requests are given to the application in one thread, which is the one that is counted; the stream is one
+of the server's, read over a socket, and counts in all threads. The least of several stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import statistics
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import httpx
+
+PACKAGE = Path(__file__).parents[1] / "layers/nakadi/python/nakadi"
+
+SHORT = 60
+"""Files with fewer lines are counted: many of them make many ways."""
+
+REPEATS = 9
+
+
+# The layout ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Module:
+    name: str
+    path: Path
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text()
+
+    @cached_property
+    def lines(self) -> int:
+        return len(self.text.splitlines())
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    def imports(self, modules: Mapping[str, Module]) -> frozenset[str]:
+        """The modules of the package that it imports, at the top or within functions."""
+        found: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found |= {each.name for each in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                below = {f"{node.module}.{each.name}" for each in node.names}
+                found |= (below & modules.keys()) or {node.module}
+        return frozenset(found & modules.keys()) - {self.name}
+
+    def types(self) -> Iterator[str]:
+        return (node.name for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+
+    def function_lengths(self) -> Iterator[int]:
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                yield node.end_lineno - node.lineno + 1
+
+
+class Layout:
+    def __init__(self, package: Path = PACKAGE) -> None:
+        self.package = package
+        self.modules = {each.name: each for each in self._found()}
+
+    def _found(self) -> Iterator[Module]:
+        for path in sorted(self.package.rglob("*.py")):
+            parts = path.relative_to(self.package.parent).with_suffix("").parts
+            yield Module(".".join(parts[:-1] if parts[-1] == "__init__" else parts), path)
+
+    @cached_property
+    def imports(self) -> Mapping[str, frozenset[str]]:
+        return {name: module.imports(self.modules) for name, module in self.modules.items()}
+
+    def room(self, module: str) -> str:
+        parts = module.split(".")[1:]
+        folder = self.package
+        for count, part in enumerate(parts, start=1):
+            folder /= part
+            code = [each for each in folder.glob("*.py") if each.name != "__init__.py"]
+            if code or not folder.is_dir():
+                return ".".join(parts[:count])
+        return ".".join(parts)
+
+    @cached_property
+    def arrows(self) -> frozenset[tuple[str, str]]:
+        pairs = {(self.room(name), self.room(other)) for name, others in self.imports.items() for other in others}
+        return frozenset((room, other) for room, other in pairs if room and other and room != other)
+
+    def measured(self) -> dict[str, object]:
+        files = [each for each in self.modules.values() if each.lines > 1]
+        lengths = sorted(length for each in files for length in each.function_lengths())
+        types = Counter(name for each in files for name in each.types())
+        importers = Counter(other for others in self.imports.values() for other in others)
+        rooms = {room for each in files if (room := self.room(each.name))}
+        groups = circles(self.arrows)
+        lines = sum(each.lines for each in files)
+        repeated = sum(count for count in types.values() if count > 1)
+        return {
+            "rooms": len(rooms),
+            "floors": floors(self.arrows, groups),
+            "arrows": len(self.arrows),
+            "circles": [sorted(each) for each in groups],
+            "files": len(files),
+            "lines": lines,
+            "lines of a file": round(lines / len(files)),
+            "longest file": max((each.lines, str(each.path.relative_to(self.package))) for each in files),
+            f"files below {SHORT} lines": sum(each.lines < SHORT for each in files),
+            "files imported by exactly one other": sum(importers[each.name] == 1 for each in files),
+            "types per 1,000 lines": round(1000 * types.total() / lines, 1),
+            "types whose name is used more than once": f"{repeated / types.total():.0%}",
+            "most repeated names": [f"{name} {count}" for name, count in types.most_common(6) if count > 1],
+            "lines of a function (median, p95, longest)": (
+                round(statistics.median(lengths)),
+                lengths[len(lengths) * 95 // 100],
+                lengths[-1],
+            ),
+        }
+
+
+def circles(arrows: frozenset[tuple[str, str]]) -> list[frozenset[str]]:
+    """Rooms that lead back to themselves, each group once."""
+    ways = reachable(arrows)
+    groups = {frozenset({other for other in there if room in ways[other]}) for room, there in ways.items()}
+    return sorted((each for each in groups if len(each) > 1), key=sorted)
+
+
+def reachable(arrows: frozenset[tuple[str, str]]) -> dict[str, set[str]]:
+    ways: dict[str, set[str]] = {}
+    for room, other in arrows:
+        ways.setdefault(room, set()).add(other)
+        ways.setdefault(other, set())
+    # One round for each room that a way leads through, until nothing is added.
+    sizes: list[int] = []
+    while sizes != (sizes := [len(each) for each in ways.values()]):
+        ways = {room: there.union(*(ways[each] for each in there)) for room, there in ways.items()}
+    return ways
+
+
+def floors(arrows: frozenset[tuple[str, str]], groups: list[frozenset[str]]) -> int:
+    """How many rooms the longest way leads through."""
+    named = {room: " ".join(sorted(group)) for group in groups for room in group}
+    below: dict[str, set[str]] = defaultdict(set)
+    for room, other in arrows:
+        first, second = named.get(room, room), named.get(other, other)
+        if first != second:
+            below[first].add(second)
+    depth: dict[str, int] = {}
+
+    def of(room: str) -> int:
+        if room not in depth:
+            depth[room] = 1 + max((of(each) for each in below[room]), default=0)
+        return depth[room]
+
+    return max((of(room) for room in list(below)), default=1)
+
+
+# The walks -----------------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Counts the calls in threads that begin after it was made, and in this one, while it is switched on."""
+
+    def __init__(self) -> None:
+        self._threads: frozenset[int] | None = frozenset()
+        self._calls: Counter[Any] = Counter()
+        self._prefix = str(PACKAGE)
+        threading.setprofile(self._called)
+        sys.setprofile(self._called)
+
+    def _called(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event != "call" or not frame.f_code.co_filename.startswith(self._prefix):
+            return
+        if self._threads is None or threading.get_ident() in self._threads:
+            self._calls[frame.f_code] += 1
+
+    def of(self, walk: Callable[[], object], *, everywhere: bool = False) -> tuple[int, int, int]:
+        """Calls, functions and files, in this thread or in all of them."""
+        self._calls.clear()
+        self._threads = None if everywhere else frozenset({threading.get_ident()})
+        try:
+            walk()
+        finally:
+            self._threads = frozenset()
+        calls = dict(self._calls)
+        return sum(calls.values()), len(calls), len({code.co_filename for code in calls})
+
+    def close(self) -> None:
+        threading.setprofile(None)
+        sys.setprofile(None)
+
+
+EVENT_TYPE = {
+    "name": "walk",
+    "owning_application": "bench",
+    "category": "undefined",
+    "schema": {"type": "json_schema", "schema": '{"type": "object", "required": ["n"]}'},
+}
+
+
+def walks() -> dict[str, tuple[int, int, int]]:
+    """Publish one event; publish one and wait until a stream of a subscription has it; commit its cursor."""
+    steps = Steps()
+    from nakadi.bootstrap import open_broker  # noqa: PLC0415  # its threads are to be counted from their start
+    from nakadi.http.message import Request, Response  # noqa: PLC0415
+    from nakadi.local.serving import Serving  # noqa: PLC0415
+    from nakadi.settings import Settings  # noqa: PLC0415
+
+    broker = open_broker(Settings())
+
+    def ask(path: str, body: object, **headers: str) -> Response:
+        sent = {"content-type": "application/json", **headers}
+        request = Request(method="POST", path="", target=path, headers=sent, body=json.dumps(body).encode())
+        answer = broker.application.answer(request)
+        assert isinstance(answer, Response), answer
+        assert answer.status < 300, answer
+        return answer
+
+    def publish() -> None:
+        ask("/event-types/walk/events", [{"n": 1}])
+
+    ask("/event-types", EVENT_TYPE)
+    wanted = {"owning_application": "bench", "event_types": ["walk"], "read_from": "end"}
+    path = f"/subscriptions/{json.loads(ask('/subscriptions', wanted).body)['id']}"
+    parameters = {"batch_flush_timeout": 30, "max_uncommitted_events": 1000}
+    with (
+        Serving(broker.application) as serving,
+        httpx.stream("GET", f"{serving.url}{path}/events", params=parameters, timeout=60) as stream,
+    ):
+        stream_id = stream.headers["X-Nakadi-StreamId"]
+        lines = stream.iter_lines()
+        cursors: list[object] = []
+
+        def deliver() -> None:
+            publish()
+            line: dict[str, Any] = {}
+            while "events" not in line:
+                line = json.loads(next(lines))
+            cursors.append(line["cursor"])
+
+        def commit() -> None:
+            ask(f"{path}/cursors", {"items": cursors[-1:]}, **{"x-nakadi-streamid": stream_id})
+
+        deliver()
+        commit()
+        delivered, committed = [], []
+        for _ in range(REPEATS):
+            delivered.append(steps.of(deliver, everywhere=True))
+            committed.append(steps.of(commit))
+    published = min(steps.of(publish) for _ in range(REPEATS))
+    broker.close()
+    steps.close()
+    return {"publish": published, "publish to delivered": min(delivered), "commit": min(committed)}
+
+
+# The program ---------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", choices=["layout", "walks", []], default=[])
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    parts = arguments.parts or ["layout", "walks"]
+    figures: dict[str, object] = {}
+    if "layout" in parts:
+        figures |= Layout().measured()
+    if "walks" in parts:
+        figures |= {f"{name}: calls, functions, files": seen for name, seen in walks().items()}
+    for name, figure in figures.items():
+        print(f"{name:48} {figure}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The structure of a package is measured."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.structure import Layout, circles, floors
+from tests.support.patience import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def package(tmp_path):
+    """`write(path, text)` writes a module of a package."""
+
+    def write(path, text=""):
+        file = tmp_path / "shop" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    write("__init__.py")
+    return write
+
+
+def test_rooms_are_folders_and_modules_and_arrows_are_imports(package, tmp_path):
+    """A folder of folders is no room, its folders are; imports within functions count."""
+    package("engines/__init__.py")
+    package("engines/memory/__init__.py")
+    package("engines/memory/log.py", "from shop.model.nouns import Event\n")
+    package("model/__init__.py")
+    package("model/nouns.py", "class Event:\n    pass\n")
+    package("wiring.py", "def opened():\n    from shop.engines.memory import log\n    return log\n")
+
+    layout = Layout(tmp_path / "shop")
+
+    assert {room for each in layout.modules if (room := layout.room(each))} - {"engines"} == {
+        "engines.memory",
+        "model",
+        "wiring",
+    }
+    assert layout.arrows == {("engines.memory", "model"), ("wiring", "engines.memory")}
+
+
+def test_circles_are_found_and_count_as_one_floor():
+    """Rooms that lead back to themselves are one group, and one room on the way down."""
+    arrows = frozenset({("a", "b"), ("b", "c"), ("c", "b"), ("c", "d")})
+
+    groups = circles(arrows)
+
+    assert groups == [frozenset({"b", "c"})]
+    assert floors(arrows, groups) == 3
+
+
+# A tenth more than was counted last, and twice as much for the stream, whose threads depend on the machine.
+MOST_CALLS = {"publish": 180, "publish to delivered": 900, "commit": 225}
+
+
+def test_a_request_leads_through_few_calls():
+    """Publishing, delivering and committing take no more calls than they did; this says so on any machine."""
+    program = [sys.executable, str(ROOT / "benchmarks/structure.py"), "walks", "--json", "/dev/stdout"]
+    told = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+
+    figures = json.loads(told[told.index("{") :])
+
+    calls = {name.partition(":")[0]: seen[0] for name, seen in figures.items()}
+    assert calls.keys() == MOST_CALLS.keys()
+    assert {name: most for name, most in MOST_CALLS.items() if calls[name] > most} == {}, calls
