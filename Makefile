@@ -5,20 +5,23 @@ VENV   ?= .venv
 PORT   ?= 8080
 DATA   ?= data
 NODE   := .cache/node
+ENGINES := .cache/engines
 STAGE  ?= dev
+PREFIX ?= nakadi
 
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:.
 
-.PHONY: help run jobs kill-jobs test test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws lock synth diff bootstrap deploy destroy destroy-data clean
+.PHONY: help run jobs kill-jobs test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws compare structure lock synth diff bootstrap deploy destroy destroy-data clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
-	@echo 'make run ENGINE=aws-local          the deployment on AWS, on this machine'
+	@echo 'make run ENGINE=aws-local          the deployment on AWS, on this machine; STRICT=1 with its roles and limits'
 	@echo 'make jobs [DATA=data]              tables, statistics and retention, on what the broker has there'
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
-	@echo 'make test-aws-local                every end-to-end test against the deployment on this machine (minutes)'
+	@echo 'make test-engines                  the contracts of engines on DynamoDB Local and kinesalite (needs Maven and a JDK)'
+	@echo 'make test-aws-local [STRICT=1]     every end-to-end test against the deployment on this machine (minutes)'
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
@@ -29,15 +32,20 @@ help:
 	@echo 'make format                        put the formatting right'
 	@echo 'make bench                         measure, and draw it (half an hour)'
 	@echo 'make bench-aws                     measure what AWS is asked and how long functions take (a quarter of an hour)'
+	@echo 'make compare A=URL B=URL           hold two brokers on this machine against each other'
+	@echo 'make structure                     measure the layout of the package, and the calls of a request'
 	@echo 'make synth [STAGE=dev] [CONTEXT=]  write the templates for AWS into cdk.out'
 	@echo 'make deploy [STAGE=dev] [CONTEXT=] deploy to AWS, as docs/deploy.md explains'
 	@echo 'make lock                          compile requirements/*.in anew'
 
 ifeq ($(ENGINE),aws-local)
-run: $(VENV)/.test $(NODE)/.test
-	@exec $(BIN)/python -m infra.laptop --port $(PORT) $(ARGS)
+run: $(VENV)/.test $(NODE)/.test $(BIN)/nakadi
+	@exec $(BIN)/python -m infra.laptop --port $(PORT) $(if $(STRICT),--strict) $(ARGS)
+else ifneq ($(filter-out embedded,$(ENGINE)),)
+run:
+	@echo 'ENGINE=$(ENGINE) is not known: it is embedded, which is the default, or aws-local' >&2; exit 2
 else
-run: $(VENV)/.run
+run: $(VENV)/.run $(BIN)/nakadi
 	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
 endif
 
@@ -52,8 +60,13 @@ kill-jobs: $(VENV)/.test
 test: $(VENV)/.test $(NODE)/.test
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 3 --no-loadscope-reorder)
 
+# The engines were fitted to other emulations than these two, so what holds here too may well hold on AWS.
+test-engines: $(VENV)/.test $(NODE)/.test $(ENGINES)/.test
+	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/eventlogs/kinesis/test_resharding.py \
+		-k 'dynamodb-local or kinesalite' $(ARGS)
+
 test-aws-local: $(VENV)/.test $(NODE)/.test
-	@AWS_LOCAL=all $(BIN)/python -m pytest tests/e2e -k aws-local $(ARGS)
+	@AWS_LOCAL=all AWS_LOCAL_STRICT=$(STRICT) $(BIN)/python -m pytest tests/e2e -k aws-local $(ARGS)
 
 check: $(VENV)/.test
 	@$(BIN)/ruff format --check .
@@ -98,6 +111,12 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/coordination.py --seconds 60 --json $(BENCH)/coordination.json
 	$(BIN)/python benchmarks/plot.py $(BENCH)
 
+compare: $(VENV)/.test
+	@$(BIN)/python benchmarks/compare.py $(A) $(B) $(ARGS)
+
+structure: $(VENV)/.test
+	@$(BIN)/python benchmarks/structure.py
+
 bench-aws: $(VENV)/.test $(NODE)/.test
 	$(BIN)/python benchmarks/aws.py
 	$(BIN)/python benchmarks/kinesis.py
@@ -105,36 +124,37 @@ bench-aws: $(VENV)/.test $(NODE)/.test
 lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK) requirements/test.in -o requirements/test.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/run.in -o requirements/run.txt
+	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/deploy.in -o requirements/deploy.txt
 	$(BIN)/uv pip compile -q $(LOCK_LAYER) -c requirements/test.txt layers/dependencies/requirements.in \
 		-o layers/dependencies/requirements.txt
 	$(BIN)/uv pip compile -q $(LOCK:--universal=--python-platform aarch64-manylinux_2_28) -c requirements/test.txt \
 		services/streaming/requirements.in -o services/streaming/requirements.txt
 
 CDK      := .cache/cdk
-IN_STAGE  = -c stage=$(STAGE) $(CONTEXT)
+IN_STAGE  = -c stage=$(STAGE) -c name_prefix=$(PREFIX) $(CONTEXT)
 CDK_RUN   = @PATH="$(abspath $(CDK))/bin:$$PATH" CDK_DISABLE_CLI_TELEMETRY=true \
             node $(CDK)/node_modules/aws-cdk/bin/cdk
 
 # Without an account, and without Docker. CONTEXT is for example '-c shards=4 -c alarm_email=me@example.org'.
-synth: $(VENV)/.test $(CDK)/.cli $(CDK)/.layer
+synth: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer
 	$(CDK_RUN) synth --quiet $(IN_STAGE)
 
 # These are for somebody who has an account; docs/deploy.md goes through them one after the other.
-bootstrap: $(VENV)/.test $(CDK)/.cli $(CDK)/.layer
+bootstrap: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer
 	$(CDK_RUN) bootstrap $(IN_STAGE)
 
-diff: $(VENV)/.test $(CDK)/.cli $(CDK)/.layer
+diff: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer
 	$(CDK_RUN) diff $(IN_STAGE)
 
-deploy: $(VENV)/.test $(CDK)/.cli $(CDK)/.layer
+deploy: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer
 	$(CDK_RUN) deploy --all $(IN_STAGE)
 
-destroy: $(VENV)/.test $(CDK)/.cli
-	$(CDK_RUN) destroy --exclusively nakadi-$(STAGE)-analytics nakadi-$(STAGE) $(IN_STAGE)
+destroy: $(VENV)/.deploy $(CDK)/.cli
+	$(CDK_RUN) destroy --exclusively $(PREFIX)-$(STAGE)-analytics $(PREFIX)-$(STAGE) $(IN_STAGE)
 
 # What people stored goes too: only after a deployment with '-c keep_data=false'.
-destroy-data: $(VENV)/.test $(CDK)/.cli
-	$(CDK_RUN) destroy --exclusively nakadi-$(STAGE)-data $(IN_STAGE) -c keep_data=false
+destroy-data: $(VENV)/.deploy $(CDK)/.cli
+	$(CDK_RUN) destroy --exclusively $(PREFIX)-$(STAGE)-data $(IN_STAGE) -c keep_data=false
 
 LOCK := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
         --custom-compile-command 'make lock'
@@ -142,7 +162,7 @@ LOCK_LAYER := --python-version 3.13 --python-platform aarch64-manylinux_2_28 --o
         --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 clean:
-	rm -rf $(VENV) $(NODE) .mypy_cache .pytest_cache .ruff_cache cdk.out
+	rm -rf $(VENV) $(NODE) $(ENGINES) .mypy_cache .pytest_cache .ruff_cache cdk.out
 
 # The stamps say what is installed; a changed requirement file installs again.
 $(VENV)/.venv:
@@ -160,9 +180,26 @@ $(VENV)/.test: requirements/test.txt $(VENV)/.run
 	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/test.txt
 	@touch $@
 
+$(VENV)/.deploy: requirements/deploy.txt | $(VENV)/.venv
+	@echo 'Setting up the deployment (once)...'
+	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/deploy.txt
+	@touch $@
+
+# The command line, from this checkout.
+$(BIN)/nakadi: scripts/console-script $(VENV)/.run
+	@$(BIN)/python scripts/console-script $@
+
 # A local Kinesis, for the event log's tests.
 $(NODE)/.test: tests/support/node/package-lock.json tests/support/node/setup.sh | $(VENV)/.venv
 	@tests/support/node/setup.sh $(BIN)/python $(NODE)
+	@touch $@
+
+# Another local DynamoDB and another local Kinesis, for `make test-engines`.
+$(ENGINES)/.test: tests/support/others/package-lock.json tests/support/others/pom.xml | $(VENV)/.venv
+	@command -v mvn >/dev/null && command -v javac >/dev/null || { echo 'Maven and a JDK (17 or newer) are needed'; exit 1; }
+	@tests/support/node/setup.sh $(BIN)/python $(ENGINES) tests/support/others
+	@mvn -B -q -f tests/support/others/pom.xml -Dtarget=$(abspath $(ENGINES))/dynamodb \
+		-Dmaven.repo.local=$(abspath $(ENGINES))/maven dependency:copy-dependencies
 	@touch $@
 
 # The CDK's command line, and node for it.

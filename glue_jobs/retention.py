@@ -27,20 +27,24 @@ from nakadi.analytics.reports import in_a_line
 from nakadi.analytics.rewriting import Rewriter, Rewritten, Unreadable, by_place
 from nakadi.analytics.stretches import NOTHING_READ, Stretch, stretches
 from nakadi.analytics.tables import EVENT_TYPE, EVENT_TYPE_ID, ChangedMeanwhile, Table
+from nakadi.archive.library import Unreadable as Lost
+from nakadi.archive.merging import Blocks, Busy, Merger
 from nakadi.archive.sweeping import Sweep
 from nakadi.catalog.data_lake import kept_for
+from nakadi.catalog.topics import TopicDirectory
 from nakadi.eventlogs import open_event_log
 from nakadi.eventlogs.tiered.cooling import cool
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import EventLog, UnknownTopic
+from nakadi.ports import EventLog, LogIndex, UnknownTopic
 
 DESCRIPTION = """\
 Let go of events.
 
   expire   of tables, what is older than the event type's annotation datalake.zalando.org/retention-period says, or than
            its retention time if it has none; the tables of event types that were deleted; and of the archive, objects
-           that nothing refers to any more, after their grace time.
+           that nothing refers to any more, after their grace time. Many small neighbours in the archive become one,
+           which is read in less time.
   erase    of one event type, the events with a certain value at a certain path, in the archive and in the tables.
            Offsets stay as they are: `remove` leaves holes, `blank` leaves events that say nothing.
            What was touched is reported, and looked for again."""
@@ -48,6 +52,9 @@ Let go of events.
 DELETED_SEEN = "nakadi.deleted-seen-at"
 
 ATTEMPTS = 5
+
+MERGED_SPAN = 24 * 3600 * 1_000_000
+"""Microseconds. A part of the archive goes when all of it is too old: nothing stays for longer than a day for that."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +68,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--do", choices=("expire", "erase"), default="expire", help="default expire")
     work = parser.add_argument_group("expire")
     work.add_argument("--grace-hours", type=float, default=24.0, help="how long what is not needed stays, default 24")
+    work.add_argument(
+        "--merge-below",
+        type=int,
+        default=8_000,
+        metavar="BYTES",
+        help="neighbours in the archive that are smaller, packed, become one; 0 for none; default 8000",
+    )
     work = parser.add_argument_group("erase")
     work.add_argument("--event-type", help="the event type")
     work.add_argument("--path", help="where the value is, from the top of the event: customer.id, data.customer.id")
@@ -83,7 +97,9 @@ def expire(work: Workplace) -> None:
                 _expire(work, table, known.get(identity), now)
         except (Py4JError, PySparkException, ChangedMeanwhile) as error:
             work.report.complain(table.name, f"is not done. {in_a_line(error)}")
+    # In this order: what is replaced now stays until this runs again, for those who are reading in it.
     _sweep(work, now)
+    _merge(work)
 
 
 def _expire(work: Workplace, table: Table, event_type: EventType | None, now: datetime) -> None:
@@ -116,6 +132,36 @@ def _let_go(work: Workplace, table: Table, now: datetime) -> None:
 def _sweep(work: Workplace, now: datetime) -> None:
     swept = Sweep(work.index, work.store).run(now - timedelta(hours=work.options.grace_hours))
     work.report.tell("archive", f"{swept.removed} objects ({swept.bytes_freed} bytes) that nothing refers to are gone")
+
+
+def _merge(work: Workplace) -> None:
+    """Make few objects of many small ones. By time, for what was stored at one time lies in one object."""
+    merger = Merger(
+        index=work.index,
+        store=Blocks(work.store),
+        event_type_of=TopicDirectory(work.event_types, work.clock.monotonic).event_type_of,
+        small=work.options.merge_below,
+        span=MERGED_SPAN,
+        in_haste=True,
+    )
+    merged = pieces = 0
+    for piece in sorted(piece for place in _places(work.index) for piece in merger.plan(*place)):
+        try:
+            found = merger.merge(piece)
+        except Busy:
+            continue  # somebody else writes this partition anew; the next run may find it at rest
+        except (Lost, Unavailable) as problem:
+            work.report.complain("archive", f"not everything could be merged: {problem}")
+            continue
+        merged, pieces = merged + found, pieces + (found > 0)
+    if pieces:
+        work.report.tell("archive", f"{merged + pieces} small segments are {pieces} now")
+
+
+def _places(index: LogIndex) -> Iterator[tuple[str, int]]:
+    for topic in index.topics():
+        known = index.topic(topic)
+        yield from ((topic, partition) for partition in range(known.partitions if known else 0))
 
 
 # Erasure

@@ -13,14 +13,26 @@ import pytest
 
 from nakadi.coordination import open_coordination
 from nakadi.model.authorization import Attribute
-from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Entry, Offset, Replay, Reset, Verdict
+from nakadi.model.coordination import (
+    NOTHING_YET,
+    Assignment,
+    Changed,
+    EndedReset,
+    Entry,
+    Offset,
+    Redrive,
+    Replay,
+    Reset,
+    SetOffsets,
+    Verdict,
+)
 from nakadi.model.cursor import Position
 from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.clock import HandMovedClock
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.coordination import a_parked_event, a_place, a_session, an_assignment, entries, places, told
-from tests.support.engines import COORDINATIONS, SQLITE, a_coordination
+from tests.support.engines import COORDINATIONS, DYNAMODB_LOCAL, SQLITE, a_coordination
 from tests.support.patience import PATIENCE
 
 LATER = A_MOMENT + timedelta(seconds=1)
@@ -73,6 +85,7 @@ class TestAssignment:
                 a_session("b", holder="two", requested=(a_place(0, 'a "type"\n'),)),
             ),
             reset=Reset("r", LATER + timedelta(microseconds=7), A_MOMENT),
+            ended=EndedReset("before", A_MOMENT, "no time"),
         )
         positions = {each.place: at(number) for number, each in enumerate(full.entries)}
         stored = coordination.write(SUBSCRIPTION, NOTHING_YET, full, A_MOMENT, positions)
@@ -80,6 +93,31 @@ class TestAssignment:
         assert coordination.assignment(SUBSCRIPTION) == stored
         again = coordination.write(SUBSCRIPTION, stored, replace(stored, reset=None), A_MOMENT)
         assert coordination.assignment(SUBSCRIPTION) == again == replace(full, revision=2, reset=None)
+
+    @pytest.mark.parametrize(
+        "wish",
+        [
+            SetOffsets(),
+            SetOffsets(
+                ((a_place(0, 'a "type"\n'), at(3)), (a_place("10", "b"), at(-1)), (a_place("9", "b"), at(7, 2)))
+            ),
+            Redrive(),
+            Redrive((a_place(0, 'a "type"\n'), 'a "key"')),
+        ],
+        ids=["streams end", "offsets", "redrive", "redrive one key"],
+    )
+    def test_keeps_what_is_wished_for(self, coordination: Coordination, wish):
+        """What a reset is to do is read by whichever process finds it, and what it has done by whoever asks. (S137)"""
+        begun(coordination, "")
+        for reset, ended in (
+            (Reset("r", LATER, A_MOMENT, wish), None),
+            (Reset("r", LATER, A_MOMENT, wish, claimed=True), EndedReset("q", A_MOMENT, wish=wish)),
+            (None, EndedReset("r", LATER, "failed", wish)),
+        ):
+            old = coordination.assignment(SUBSCRIPTION)
+            stored = coordination.write(SUBSCRIPTION, old, replace(old, reset=reset, ended=ended), A_MOMENT)
+            assert coordination.assignment(SUBSCRIPTION) == stored
+            assert (stored.reset, stored.ended) == (reset, ended)
 
     def test_is_one_per_subscription(self, coordination: Coordination):
         """What is written of one subscription says nothing of another."""
@@ -537,15 +575,16 @@ coordination.close()
 """
 
 
-@pytest.fixture(params=["sqlite", "dynamodb"])
+@pytest.fixture(params=["sqlite", "dynamodb", *DYNAMODB_LOCAL])
 def shared_url(request, tmp_path):
     """Where two processes meet."""
     if request.param == "sqlite":
         yield SQLITE.format(folder=tmp_path)
         return
-    from tests.support.dynamodb_service import a_dynamodb  # noqa: PLC0415  # it takes seconds to load
+    # It takes seconds to load.
+    from tests.support.dynamodb_service import a_dynamodb, on_dynamodb_local  # noqa: PLC0415
 
-    with a_dynamodb() as url:
+    with a_dynamodb() if request.param == "dynamodb" else on_dynamodb_local() as url:
         yield url
 
 

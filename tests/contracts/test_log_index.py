@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from nakadi.model.log_index import NOTHING_COUNTED, Counted, Head, Location, Mark, Part, Segment, Topic
-from nakadi.ports import LogIndex, UnknownTopic
+from nakadi.model.changes import bucket_of
+from nakadi.model.log_index import NOTHING_COUNTED, Counted, Head, Location, Mark, Part, Progress, Segment, Topic
+from nakadi.ports import TOPICS, LogIndex, UnknownTopic
 from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import LOG_INDEXES, a_log_index
@@ -120,6 +121,73 @@ class TestTopics:
         found = index.topic("t")
         assert found is not None
         assert found.oldest == {partition: 1 + partition for partition in range(8)}
+
+
+class TestChanges:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda index: index.seal_topic("t"),
+            lambda index: index.continue_topic("t", "t~2", []),
+            lambda index: index.delete_topic("t"),
+        ],
+    )
+    def test_that_end_a_lease_are_counted(self, index: LogIndex, change):
+        """The number of a topic grows when it is sealed, when it is continued, and when it is deleted."""
+        index.create_topic("t", 1)
+        before = index.changes().number(bucket_of(TOPICS, "t"))
+        change(index)
+        assert index.changes().number(bucket_of(TOPICS, "t")) > before
+
+    def test_that_are_made_often_are_not_counted(self, index: LogIndex):
+        """What the indexer and the housekeeping note of a topic ends nobody's lease."""
+        before = index.changes()
+        index.create_topic("t", 1)
+        extended(index, "t", [10])
+        index.let_go("t", 0, 5)
+        index.note_compacted("t", 0, 5)
+        index.note_progress("stream", "shard", Progress(7))
+        assert index.changes() == before
+
+
+class TestContinuedTopics:
+    def test_are_continued_by_one_that_is_like_them(self, index: LogIndex):
+        """The following topic has as many partitions, and is as open; each names the other. Doing it again is well."""
+        index.create_topic("t", 3)
+        index.seal_topic("t")
+        for _ in range(2):
+            index.continue_topic("t", "t~2", ["a gap"])
+        assert index.topic("t") == Topic(partitions=3, sealed=True, continued_in="t~2")
+        assert index.topic("t~2") == Topic(partitions=3, sealed=True, continues="t", behind=("a gap",))
+        assert index.topics() == ["t", "t~2"]
+        with pytest.raises(UnknownTopic):
+            index.continue_topic("missing", "missing~2", [])
+
+    def test_leave_a_signpost_when_they_are_deleted_first(self, index: LogIndex):
+        """The way to where records are counted is there for as long as the last topic that counts them."""
+        for name, following in [("t", "t~2"), ("t~2", "t~3")]:
+            index.create_topic(name, 2)
+            index.extend(name, 0, 0, Head(Counted(next=4)), a_segment(0, 4))
+            index.continue_topic(name, following, [])
+        for _ in range(2):
+            index.delete_topic("t")
+            index.delete_topic("t~2")
+        assert index.topic("t") == Topic(partitions=0, continued_in="t~2")
+        assert index.topic("t~2") == Topic(partitions=0, continues="t", continued_in="t~3")
+        assert index.topics() == ["t~3"]
+        assert index.heads([("t", 0)]) == {("t", 0): Head()}
+        assert index.segments("t", 0, 0, 10) == []
+        assert index.referred_to() == set()
+        index.delete_topic("t~3")
+        assert [index.topic(name) for name in ("t", "t~2", "t~3")] == [None, None, None]
+
+    def test_are_gone_when_they_are_deleted_last(self, index: LogIndex):
+        """Without a topic that continues it, a deleted topic leaves nothing."""
+        index.create_topic("t", 2)
+        index.continue_topic("t", "t~2", [])
+        index.delete_topic("t~2")
+        index.delete_topic("t")
+        assert index.topic("t") is None
 
 
 class TestHeads:
@@ -279,12 +347,20 @@ class TestProgress:
     def test_is_kept_per_shard_and_only_grows(self, index: LogIndex):
         """Each shard's progress is the furthest that was ever noted, however many digits it has."""
         assert index.progress("s") == {}
-        index.note_progress("s", "shard-0", 9)
-        index.note_progress("s", "shard-0", FAR)
-        index.note_progress("s", "shard-0", 10)
-        index.note_progress("s", "shard-1", 7)
-        index.note_progress("other", "shard-0", 1)
-        assert index.progress("s") == {"shard-0": FAR, "shard-1": 7}
+        index.note_progress("s", "shard-0", Progress(9, complete_at=99))
+        index.note_progress("s", "shard-0", Progress(FAR, complete_at=1))
+        index.note_progress("s", "shard-0", Progress(10, ended=True, complete_at=100))
+        index.note_progress("s", "shard-1", Progress(7, complete_at=1))
+        index.note_progress("s", "shard-1", Progress(7, complete_at=3))
+        index.note_progress("s", "shard-1", Progress(7, complete_at=2))
+        index.note_progress("s", "shard-2", Progress(0, ended=True, complete_at=1))
+        index.note_progress("s", "shard-2", Progress(0, complete_at=2))
+        index.note_progress("other", "shard-0", Progress(1, complete_at=1))
+        assert index.progress("s") == {
+            "shard-0": Progress(FAR, complete_at=1),
+            "shard-1": Progress(7, complete_at=3),
+            "shard-2": Progress(0, ended=True, complete_at=1),
+        }
 
 
 class TestClose:
@@ -302,6 +378,8 @@ class TestClose:
             "grow_topic": lambda: index.grow_topic("t", 2),
             "seal_topic": lambda: index.seal_topic("t"),
             "delete_topic": lambda: index.delete_topic("t"),
+            "changes": index.changes,
+            "continue_topic": lambda: index.continue_topic("t", "t~2", []),
             "heads": lambda: index.heads([("t", 0)]),
             "extend": lambda: index.extend("t", 0, 1, Head(), None),
             "segment": lambda: index.segment("t", 0, 1),
@@ -313,6 +391,6 @@ class TestClose:
             "claim": lambda: index.claim("name", "me", 1.0),
             "release": lambda: index.release("name", "me"),
             "progress": lambda: index.progress("stream"),
-            "note_progress": lambda: index.note_progress("stream", "shard", 1),
+            "note_progress": lambda: index.note_progress("stream", "shard", Progress(1)),
         }
         see_that_everything_is_refused(LogIndex, attempts)

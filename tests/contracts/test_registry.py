@@ -4,12 +4,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry, Remove
+from nakadi.model.changes import Changes, bucket_of
+from nakadi.ports import ABSENT, REMEMBERED, ChangedMeanwhile, Check, Document, Put, Registry, Remove
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import REGISTRIES, a_registry
 from tests.support.patience import PATIENCE
 
 KIND = "thing"
+REMEMBERED_KIND = "event-types"
 
 
 @pytest.fixture(params=REGISTRIES)
@@ -101,8 +103,8 @@ class TestList:
     def test_of_very_many_is_read_page_by_page(self, registry: Registry):
         """Megabytes of documents are listed whole, and in pages that leave none out and repeat none."""
         keys = [f"key-{number:05}" for number in range(1_500)]
-        for start in range(0, len(keys), 100):
-            registry.write(*[Put(KIND, key, {"text": "x" * 2_000}, ABSENT) for key in keys[start : start + 100]])
+        for start in range(0, len(keys), 99):
+            registry.write(*[Put(KIND, key, {"text": "x" * 2_000}, ABSENT) for key in keys[start : start + 99]])
         assert [document.key for document in registry.list(KIND)] == keys
         paged: list[str] = []
         while page := registry.list(KIND, prefix="key", after=paged[-1] if paged else "", limit=700):
@@ -164,13 +166,13 @@ class TestWrite:
         registry.write()
 
     def test_refuses_what_no_engine_could_do(self, registry: Registry):
-        """More than 100 changes, or two of one document, are a mistake of the caller and change nothing."""
-        with pytest.raises(ValueError, match="100"):
-            registry.write(*[Put(KIND, f"{number}", {}) for number in range(101)])
+        """More than 99 changes, or two of one document, are a mistake of the caller and change nothing."""
+        with pytest.raises(ValueError, match="99"):
+            registry.write(*[Put(REMEMBERED_KIND, f"{number}", {}) for number in range(100)])
         with pytest.raises(ValueError, match="two changes"):
             registry.write(Put(KIND, "a", {}), Check(KIND, "a", ABSENT))
-        assert registry.list(KIND) == []
-        registry.write(*[Put(KIND, f"{number}", {}) for number in range(100)])
+        assert registry.list(KIND) == registry.list(REMEMBERED_KIND) == []
+        registry.write(*[Put(REMEMBERED_KIND, f"{number}", {}) for number in range(99)])
 
     def test_loses_no_update(self, registry: Registry):
         """Many who count up one document by reading and writing it under a condition lose no count."""
@@ -239,6 +241,101 @@ class TestWrite:
         in_threads(write_and_read, 4)
 
 
+class TestChanges:
+    """What lets processes go on with what they remember."""
+
+    @pytest.mark.parametrize("kind", sorted(REMEMBERED))
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda kind: Put(kind, "a", {"n": 2}, expected=1),
+            lambda kind: Put(kind, "a", {"n": 2}),
+            lambda kind: Remove(kind, "a", expected=1),
+            lambda kind: Remove(kind, "a"),
+        ],
+        ids=["put", "put of whatever is there", "removal", "removal of whatever is there"],
+    )
+    def test_of_what_is_remembered_are_counted(self, registry: Registry, kind, change):
+        """The number of a document grows with each of its changes, alone or among others."""
+        registry.write(Put(kind, "a", {}, expected=ABSENT))
+        for others in ([], [Check(KIND, "b", ABSENT), Put(KIND, "c", {})]):
+            before = number(registry, kind, "a")
+            registry.write(*others, change(kind))
+            assert number(registry, kind, "a") > before
+            registry.write(Remove(kind, "a"))
+            registry.write(Put(kind, "a", {}, expected=ABSENT))
+
+    def test_that_are_not_made_are_not_counted(self, registry: Registry):
+        """What fails for its condition changes no number, and neither does a check."""
+        registry.write(Put(REMEMBERED_KIND, "a", {}))
+        before = registry.changes()
+        with pytest.raises(ChangedMeanwhile):
+            registry.write(Put(REMEMBERED_KIND, "a", {}, expected=7))
+        with pytest.raises(ChangedMeanwhile):
+            registry.write(Put(REMEMBERED_KIND, "a", {}), Check(KIND, "b", expected=1))
+        registry.write(Check(REMEMBERED_KIND, "a", expected=1), Put(KIND, "b", {}))
+        assert registry.changes() == before
+
+    def test_of_what_nobody_remembers_are_not_counted(self, registry: Registry):
+        """Documents that change often cost nobody what he remembers, and new ones only where absence is remembered."""
+        before = registry.changes()
+        for _ in range(3):
+            registry.write(Put(KIND, "a", {}))
+        registry.write(Put("event-types", "a", {}, expected=ABSENT), Put("subscriptions", "a", {}, expected=ABSENT))
+        assert registry.changes() == before
+        registry.write(Put("settings", "a", {}, expected=ABSENT))
+        assert registry.changes() != before
+
+    def test_of_one_document_leave_most_numbers_alone(self, registry: Registry):
+        """One change is no reason to read everything again."""
+        keys = [f"key-{each}" for each in range(50)]
+        before = registry.changes()
+        registry.write(Put(REMEMBERED_KIND, keys[0], {}))
+        after = registry.changes()
+        changed = [key for key in keys if number_in(before, key) != number_in(after, key)]
+        assert keys[0] in changed
+        assert len(changed) < 5
+
+    def test_are_no_documents(self, registry: Registry):
+        """Counting leaves the lists of documents as they are."""
+        registry.write(Put(REMEMBERED_KIND, "a", {}))
+        assert [each.key for each in registry.list(REMEMBERED_KIND)] == ["a"]
+
+    def test_of_many_at_once_are_all_counted(self, registry: Registry):
+        """Writers that change different documents at the same time do not refuse each other, and each is counted."""
+        writers = [str(each) for each in range(8)]
+        before = registry.changes()
+        in_threads(lambda at: [registry.write(Put(REMEMBERED_KIND, writers[at], {})) for _ in range(5)], len(writers))
+        after = registry.changes()
+        assert all(number_in(after, each) - number_in(before, each) >= 5 for each in writers)
+
+    def test_are_seen_whenever_a_change_is(self, registry: Registry):
+        """Whoever finds the number as it was before he read a document, has read what the document was then."""
+        registry.write(Put(REMEMBERED_KIND, "a", {"n": 0}))
+
+        def change() -> None:
+            for each in range(1, 60):
+                registry.write(Put(REMEMBERED_KIND, "a", {"n": each}))
+
+        with ThreadPoolExecutor(1) as others:
+            changing = others.submit(change)
+            while not changing.done():
+                tag = number(registry, REMEMBERED_KIND, "a")
+                remembered = registry.get(REMEMBERED_KIND, "a").revision
+                latest = registry.get(REMEMBERED_KIND, "a").revision
+                if number(registry, REMEMBERED_KIND, "a") == tag:
+                    assert remembered == latest
+            changing.result()
+
+
+def number(registry: Registry, kind: str, key: str) -> int:
+    return registry.changes().number(bucket_of(kind, key))
+
+
+def number_in(changes: Changes, key: str) -> int:
+    return changes.number(bucket_of(REMEMBERED_KIND, key))
+
+
 class TestClose:
     def test_refuses_what_comes_later(self, registry: Registry):
         """Nothing pretends to work after closing; closing again changes nothing."""
@@ -248,6 +345,7 @@ class TestClose:
             "get": lambda: registry.get(KIND, "a"),
             "list": lambda: registry.list(KIND),
             "write": lambda: registry.write(Put(KIND, "a", {})),
+            "changes": registry.changes,
         }
         see_that_everything_is_refused(Registry, attempts)
 

@@ -28,8 +28,20 @@ def test_a_bill_is_what_the_calculator_says(capsys, arguments, bill):
 
 
 def test_there_are_examples():
-    """A small stage and a busy one."""
-    assert len(EXAMPLES) == 2
+    """An idle stage, one that sleeps, a small one, a busy one, and the busy one without a gateway."""
+    assert len(EXAMPLES) == 5
+
+
+def test_a_million_events_that_come_directly_cost_a_dime(capsys):
+    """The busy example by a load balancer of its own, with two tasks, costs at most ten cents a million events."""
+    bill = told(capsys, *shlex.split(EXAMPLES[4][0].replace("\\\n", " ")))
+    assert float(re.search(r"^A million events +([\d.]+)$", bill, re.MULTILINE)[1]) <= 0.10
+
+
+@pytest.mark.parametrize(("example", "most"), [(0, 45), (1, 20)], ids=["idle", "asleep"])
+def test_an_idle_stage_is_cheap(capsys, example, most):
+    """What stands there is at most $45 a month with the defaults, and at most $20 while it sleeps."""
+    assert total(capsys, *shlex.split(EXAMPLES[example][0])) <= most
 
 
 def test_small_batches_are_dear(capsys):
@@ -43,7 +55,7 @@ def test_small_batches_are_dear(capsys):
 
 def test_a_hasty_indexer_is_dear(capsys):
     """What is said of an index that is written every second is so."""
-    arguments = shlex.split(EXAMPLES[1][0].replace("\\\n", " "))
+    arguments = shlex.split(EXAMPLES[3][0].replace("\\\n", " "))
     at = arguments.index("--index-seconds") + 1
     said = re.search(r"DynamoDB is \$(\d+) of the bill above instead of \$(\d+)", PAGE)
     for seconds, dollars in zip(("1", "10"), said.groups(), strict=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nakadi.local import Broker
+from tests.support.pasted import pasted
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -22,19 +23,6 @@ def answers():
     """What each line of the quick start prints, pasted one after the other."""
     with Broker() as broker:
         return [pasted(command.replace("http://127.0.0.1:8080", broker.url)) for command in COMMANDS]
-
-
-def pasted(command):
-    done = subprocess.run(
-        ["bash", "-c", f"{command} -sS --max-time {PATIENCE:.0f} -w '\\n%{{http_code}}'"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        check=True,
-    )
-    body, _, status = done.stdout.rpartition("\n")
-    return int(status), body
 
 
 def test_the_event_type_is_registered(answers):
@@ -84,11 +72,3 @@ def test_a_subscription_is_consumed(tmp_path):
     assert status == "204"
     assert sum(each["unconsumed_events"] for each in event_type["partitions"]) < 3
     assert len({each["stream_id"] for each in event_type["partitions"]}) == 1
-
-
-def test_links_lead_somewhere():
-    """Every relative link of the pages for readers leads to a file."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
-    for page in pages:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"

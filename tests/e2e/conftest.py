@@ -13,7 +13,7 @@ import pytest
 from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
 from tests.support.http import described
-from tests.support.laptop import HURRIED, OnALaptop, chosen, variables
+from tests.support.laptop import HURRIED, OPEN, STRICTNESS, OnALaptop, chosen, variables
 from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
@@ -25,7 +25,7 @@ ENGINES = ("memory", "sqlite", "aws-local")
 def running(request, tmp_path_factory) -> Iterator[Broker | OnALaptop]:
     """A broker behind a socket. Tests share it, and use names of their own."""
     if request.param == "aws-local":
-        yield from on_a_laptop(request.getfixturevalue("laptop"), authorizes=False)
+        yield from on_a_laptop(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN)
         return
     with Broker(**engine_settings(request.param, tmp_path_factory.mktemp("data"))) as broker:
         yield broker
@@ -34,7 +34,7 @@ def running(request, tmp_path_factory) -> Iterator[Broker | OnALaptop]:
 @pytest.fixture(scope="session")
 def laptop(tmp_path_factory) -> Iterator[Laptop]:
     """What is deployed on AWS, on this machine."""
-    with Laptop(tmp_path_factory.mktemp("laptop"), HURRIED) as there:
+    with Laptop(tmp_path_factory.mktemp("laptop"), HURRIED, STRICTNESS) as there:
         yield there
 
 

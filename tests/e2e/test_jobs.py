@@ -1,9 +1,12 @@
 """From a publisher to a table, and back to whoever asks what traffic an event type has."""
 
 import json
+import os
+from collections.abc import Mapping
 from contextlib import closing, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
+from unittest.mock import patch
 
 import boto3
 import httpx
@@ -30,9 +33,18 @@ __all__ = ["quick_spark"]  # a fixture that all use
 
 @dataclass(frozen=True)
 class Deployed:
+    """Where it is, what jobs are told, and on AWS their roles, whose names are the access keys here."""
+
     url: str
     index: str
     arguments: list[str]
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, job, *arguments):
+        name = job.__name__.rpartition(".")[2]
+        role = {"AWS_ACCESS_KEY_ID": self.roles[name]} if self.roles else {}
+        with patch.dict(os.environ, role), redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
+            assert job.main([*self.arguments, *arguments]) == 0, told.getvalue()
 
 
 @pytest.fixture(params=["sqlite", "aws-local"])
@@ -48,18 +60,15 @@ def deployed(request, tmp_path, monkeypatch):
         [bucket] = [each["Name"] for each in s3.list_buckets()["Buckets"] if "-archive-" in each["Name"]]
         archive = f"s3://{bucket}/?region={REGION}&endpoint={endpoints['s3']}"
         places = ["--registry", stores, "--log-index", stores, "--archive", archive, "--data", str(tmp_path)]
+        prefix = "AnalyticsRole"
+        roles = {each.removeprefix(prefix)[:-8]: each for each in laptop.deployment.roles if each.startswith(prefix)}
         for broker in on_a_laptop(laptop, authorizes=False):
-            yield Deployed(broker.url, stores, places)
+            yield Deployed(broker.url, stores, places, roles)
         return
     file = f"sqlite:///{tmp_path / 'nakadi.db'}"
     archive = str(tmp_path / "archive")
     with Broker(registry=file, event_log=file, log_index=file, archive=archive, archive_after_seconds=1) as broker:
         yield Deployed(broker.url, file, ["--data", str(tmp_path)])
-
-
-def run(main, *arguments):
-    with redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
-        assert main(list(arguments)) == 0, told.getvalue()
 
 
 def archived(deployed, topic, partitions, count):
@@ -93,7 +102,7 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
     """What was published is in the table, offset by offset as streams have it, and its traffic is told."""
     tables = tmp_path_factory.getbasetemp() / "e2e-tables"
     database = table_name(tmp_path.name)
-    places = [*deployed.arguments, "--tables", str(tables), "--database", database, "--master", "local[2]"]
+    places = ["--tables", str(tables), "--database", database, "--master", "local[2]"]
     schema = {"properties": {"number": {"type": "integer"}}}
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
     definition = a_business_definition(schema=schema, default_statistic=statistic)
@@ -106,8 +115,8 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
         spark = open_spark("e2e", f"file://{tables}", "hadoop", "local[2]", "1g")
         archived(deployed, topic_of(deployed, name), 2, len(events))
 
-        run(compaction.main, *places, "--event-types", name, "--no-tidying")
-        run(statistics.main, *places, "--event-types", name)
+        deployed.run(compaction, *places, "--event-types", name, "--no-tidying")
+        deployed.run(statistics, *places, "--event-types", name)
 
         rows = spark.read.format("iceberg").load(str(tables / database / table_name(name))).collect()
         assert {(row["nakadi_partition"], row["nakadi_offset"]): said(row) for row in rows} == {

@@ -58,6 +58,25 @@ def test_deleted_event_types(jobs, data):
     assert names == [f"order_placed_{again.id.replace('-', '')[:8]}"]
 
 
+def test_many_small_segments_become_one(jobs, data):
+    """Neighbours in the archive that are small are merged, and tables have no event twice."""
+    orders = data.event_type("order.placed")
+    for number in range(20):
+        data.archived(orders, [order(number)], at=NOW - timedelta(minutes=2))
+    jobs.compacted()
+    before = archive_of(data, orders)
+
+    told = jobs.let_go("--grace-hours", "0").told
+
+    assert "20 small segments are 1 now" in told
+    assert "0 objects (0 bytes) that nothing refers to are gone" in told
+    assert archive_of(data, orders) == before
+    assert len(list(stretches(data.index, orders, NOTHING_READ))) == 1
+    data.archived(orders, [order(20)], at=NOW - timedelta(minutes=1))
+    jobs.compacted()
+    assert [offset for _, offset in jobs.rows("order_placed")] == list(range(21))
+
+
 @pytest.mark.parametrize("how", ["remove", "blank"])
 def test_erasing(jobs, data, tmp_path, how):
     """Events with the value are gone from archive, tables and old snapshots; the others keep their offsets."""

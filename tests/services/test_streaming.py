@@ -2,7 +2,10 @@
 
 import json
 import signal
+import ssl
+from urllib.request import urlopen
 
+import httpx
 import pytest
 
 from nakadi.local import Broker
@@ -53,6 +56,20 @@ def test_a_load_balancer_sees_that_it_is_well(kept):
         answer = http.get(f"{service.url}/health")
 
         assert (answer.status_code, answer.text) == (200, "OK")
+        assert service.end() == (0, "")
+
+
+def test_it_can_speak_tls_to_the_load_balancer(kept):
+    """With --tls it serves with a certificate of its own, which a load balancer takes as it is, and nothing without."""
+    unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unproven.check_hostname, unproven.verify_mode = False, ssl.CERT_NONE
+
+    with started(variables(kept), "--tls") as service:
+        address = service.url.removeprefix("http://")
+        with urlopen(f"https://{address}/health", context=unproven, timeout=PATIENCE) as answer:
+            assert (answer.status, answer.read()) == (200, b"OK")
+        with pytest.raises(httpx.TransportError):
+            http.get(f"{service.url}/health")
         assert service.end() == (0, "")
 
 
@@ -144,6 +161,35 @@ def test_tokens_are_checked_here_too(kept, tmp_path):
             assert stream.status == 200
 
     assert without.status_code == 401
+
+
+def test_events_and_commits_can_come_directly(kept, broker, tmp_path):
+    """Where it is asked to, it takes events in and commits too, from those who have a token for it."""
+    kept = {**kept, "coordination": kept["registry"]}
+    issuer = Issuer(tmp_path)
+    asked = {"auth": "jwt", "auth_jwks": str(issuer.path), "auth_issuer": ISSUER, "auth_audience": AUDIENCE}
+    wanted = {"owning_application": "me", "event_types": [NAME], "read_from": "begin"}
+    subscription = http.post(f"{broker.url}/subscriptions", json=wanted).json()["id"]
+    with started(variables(kept, **asked), "--direct") as service:
+        target = f"{service.url}/event-types/{NAME}/events"
+        assert http.post(target, json=[{"n": 1}]).status_code == 401
+        assert http.post(target, json=[{"n": 1}], headers=issuer.bearer(scope="uid")).status_code == 403
+        assert http.post(target, json=[{"n": 1}], headers=issuer.bearer()).status_code == 200
+        path = f"/subscriptions/{subscription}"
+        with OpenStream(service.url, f"{path}/events?batch_limit=1", issuer.bearer()) as stream:
+            batch = json.loads(stream.line())
+            assert numbers_in(batch) == [1]
+            headers = {**issuer.bearer(), "X-Nakadi-StreamId": stream.headers["x-nakadi-streamid"]}
+            items = {"items": [batch["cursor"]]}
+            assert http.post(f"{service.url}{path}/cursors", json=items).status_code == 401
+            assert http.post(f"{service.url}{path}/cursors", json=items, headers=headers).status_code == 204
+
+
+@pytest.mark.usefixtures("broker")
+def test_events_are_not_taken_in_unless_it_is_asked_to(kept):
+    """A service behind the gateway alone serves streams alone."""
+    with started(variables(kept)) as service:
+        assert http.post(f"{service.url}/event-types/{NAME}/events", json=[{"n": 1}]).status_code == 405
 
 
 def test_nothing_else_is_served(kept):

@@ -75,8 +75,8 @@ MUTANTS = (
         "I3",
         "offsets are set although there are sessions",
         "subscriptions/resets.py",
-        "or old.reset.id != marker or old.sessions:",
-        "or old.reset.id != marker:",
+        "reset.wish is None or found.sessions:",
+        "reset.wish is None:",
     ),
     Mutant(
         "I3",

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any
 
+from nakadi.model.coordination import SetOffsets
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import ReadFrom, Subscription
+from nakadi.subscriptions.assignments import TIMEOUT
 from nakadi.subscriptions.initialisation import Initialisation
 from nakadi.subscriptions.liveness import LeaseWatch
-from nakadi.subscriptions.resets import Resets
+from nakadi.subscriptions.resets import Resets, WishFulfilment
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place
 from tests.simulation.wire import Wire
@@ -68,16 +69,15 @@ def _place(partition: str) -> Place:
 
 
 class Resetting:
-    """A reset, or the end of all streams when there are no positions."""
+    """A reset, or the end of all streams when there are no positions. Some callers leave before its end."""
 
-    def __init__(self, wire: Wire, clock: SkewedClock, positions: dict[Place, Position]) -> None:
-        coordination: Any = wire
-        leases = LeaseWatch(coordination, clock)
-        self._resets = Resets(coordination=coordination, leases=leases, clock=clock, max_commit_timeout=5.0)
+    def __init__(self, wire: Wire, clock: SkewedClock, positions: dict[Place, Position], *, stays: bool = True) -> None:
+        self._fulfilment = fulfilment(wire, clock)
+        self._resets = Resets(fulfilment=self._fulfilment, max_commit_timeout=5.0)
         self._clock = clock
-        self._markers = ExitStack()
-        self._marker = ""
+        self._reset = ""
         self._until = clock.monotonic() + 6.0
+        self._stays = stays
         self.positions = positions
         self.state = "new"
 
@@ -86,18 +86,26 @@ class Resetting:
             self.state = self._next()
         except (Conflict, TryLater, Unavailable):
             self.state = "over"
-        if self.state == "over":
-            with contextlib.suppress(Unavailable, TryLater):
-                self._markers.close()
 
     def _next(self) -> str:
         if self.state == "new":
-            self._marker = self._resets._marked(SUBSCRIPTION, self._markers)
-            return "waiting"
-        if not self._resets._has_sessions(SUBSCRIPTION):
-            self._resets._set(SUBSCRIPTION, self._marker, self.positions)
+            wish = SetOffsets(tuple(sorted(self.positions.items())))
+            self._reset = self._resets._asked(SUBSCRIPTION, wish)
+            return "waiting" if self._stays else "over"
+        standing = self._fulfilment.attempt(SUBSCRIPTION).reset
+        if standing is None or standing.id != self._reset:
             return "over"
-        return "over" if self._clock.monotonic() > self._until else "waiting"
+        if self._clock.monotonic() > self._until:
+            self._fulfilment.end(SUBSCRIPTION, self._reset, TIMEOUT)
+            return "over"
+        return "waiting"
+
+
+def fulfilment(wire: Wire, clock: SkewedClock) -> WishFulfilment:
+    coordination: Any = wire
+    return WishFulfilment(
+        coordination=coordination, leases=LeaseWatch(coordination, clock), clock=clock, replays=lambda *_: {}
+    )
 
 
 class Repartitioning:

@@ -30,7 +30,7 @@ from nakadi.streaming.chunks import Chunk, Run
 from nakadi.subscriptions.lot import Lot
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place, promise
-from tests.simulation.operators import SUBSCRIPTION, Topic, initialisation
+from tests.simulation.operators import SUBSCRIPTION, Topic, fulfilment, initialisation
 from tests.simulation.wire import Wire
 
 MOST_EVENTS_READ = 4
@@ -178,7 +178,8 @@ class Process:
     def __post_init__(self) -> None:
         names = iter(range(10_000))
         self.wire.alive = lambda: self.alive
-        self.members = Members(self.wire, SUBSCRIPTION, self.clock, pause=lambda _: None)  # type: ignore[arg-type]
+        fulfil_wish = fulfilment(self.wire, self.clock).attempt
+        self.members = Members(self.wire, SUBSCRIPTION, self.clock, fulfil_wish, pause=lambda _: None)  # type: ignore[arg-type]
         self.host = Host(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
         self.news: set[Changed] = set()
         self.last_look = LastLook(self.members)

@@ -385,7 +385,7 @@ class World:
                 each: Position(1, self.random.randint(self.history.oldest[each], len(self.history.events[each])) - 1)
                 for each in places
             }
-            self.reset = Resetting(self._wire(), self._clock(), positions)
+            self.reset = Resetting(self._wire(), self._clock(), positions, stays=self.random.random() < 0.6)
         self._doing("somebody resets", self._next_of_reset)
 
     def _next_of_reset(self) -> None:

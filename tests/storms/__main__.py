@@ -1,7 +1,11 @@
-"""`python -m tests.storms [STEPS] [FIRST SEED] [SEEDS]`: what a storm of faults takes. Nothing, it should print."""
+"""`python -m tests.storms [STEPS] [FIRST SEED] [SEEDS]`: what a storm of faults takes. Nothing, it should print.
+
+Then the same number of seeds, and a tenth of the steps, of days on which nothing is indexed for hours.
+"""
 
 import sys
 
+from tests.storms.outages import days_of
 from tests.storms.voyage import voyage
 
 
@@ -15,6 +19,12 @@ def main(steps: int = 1000, first: int = 0, seeds: int = 1) -> int:
             "  " + ", ".join(f"{service} {name} {count}" for (service, name), count in figures.faults_by_kind.items())
         )
         for text in dict.fromkeys(figures.unclear):
+            print(f"  {text}")
+    for seed in range(first, first + seeds):
+        days = days_of(seed, steps // 10)
+        bad += days.wrong
+        print(f"outages, seed {seed}: {days}")
+        for text in dict.fromkeys(days.unclear):
             print(f"  {text}")
     return min(bad, 1)
 

@@ -14,10 +14,10 @@ from nakadi.archive.stores import open_archive
 from nakadi.clock import SystemClock
 from nakadi.dynamodb.opening import address_in
 from nakadi.eventlogs.kinesis import opening
+from nakadi.eventlogs.kinesis.continuity import Ancestry
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.log import KinesisLog
 from nakadi.eventlogs.kinesis.stream import Stream
-from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.eventlogs.kinesis.tally import Arrived
 from nakadi.model.events import Record, Stored
 from nakadi.model.outcomes import Unavailable

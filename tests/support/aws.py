@@ -115,6 +115,13 @@ def broken_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
     return broken_before(request, effect)
 
 
+def unreadable_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
+    """The request has its effect, and something in between answers in the place of the service."""
+    effect()
+    page: Any = MockRawResponse("<html>Welcome</html>")
+    return AWSResponse(request.url, 200, {"content-type": "text/html"}, page)
+
+
 def no_connection(request: AWSPreparedRequest, _: Effect) -> AWSResponse:
     raise ConnectTimeoutError(endpoint_url=request.url)
 

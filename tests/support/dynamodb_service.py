@@ -1,13 +1,13 @@
-"""A DynamoDB for several processes: moto behind a port of this machine, with the tables that a deployment makes."""
+"""A DynamoDB for several processes: a port of this machine, with the tables that a deployment makes."""
 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,11 +16,13 @@ from botocore.session import Session
 from infra.laptop.kinesis_local import free_port
 from nakadi.dynamodb.tables import TABLES
 from tests.support.aws import REGION
+from tests.support.other_engines import dynamodb_local
 from tests.support.patience import until
-from tests.support.processes import ENVIRONMENT
+from tests.support.processes import ENVIRONMENT, listens
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "shared"
+_numbers = count()
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "nobody",
     "AWS_SECRET_ACCESS_KEY": "nothing",
@@ -40,20 +42,25 @@ def a_dynamodb() -> Iterator[str]:
         ) as process,
     ):
         try:
-            until(lambda: _answers(port))
-            endpoint = f"http://127.0.0.1:{port}"
-            client = Session().create_client("dynamodb", REGION, endpoint_url=endpoint)
-            for table in TABLES:
-                client.create_table(**table.request(PREFIX))
-            client.close()
-            yield f"dynamodb://{PREFIX}?region={REGION}&endpoint={endpoint}"
+            until(lambda: listens(port))
+            with tables(f"http://127.0.0.1:{port}", PREFIX) as url:
+                yield url
         finally:
             process.kill()
 
 
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
+@contextmanager
+def on_dynamodb_local() -> Iterator[str]:
+    """The URL of tables on DynamoDB Local, which are nobody else's. Inside, processes have credentials."""
+    with patch.dict(os.environ, CREDENTIALS), tables(dynamodb_local(), f"contract-{next(_numbers)}") as url:
+        yield url
+
+
+@contextmanager
+def tables(endpoint: str, prefix: str) -> Iterator[str]:
+    with closing(Session().create_client("dynamodb", REGION, endpoint_url=endpoint)) as client:
+        for table in TABLES:
+            client.create_table(**table.request(prefix))
+        yield f"dynamodb://{prefix}?region={REGION}&endpoint={endpoint}"
+        for table in TABLES:
+            client.delete_table(TableName=table.name(prefix))

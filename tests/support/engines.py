@@ -12,28 +12,35 @@ from nakadi.ports import Coordination, EventLog, LogIndex, Registry
 from nakadi.registries import open_registry
 from nakadi.registries.log_indexes import open_log_index
 from tests.support.clock import HandMovedClock
+from tests.support.other_engines import WANTED
 
 SQLITE = "sqlite:///{folder}/nakadi.db"
 
 DYNAMODB = "dynamodb://contract?region=eu-central-1"
 
-REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB}
+# With nothing to choose: each test gets tables, or a stream, of its own.
+DYNAMODB_LOCAL: Mapping[str, str] = {"dynamodb-local": "dynamodb:local"} if WANTED else {}
+KINESALITE: Mapping[str, str] = {"kinesalite": "kinesis:kinesalite"} if WANTED else {}
+
+REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB, **DYNAMODB_LOCAL}
 EVENT_LOGS: Mapping[str, str] = {
     "memory": "memory:",
     "sqlite": SQLITE,
     "tiered": "tiered:sqlite",
     "tiered-cold": "tiered:memory",
     "kinesis": "kinesis:moto",
+    "kinesis-pushed": "kinesis:pushed",
     "kinesis-local": "kinesis:local",
+    **KINESALITE,
 }
-LOG_INDEXES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB}
-COORDINATIONS: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB}
+LOG_INDEXES = REGISTRIES
+COORDINATIONS = REGISTRIES
 
 
 @contextmanager
 def a_coordination(url: str, folder: Path) -> Iterator[Coordination]:
-    with surroundings(url):
-        coordination = open_coordination(url.format(folder=folder), HandMovedClock())
+    with surroundings(url, folder) as address:
+        coordination = open_coordination(address, HandMovedClock())
         try:
             yield coordination
         finally:
@@ -42,8 +49,8 @@ def a_coordination(url: str, folder: Path) -> Iterator[Coordination]:
 
 @contextmanager
 def a_registry(url: str, folder: Path) -> Iterator[Registry]:
-    with surroundings(url):
-        registry = open_registry(url.format(folder=folder), HandMovedClock())
+    with surroundings(url, folder) as address:
+        registry = open_registry(address, HandMovedClock())
         try:
             yield registry
         finally:
@@ -51,16 +58,22 @@ def a_registry(url: str, folder: Path) -> Iterator[Registry]:
 
 
 @contextmanager
-def surroundings(url: str) -> Iterator[None]:
-    """What an engine finds when it is opened: in AWS, tables that the deployment has made."""
+def surroundings(url: str, folder: Path) -> Iterator[str]:
+    """What an engine finds when it is opened, and its whole URL: in AWS, tables that the deployment has made."""
     if not url.startswith("dynamodb:"):
-        yield
+        yield url.format(folder=folder)
+        return
+    if url == "dynamodb:local":
+        from tests.support.dynamodb_service import on_dynamodb_local  # noqa: PLC0415  # it takes seconds to load
+
+        with on_dynamodb_local() as address:
+            yield address
         return
     from tests.support.aws import aws  # noqa: PLC0415  # it takes seconds to load
 
     with aws() as world:
         world.made_tables("contract")
-        yield
+        yield url
 
 
 class LogUnderTest:
@@ -140,16 +153,18 @@ def beside(url: str, folder: Path) -> Iterator[tuple[str, Beside]]:
     if not url.startswith("kinesis:"):
         yield url, NOTHING_BESIDE
         return
-    from tests.support.kinesis import on_local, on_moto  # noqa: PLC0415  # it takes seconds to load
+    from tests.support.kinesis import SERVICES, on_moto, on_moto_pushed, on_service  # noqa: PLC0415  # seconds to load
 
-    with on_moto() if url == "kinesis:moto" else on_local(folder) as found:
+    name = url.removeprefix("kinesis:")
+    on_others = {"moto": on_moto, "pushed": on_moto_pushed}
+    with on_others[name]() if name in on_others else on_service(folder, SERVICES[name]) as found:
         yield found
 
 
 @contextmanager
 def a_log_index(url: str, folder: Path) -> Iterator[LogIndex]:
-    with surroundings(url):
-        index = open_log_index(url.format(folder=folder))
+    with surroundings(url, folder) as address:
+        index = open_log_index(address)
         try:
             yield index
         finally:

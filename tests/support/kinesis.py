@@ -1,9 +1,9 @@
-"""Kinesis event logs for tests: on moto, which cannot split shards, and on a local Kinesis, which can."""
+"""Kinesis event logs for tests: on moto, which cannot split shards, and on local services, which can."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,8 @@ from nakadi.eventlogs import Beside
 from nakadi.eventlogs.kinesis import opening
 from nakadi.registries.log_indexes import open_log_index
 from tests.support.aws import aws
-from tests.support.kinesis_local import kinesis_local
+from tests.support.kinesis_local import kinesalite_there, kinesis_local
+from tests.support.kinesis_pushed import pushing
 from tests.support.patience import until
 from tests.support.shared import kept_open
 
@@ -64,10 +65,31 @@ def on_moto() -> Iterator[tuple[str, Beside]]:
         yield ON_MOTO.format(stream=stream), beside
 
 
+# Those that tests can choose among; each in a context, inside which there are credentials.
+SERVICES: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
+    "local": kinesis_local,
+    "kinesalite": kinesalite_there,
+}
+
+
+def on_local(folder: Path) -> AbstractContextManager[tuple[str, Beside]]:
+    return on_service(folder, kinesis_local)
+
+
 @contextmanager
-def on_local(folder: Path) -> Iterator[tuple[str, Beside]]:
+def on_moto_pushed() -> Iterator[tuple[str, Beside]]:
+    """The same with a consumer of its own, to which records are pushed while the log is watched."""
+    with on_moto() as (url, beside):
+        client = session().create_client("kinesis", REGION)
+        with pushing(client) as kinesis:
+            kinesis.active_at_once = True
+            yield f"{url}&fan_out=mine", beside
+
+
+@contextmanager
+def on_service(folder: Path, service: Callable[[], AbstractContextManager[str]]) -> Iterator[tuple[str, Beside]]:
     """A log's URL, with the index in memory and the archive in a folder."""
-    with kinesis_local() as endpoint, quick_clients():
+    with service() as endpoint, quick_clients():
         client = session().create_client("kinesis", REGION, endpoint_url=endpoint)
         stream = made_stream(client)
         index = kept_open(open_log_index("memory:"))

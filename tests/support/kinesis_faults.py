@@ -50,6 +50,8 @@ class Client:
 
     def get_records(self, **asked: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._client.get_records(**asked)
+        if "Records" not in answer:
+            return answer
         kept = [each for each in answer["Records"] if int(each["SequenceNumber"]) > self._forgotten]
         return {**answer, "Records": kept}
 
@@ -57,7 +59,10 @@ class Client:
         self.put.append(asked["Records"])
         refused = self._refusals.popleft() if self._refusals else {}
         taken = [record for at, record in enumerate(asked["Records"]) if at not in refused]
-        answers = iter(self._client.put_records(**{**asked, "Records": taken})["Records"]) if taken else iter(())
+        answer = self._client.put_records(**{**asked, "Records": taken}) if taken else {"Records": []}
+        if "Records" not in answer:
+            return dict(answer)
+        answers = iter(answer["Records"])
         records = [
             {"ErrorCode": refused[at], "ErrorMessage": "no"} if at in refused else next(answers)
             for at in range(len(asked["Records"]))

@@ -1,4 +1,4 @@
-"""The local Kinesis, started once for the tests of a process."""
+"""Local services in the place of Kinesis, each started once for the tests of a process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import cache
 from unittest.mock import patch
 
 from infra.laptop.kinesis_local import begun, wait_until_it_answers
+from tests.support.other_engines import kinesalite
 from tests.support.patience import PATIENCE
 
 REGION = "eu-central-1"
@@ -27,6 +28,13 @@ def kinesis_local() -> Iterator[str]:
     """The address of the one that all tests of this process share, and credentials that it takes."""
     with patch.dict(os.environ, CREDENTIALS):
         yield _started()
+
+
+@contextmanager
+def kinesalite_there() -> Iterator[str]:
+    """The same of kinesalite."""
+    with patch.dict(os.environ, CREDENTIALS):
+        yield kinesalite()
 
 
 @cache

@@ -22,14 +22,14 @@ from nakadi.consuming.replaying import passed_over, runs_of
 from nakadi.consuming.session import Session
 from nakadi.consuming.survey import Beginning
 from nakadi.coordination.memory import MemoryCoordination
-from nakadi.model.coordination import Assignment, Entry, Parked, Verdict
+from nakadi.model.coordination import Assignment, Entry, Parked, Redrive, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.streaming.chunks import Run
 from nakadi.subscriptions.liveness import LeaseWatch
 from nakadi.subscriptions.lot import Lot
-from nakadi.subscriptions.parked import ParkedEvents
-from nakadi.subscriptions.resets import Resets
+from nakadi.subscriptions.parked import Redriving
+from nakadi.subscriptions.resets import Resets, WishFulfilment
 from tests.support.builders import an_event_type
 from tests.support.chunks import a_chunk
 from tests.support.clock import HandMovedClock
@@ -62,7 +62,13 @@ class World:
         self.chance = random.Random(seed)
         self.clock = HandMovedClock()
         self.coordination = MemoryCoordination()
-        self.members = Members(self.coordination, SUBSCRIPTION, self.clock)
+        self.fulfilment = WishFulfilment(
+            coordination=self.coordination,
+            leases=LeaseWatch(self.coordination, self.clock),
+            clock=self.clock,
+            replays=Redriving(coordination=self.coordination, event_types=self).replays,
+        )
+        self.members = Members(self.coordination, SUBSCRIPTION, self.clock, self.fulfilment.attempt)
         self.lot = Lot(self.coordination, SUBSCRIPTION)
         self.keys = [self.chance.choice(["a", "b", "c", None]) for _ in range(self.chance.randint(5, 40))]
         self.published = self.chance.randint(1, len(self.keys))
@@ -84,7 +90,7 @@ class World:
         for _ in range(20):
             # Who is slow may fail at an event once more.
             self.end()
-            self.redrive(lambda _: True, all_=True)
+            self.redrive()
             for _ in range(500):
                 self.go_on(faults=False)
                 if len(self.done | self.skipped) == len(self.keys) and not any(self.lot.events()):
@@ -265,7 +271,7 @@ class World:
             self.skip(chosen)
         elif self.consumer is None or self.chance.random() < 0.8:
             self.end()
-            self.redrive(lambda each: each.key == chosen.key, all_=dice > 0.8)
+            self.redrive(None if dice > 0.8 else (chosen.place, chosen.key))
 
     def skip(self, parked: Parked) -> None:
         self.coordination.unpark(SUBSCRIPTION, parked.place, [parked.position])
@@ -273,19 +279,9 @@ class World:
         old = self.members.assignment()
         self.coordination.write(SUBSCRIPTION, old, replace(old), self.clock.now())
 
-    def redrive(self, chosen, *, all_: bool) -> None:
-        leases = LeaseWatch(self.coordination, self.clock)
-        resets = Resets(coordination=self.coordination, leases=leases, clock=self.clock, max_commit_timeout=5)
-        them = ParkedEvents(
-            subscriptions=None,
-            event_types=self,
-            permissions=None,
-            features=None,
-            coordination=self.coordination,
-            resets=resets,
-            clock=self.clock,
-        )
-        them._redrive(SUBSCRIPTION, (lambda _: True) if all_ else chosen, all_=all_)
+    def redrive(self, of=None) -> None:
+        if any(of in (None, (each.place, each.key)) for each in self.lot.events()):
+            Resets(fulfilment=self.fulfilment, max_commit_timeout=5).fulfil(SUBSCRIPTION, Redrive(of))
 
     def get(self, _name: str):
         return an_event_type()

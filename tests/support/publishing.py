@@ -24,7 +24,7 @@ from nakadi.publishing.outcome import BatchOutcome, Verdict
 from nakadi.publishing.pipeline import Publisher
 from nakadi.publishing.system import hashing
 from nakadi.registries.memory import MemoryRegistry
-from nakadi.schemas.validator import Validators
+from nakadi.schemas.validation import Validators
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock
 from tests.support.registry import settings_document

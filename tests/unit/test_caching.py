@@ -1,5 +1,18 @@
-from nakadi.caching import MOST_ENTRIES, Cache
+"""Remembering what was read."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from nakadi.caching import LONGEST_SECONDS, MOST_ENTRIES, Cache, ChangeWatch
+from nakadi.model.changes import Changes
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import Put, Remove
+from nakadi.registries.memory import MemoryRegistry
 from tests.support.clock import HandMovedClock
+from tests.support.patience import PATIENCE, until
 
 
 def test_a_value_is_read_once_while_it_is_fresh():
@@ -44,3 +57,182 @@ def test_strangers_cannot_fill_the_memory():
         cache.get(number, lambda: None)
 
     assert len(cache._entries) <= MOST_ENTRIES
+
+
+KIND = "event-types"
+
+
+class Case:
+    """A registry that counts what it is asked, and caches that watch it."""
+
+    def __init__(self) -> None:
+        self.clock = HandMovedClock()
+        self.registry = MemoryRegistry()
+        self.asked: Counter[str] = Counter()
+        self.watch = ChangeWatch(self._changes, self.clock)
+        self.cache = self.a_cache()
+
+    def a_cache(self, kind: str = KIND) -> Cache:
+        return Cache(self.clock, 1.0, self.watch, kind)
+
+    def _changes(self) -> Changes:
+        self.asked["changes"] += 1
+        return self.registry.changes()
+
+    def get(self, key: str = "a"):
+        return self.cache.get(key, lambda: self.read(key))
+
+    def read(self, key: str):
+        self.asked[key] += 1
+        document = self.registry.get(KIND, key)
+        return None if document is None else document.body["n"]
+
+    def write(self, n: int, key: str = "a") -> None:
+        self.registry.write(Put(KIND, key, {"n": n}))
+
+
+@pytest.fixture
+def case():
+    made = Case()
+    made.write(1)
+    return made
+
+
+class TestWithAWatch:
+    def test_a_value_is_not_read_again_while_nothing_changes(self, case: Case):
+        """However many values are remembered, staying up to date takes one question each time they are too old."""
+        for key in ("a", "b", "c"):
+            case.write(1, key)
+        for _ in range(10):
+            assert [case.get(key) for key in ("a", "b", "c")] == [1, 1, 1]
+            case.clock.move(2)
+        assert case.asked == {"changes": 10, "a": 1, "b": 1, "c": 1}
+
+    def test_nothing_is_asked_while_everything_is_fresh(self, case: Case):
+        """Within the time that a value may be old, there are no questions."""
+        case.get()
+        case.clock.move(0.9)
+        case.get()
+        assert case.asked == {"changes": 1, "a": 1}
+
+    def test_a_change_is_seen_in_time(self, case: Case):
+        """What somebody else changed, or removed, is seen as soon as what is remembered is too old."""
+        assert case.get() == 1
+        case.write(2)
+        case.clock.move(1)
+        assert case.get() == 2
+        case.registry.write(Remove(KIND, "a"))
+        case.clock.move(1)
+        assert case.get() is None
+
+    def test_a_change_lets_go_of_what_it_is_about(self, case: Case):
+        """Of many values, the change of one makes few be read again."""
+        keys = [f"key-{each}" for each in range(50)]
+        for key in keys:
+            case.write(1, key)
+        for key in keys:
+            case.get(key)
+        case.write(2, keys[0])
+        case.clock.move(2)
+        assert [case.get(key) for key in keys] == [2, *[1] * 49]
+        assert 51 <= sum(case.asked[key] for key in keys) < 55
+
+    def test_a_change_between_the_question_and_the_reading_is_seen(self, case: Case):
+        """A value that was read before a change is read again, though the change came after the question."""
+
+        def read_and_meet_a_change() -> int:
+            old = case.read("a")
+            case.write(2)
+            return old
+
+        assert case.cache.get("a", read_and_meet_a_change) == 1
+        case.clock.move(1)
+        assert case.get() == 2
+
+    def test_what_is_forgotten_is_read_again_at_once(self, case: Case):
+        """What this process wrote is seen at once."""
+        case.get()
+        case.write(2)
+        case.cache.forget("a")
+        assert case.get() == 2
+
+    def test_all_caches_share_the_question(self, case: Case):
+        """Another cache goes by the same answer."""
+        case.get()
+        case.a_cache("settings").get("x", lambda: 0)
+        assert case.asked["changes"] == 1
+
+    def test_a_value_is_read_again_some_day(self, case: Case):
+        """A change that nobody counted, for a process of an older version made it, is seen within an hour."""
+        case.get()
+        case.clock.move(LONGEST_SECONDS)
+        case.get()
+        assert case.asked["a"] == 2
+
+    def test_without_an_answer_nothing_is_said(self, case: Case):
+        """While it cannot be found out what changed, what is too old is not used."""
+        case.get()
+        case.registry.close()
+        case.clock.move(0.5)
+        assert case.get() == 1
+        case.clock.move(0.5)
+        with pytest.raises(Unavailable):
+            case.get()
+
+    def test_documents_whose_changes_are_not_counted_cannot_be_remembered(self, case: Case):
+        """A cache for a kind that the registry does not count is a mistake that shows at once."""
+        with pytest.raises(AssertionError):
+            case.a_cache("measured")
+
+
+class Slow:
+    """Answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.may_answer = Event()
+        self.fails = False
+
+    def __call__(self) -> Changes:
+        self.asked += 1
+        assert self.may_answer.wait(PATIENCE)
+        if self.fails:
+            raise Unavailable("not now")
+        return Changes({1: self.asked})
+
+
+class TestLooks:
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_are_shared_by_those_who_need_one_at_once(self, fails):
+        """Of many threads one asks, and all have its answer, also when there is none."""
+        slow = Slow()
+        slow.fails = fails
+        watch = ChangeWatch(slow, HandMovedClock())
+        with ThreadPoolExecutor(8) as threads:
+            looks = [threads.submit(watch.look, 1.0) for _ in range(8)]
+            until(lambda: slow.asked == 1)
+            slow.may_answer.set()
+            found = {str(each.exception(PATIENCE) or each.result()) for each in looks}
+        assert len(found) == 1
+        assert slow.asked <= (8 if fails else 1)
+
+    def test_that_began_too_early_are_not_shared(self):
+        """Who wants to know what is so now does not take an answer to a question of a moment ago."""
+        slow = Slow()
+        watch = ChangeWatch(slow, HandMovedClock())
+        with ThreadPoolExecutor(2) as threads:
+            looks = [threads.submit(watch.look, 0.0) for _ in range(2)]
+            until(lambda: slow.asked == 2)
+            slow.may_answer.set()
+            assert [each.result(PATIENCE).began for each in looks] == [0.0, 0.0]
+
+    def test_that_failed_are_made_again(self):
+        """A question that had no answer is asked again by the next who needs it."""
+        slow = Slow()
+        slow.may_answer.set()
+        slow.fails = True
+        watch = ChangeWatch(slow, HandMovedClock())
+        with pytest.raises(Unavailable):
+            watch.look(1.0)
+        slow.fails = False
+        assert watch.look(1.0).changes == Changes({1: 2})

@@ -7,8 +7,8 @@ import pytest
 from nakadi.clock import SystemClock
 from nakadi.http.application import Application
 from nakadi.http.message import Request
-from nakadi.http.metrics import Metrics
 from nakadi.http.routes import monitoring
+from nakadi.metrics import Metrics
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import TryLater, Unavailable
 from nakadi.readiness import Readiness

@@ -39,6 +39,18 @@ def test_health_is_ok(api, accept):
     assert answer.headers["content-type"] == "text/plain"
 
 
+def test_the_description_and_its_page_are_for_everybody(api):
+    """Both are there, each as what it is, and another method is 405 and says which there are. (R26)"""
+    description, page, health = api.get("/openapi.json"), api.get("/docs"), api.delete("/health")
+
+    assert (description.status_code, description.headers["content-type"]) == (200, "application/json")
+    assert "/event-types" in description.json()["paths"]
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "<html" in page.text
+    assert problem(health, 405) == "Request method 'DELETE' not supported"
+    assert set(health.headers["allow"].split(", ")) == {"GET", "HEAD", "OPTIONS"}
+
+
 def test_it_is_ready(api):
     """A broker whose registry answers says so in plain text, whatever the client accepts."""
     answer = api.get("/ready", headers={"accept": "application/json"})

@@ -216,7 +216,7 @@ def test_without_cursors_only_new_events_come(stream, publish):
 
 
 def test_a_stream_can_begin_at_a_point_in_time(stream, publish):
-    """A cursor whose offset is a time begins with the first event stored then or later."""
+    """A cursor whose offset is a time begins with the first event stored then or later. (C5, L33)"""
     publish("0", "before")
     time.sleep(0.05)  # the two events must be stored at different times
     moment = time.time()

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Puts the node programs that the tests run into a folder: setup.sh <python> <folder>.
+# Puts the node programs that the tests run into a folder: setup.sh <python> <folder> [<folder of package.json>].
 # Node and npm are the machine's; where there are none, they come from a Python wheel.
 set -eu
 python=$1
 folder=$2
-here=$(cd "$(dirname "$0")" && pwd)
+wanted=$(cd "${3:-$(dirname "$0")}" && pwd)
 
 mkdir -p "$folder/bin"
 if command -v node >/dev/null && command -v npm >/dev/null; then
@@ -16,7 +16,7 @@ else
     PATH="$(cd "$folder/bin" && pwd):$PATH"
     npm="node $wheel/lib/node_modules/npm/bin/npm-cli.js"
 fi
-cp "$here/package.json" "$here/package-lock.json" "$here/.npmrc" "$folder/"
+cp "$wanted/package.json" "$wanted/package-lock.json" "$wanted/.npmrc" "$folder/"
 cd "$folder"
 # shellcheck disable=SC2086
 $npm ci --ignore-scripts --no-audit --no-fund --loglevel=error

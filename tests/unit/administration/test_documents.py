@@ -34,7 +34,7 @@ def test_a_document_that_was_never_written_is_empty():
 
 
 def test_a_change_is_seen_at_once_by_whoever_made_it():
-    """A process sees its own change, whatever it remembered before."""
+    """A process sees its own change, whatever it remembered before. (R108)"""
     settings = document(MemoryRegistry())
     settings.read()
 

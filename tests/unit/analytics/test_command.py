@@ -16,7 +16,36 @@ def test_what_glue_adds_is_passed_over():
     assert known.tables == "s3://tables/t"
 
 
-@pytest.mark.parametrize("wrong", [["--tabels", "x"], ["x"], ["--JOB_NAME", "a", "b", "c"]])
+@pytest.mark.parametrize(
+    "added",
+    [
+        ["--JOB_ID", "j_1"],
+        ["--SECURITY_CONFIGURATION", "own-key"],
+        ["--WORKFLOW_NAME", "nightly", "--WORKFLOW_RUN_ID", "wr_1"],
+        ["--job-bookmark-option", "job-bookmark-disable", "--job-bookmark-from", "-1"],
+        ["--job-language", "python", "--scriptLocation", "s3://x/compaction.py"],
+        ["--enable-job-insights", "", "--enable-observability-metrics", "true", "--disable-proxy-v2", "true"],
+        ["--conf", "spark.a=1 --conf spark.b=2", "--extra-spark-options", "-Dx=y"],
+        ["--auto-scale-within-microbatch", "--use-postgres-driver", "--python-modules-installer-option", "--no-cache"],
+    ],
+    ids=lambda added: added[0],
+)
+def test_whatever_glue_adds_is_passed_over(added):
+    """All that Glue documents to add leaves a job's own arguments as they are, wherever it stands."""
+    for arguments in ((*added, "--database", "d"), ("--database", "d", *added)):
+        assert parsed(*arguments).database == "d"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--tabels", "x"],
+        ["x"],
+        ["--JOB_NAME", "a", "b", "c"],
+        ["--JOB_NAME=a", "b"],
+        ["--enable-metrics", "true", "--event-type", "true"],
+    ],
+)
 def test_a_mistake_is_told(wrong, capsys):
     """Arguments that nobody knows end the program before it begins."""
     with pytest.raises(SystemExit) as ended:

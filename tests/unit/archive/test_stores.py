@@ -3,10 +3,11 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
 from nakadi.archive import stores
-from nakadi.archive.stores import FolderStore, MemoryStore, UnknownStore, archive_at, open_archive
+from nakadi.archive.stores import FolderStore, MemoryStore, S3Store, UnknownStore, archive_at, open_archive
 from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveGone, ArchiveStore
@@ -92,6 +93,36 @@ def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
     with pytest.raises(Unavailable):
         store.put("a", b"")
     store.close()
+
+
+class Answering:
+    """A client of S3 that answers every call with this, or raises it."""
+
+    def __init__(self, answer):
+        self._answer = answer
+
+    def __getattr__(self, operation):
+        return self._call
+
+    def _call(self, **_):
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+def test_objects_that_s3_does_not_remove_are_not_taken_for_removed():
+    """S3 answers with 200, and names those that it refused: whoever removes them is told."""
+    refused = [{"Key": "b", "Code": "AccessDenied", "Message": "no"}, {"Key": "c", "Code": "InternalError"}]
+    store = S3Store(Answering({"Errors": refused}), "archive")
+    with pytest.raises(Unavailable, match=r"2 of 3 objects were not removed.* b: AccessDenied"):
+        store.remove(["a", "b", "c"])
+
+
+def test_an_answer_of_s3_that_cannot_be_read_is_no_answer():
+    """Something in between may answer in its place, in words that are not those of S3."""
+    store = S3Store(Answering(ResponseParserError("invalid XML")), "archive")
+    with pytest.raises(Unavailable, match="invalid XML"):
+        list(store.listed("log/"))
 
 
 def test_a_closed_store_refuses_everything(store):

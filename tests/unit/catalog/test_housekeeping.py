@@ -6,6 +6,7 @@ import pytest
 from nakadi.bootstrap import open_broker
 from nakadi.catalog.housekeeping import COMPACTION_LAG, expired_timelines
 from nakadi.chores import failures
+from nakadi.http.metrics import as_json
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, CleanupPolicy, EnrichmentStrategy
 from nakadi.model.events import Record
@@ -215,7 +216,7 @@ def test_a_failure_is_told_with_the_operation_the_thing_and_the_cause(broker, cl
     assert [each.oldest for each in event_log.bounds(event_type.timeline.topic, [0, 1]).values()] == [0, 1]
     assert f"The retention of a.broken failed, it is tried again later: {error!r}" in caplog.text
     assert failures()["retention"] == before + 1
-    assert broker.metrics.view(0)["counters"]["nakadi.chores.failed.retention"]["count"] == before + 1
+    assert as_json(broker.metrics, 0)["counters"]["nakadi.chores.failed.retention"]["count"] == before + 1
 
 
 def test_what_cannot_be_cleared_away_does_not_keep_the_rest(broker, monkeypatch):

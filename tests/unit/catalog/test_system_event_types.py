@@ -244,6 +244,33 @@ def test_what_was_left_open_is_closed(guarded, lists, caplog):
     assert "is closed" in caplog.text
 
 
+def test_administrators_who_are_named_later_are_put_into_empty_lists(guarded, caplog):
+    """An event type that was made while no administrator was named belongs to those of a later start."""
+    broker = guarded()
+    caplog.set_level(logging.INFO)
+    broker.prepare()
+    old = broker.event_types.get(QUEUE)
+    broker.event_types.replace(old, replace(old, authorization=Authorization(admins=(), readers=(), writers=())))
+
+    broker.system_event_types._there.clear()
+    broker.prepare()
+
+    assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
+    assert "is closed" in caplog.text
+
+
+def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(opened):
+    """Where tokens are asked for and no administrator is named, lists are empty, and stay so."""
+    broker = opened(auth="gateway")
+    broker.prepare()
+    first = broker.event_types.get(QUEUE)
+    broker.system_event_types._there.clear()
+    broker.prepare()
+
+    assert first.authorization == Authorization(admins=(), readers=(), writers=())
+    assert broker.event_types.get(QUEUE) == first
+
+
 def test_what_an_operator_has_changed_stays_open(guarded, caplog):
     """An event type that was changed since it was made is left as it is, and a line of the log tells of it."""
     broker = guarded()

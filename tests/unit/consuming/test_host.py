@@ -47,7 +47,7 @@ def shared(coordination, clock, subscription, *holders):
     sessions = [a_session(f"{subscription}-{each}", holder=each) for each in holders]
     new = an_assignment(*[each.id for each in sessions], sessions=sessions)
     offsets = {each.place: Position(1, -1) for each in new.entries}
-    members = Members(coordination, subscription, clock)
+    members = Members(coordination, subscription, clock, fulfil_wish=print)
     return members, coordination.write(subscription, NOTHING_YET, new, clock.now(), offsets)
 
 

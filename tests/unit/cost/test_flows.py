@@ -43,6 +43,16 @@ def test_shards_grow_with_the_load():
     assert flows(events_per_second=1, deployment=Deployment(stream_mode="on-demand")).shards == 4
 
 
+def test_readers_of_a_shard_share_what_it_gives():
+    """Each task that asks takes the stream once more from what a shard gives to all; one that is pushed does not."""
+    load = {"events_per_second": 4000.0, "event_bytes": 1000.0, "batch": 10.0, "streams": 10_000}
+    asking, pushed = flows(**load), flows(Deployment(fan_out=True), **load)
+    assert asking.tasks == pushed.tasks == 5
+    megabytes = asking.stored_bytes / (1 << 20)
+    assert asking.shards == pytest.approx(megabytes * 6 / 2 / 0.7, abs=1)
+    assert pushed.shards == pytest.approx(megabytes / 0.7, abs=1)
+
+
 def test_the_indexer_runs_once_for_each_window_that_has_records():
     """Few records make few invocations, many fill batches before the window ends."""
     assert flows(events_per_second=0.05, batch=1).index_batches == pytest.approx(0.05)

@@ -138,7 +138,7 @@ def test_date_time_is_a_place(offset, moment):
     ],
 )
 def test_date_time_must_be_whole_and_exist(offset):
-    """A date without a time, a time without a zone or a day that does not exist is no place."""
+    """A date without a time, a time without a zone or a day that does not exist is no place. (C5)"""
     assert refusal(offset) == f"invalid offset {offset} for partition 0"
 
 

@@ -192,7 +192,7 @@ def test_number_beyond_64_bits_is_no_place():
     ],
 )
 def test_time_leads_before_the_first_event_stored_then_or_later(minutes, place):
-    """A time means just before the first event stored then or later, whichever timeline it is in."""
+    """A time means just before the first event stored then or later, whichever timeline it is in. (C5)"""
     view = a_view(Generation([3]), Generation([0]), Generation([2]))
     moment = A_MOMENT + timedelta(minutes=minutes)
     assert resolved(view, moment.isoformat()) == place
@@ -200,7 +200,7 @@ def test_time_leads_before_the_first_event_stored_then_or_later(minutes, place):
 
 
 def test_time_before_what_has_expired_leads_to_the_oldest_event():
-    """A time whose events are gone means just before the oldest event that is left."""
+    """A time whose events are gone means just before the oldest event that is left. (C5)"""
     view = a_view(Generation([9], deleted=True), Generation([9], expired=[4]))
     assert resolved(view, A_MOMENT.isoformat()) == "001-0002-000000000000000003"
 

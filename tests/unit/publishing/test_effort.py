@@ -12,7 +12,7 @@ from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.effort import FREE_STEPS, Effort
 from nakadi.publishing.outcome import Verdict
 from nakadi.publishing.pipeline import LONG_BODY
-from nakadi.schemas.steps import Exhausted
+from nakadi.schemas.bounds import Exhausted
 from nakadi.turns import Turns, still_there
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import a_business_type, metadata, steps, the_failure

@@ -4,12 +4,15 @@ import random
 import string
 
 import pytest
+from pynamodb.expressions.operand import Path
 
-from nakadi.dynamodb.calls import PAUSES, Attempts
+from nakadi.dynamodb.calls import PAUSES, TURNS, Attempts
 from nakadi.dynamodb.opening import Address
+from nakadi.model.changes import BUCKETS, Changes
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Remove
 from nakadi.registries import UnknownEngine, open_registry
+from nakadi.registries.documents import NUMBERS
 from nakadi.registries.dynamodb import DynamoDbRegistry
 from tests.support.aws import (
     REGION,
@@ -90,6 +93,35 @@ def others(registry):  # noqa: ARG001  # after it, so that the table is as it le
 def revision(registry, key="a"):
     found = registry.get(KIND, key)
     return found and found.revision
+
+
+class TestWritersThatMeet:
+    def test_get_more_turns_than_faults_do(self, world, registry, pauses):
+        """Changes of different documents meet where they are counted, and each is made once however often they do."""
+        world.goes_wrong("TransactWriteItems", *[cancelled("TransactionConflict")] * (len(TURNS) + ATTEMPTS - 1))
+        registry.write(Put("settings", "a", {}, ABSENT))
+
+        assert registry.get("settings", "a").revision == 1
+        assert sum(registry.changes().numbers.values()) == 1
+        assert sum(pauses) < 3
+
+    def test_give_up_some_day(self, world, registry):
+        """A writer that always meets others tells so, and has changed and counted nothing."""
+        world.goes_wrong("TransactWriteItems", *[cancelled("TransactionConflict")] * (len(TURNS) + ATTEMPTS))
+        with pytest.raises(Unavailable):
+            registry.write(Put("settings", "a", {}, ABSENT))
+
+        assert registry.get("settings", "a") is None
+        assert registry.changes() == Changes()
+
+    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    def test_are_counted_once(self, world, registry, fault):
+        """A write that meets faults is made and counted once, whether they came before its effect or after it."""
+        world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
+        registry.write(Put("settings", "a", {}, ABSENT))
+
+        assert registry.get("settings", "a").revision == 1
+        assert sum(registry.changes().numbers.values()) == 1
 
 
 class TestFaultsThatPass:
@@ -213,6 +245,24 @@ class TestCalls:
         registry.write()
 
         assert world.calls == {"GetItem": 1, "Query": 1, "PutItem": 1, "TransactWriteItems": 1}
+
+    def test_of_what_is_remembered_are_one_as_well(self, world, registry):
+        """A change is counted in the call that makes it, and one call tells what changed."""
+        registry.write(Put("settings", "a", {}, ABSENT))
+        registry.write(Put("event-types", "a", {}, ABSENT))
+        registry.changes()
+
+        assert world.calls == {"GetItem": 1, "PutItem": 1, "TransactWriteItems": 1}
+
+    def test_for_what_changed_cost_one_unit_for_ever(self, registry):
+        """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
+        items = registry._items
+        items(NUMBERS, NUMBERS).update([Path(f"n{bucket}").set(3 * 10**9) for bucket in range(BUCKETS)])
+        found = registry._connection.get_item(items.Meta.table_name, NUMBERS, NUMBERS)["Item"]
+
+        assert len(registry.changes().numbers) == BUCKETS
+        # DynamoDB takes at most 21 bytes for a number, and as many as its name has letters for that.
+        assert sum(len(name) + (21 if "N" in value else len(value["S"])) for name, value in found.items()) < 4096
 
     def test_are_not_made_for_what_cannot_be_there(self, world, registry):
         """A key that no item can have is not there; nothing can be listed after everything that begins so."""

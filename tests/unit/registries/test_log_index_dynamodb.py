@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.dynamodb.calls import PAUSES, Attempts
 from nakadi.dynamodb.opening import Address
-from nakadi.model.log_index import Counted, Head, Location, Mark, Segment, Topic
+from nakadi.model.log_index import Counted, Head, Location, Mark, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.registries.log_index_dynamodb import DynamoDbLogIndex
 from tests.support.aws import (
@@ -47,7 +47,7 @@ def index(world):
     index = DynamoDbLogIndex(Address("test", REGION), Attempts(lambda _: None))
     index.create_topic("t", 2)
     assert index.extend("t", 0, 0, Head(counted(10)), a_segment(0, 10))
-    index.note_progress("stream", "shard", 7)
+    index.note_progress("stream", "shard", Progress(7))
     world.calls.clear()
     return index
 
@@ -76,7 +76,7 @@ def sealed(index):
 
 
 def progressed(index):
-    index.note_progress("stream", "shard", 9)
+    index.note_progress("stream", "shard", Progress(9))
     return index.progress("stream")
 
 
@@ -96,8 +96,8 @@ def replaced(index):
 DOING = {
     "extending": (extended, "TransactWriteItems", (15, [0, 10])),
     "growing": (grown, "PutItem", Topic(partitions=5)),
-    "sealing": (sealed, "PutItem", Topic(partitions=2, sealed=True)),
-    "noting progress": (progressed, "PutItem", {"shard": 9}),
+    "sealing": (sealed, "TransactWriteItems", Topic(partitions=2, sealed=True)),
+    "noting progress": (progressed, "PutItem", {"shard": Progress(9)}),
     "letting go": (let_go, "BatchWriteItem", ([Location("object", 0, 10)], {0: 10}, [])),
     "claiming": (claimed, "PutItem", (True, False)),
     "replacing": (replaced, "PutItem", [0]),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nakadi.model.authorization import Attribute, Subject
-from nakadi.model.coordination import Replay
+from nakadi.model.coordination import Redrive, Replay, SetOffsets
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, NotPermitted
 from nakadi.ports import AssignmentChanged
@@ -141,7 +141,8 @@ def test_what_cannot_be_committed_is_not_redriven(house):
 def test_a_redrive_is_refused_while_cursors_are_being_set(house):
     """As with setting cursors, one at a time."""
     lot = Lot(house, a_parked_event(3))
-    with house.subscribing.resets.while_nobody_streams(lot.id), pytest.raises(Conflict):
+    house.subscribing.resets._asked(lot.id, SetOffsets())
+    with pytest.raises(Conflict):
         lot.events.redrive_all(lot.id, ADMIN)
 
 
@@ -193,3 +194,33 @@ def test_ids_beyond_64_bits_name_nothing(house, offset):
 
     assert place_in(parked_id) is None
     assert house.api.get(f"/subscriptions/{lot.id}/parked-events/{parked_id}").status_code == 404
+
+
+def test_a_redrive_goes_on_without_its_caller(house):
+    """What one process has begun to do without its caller no other does as well: what is parked meanwhile stays. It is
+    given up when its time is over and the process has died."""
+    lot = Lot(house, a_parked_event(3))
+    fulfilment = house.subscribing.wish_fulfilment
+    house.subscribing.resets._asked(lot.id, Redrive())
+    old = house.assignment(lot.subscription)
+    house.coordination.write(lot.id, old, replace(old, reset=replace(old.reset, claimed=True)), A_MOMENT)
+    assert fulfilment.attempt(lot.id).reset.claimed
+    house.wait(63)
+    given_up = fulfilment.attempt(lot.id)
+    assert (given_up.reset, given_up.ended.failure) == (None, "Timeout resetting cursors")
+    assert (lot.waiting, lot.entry_now().replay) == ([3], None)
+
+
+def test_a_redrive_that_fails_in_another_process_is_told(house, monkeypatch):
+    """Whoever waits for a redrive that another process cannot carry out learns why."""
+    lot = Lot(house, a_parked_event(3))
+    resets = house.subscribing.resets
+    reset_id = resets._asked(lot.id, Redrive())
+    monkeypatch.setattr(module.Redriving, "_check_timelines", _refuse)
+    house.subscribing.wish_fulfilment.attempt(lot.id)
+    assert house.assignment(lot.subscription).ended.id == reset_id
+    assert problem(house.api.post(lot.path() + "/redrive"), 409) == "its timeline is gone"
+
+
+def _refuse(*_):
+    raise Conflict("its timeline is gone")

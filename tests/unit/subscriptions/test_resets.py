@@ -6,19 +6,43 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.model.coordination import Reset
+from nakadi.consuming.actions import Farewell
+from nakadi.consuming.host import Host
+from nakadi.consuming.members import Members
+from nakadi.model.coordination import EndedReset, Redrive, Reset
 from nakadi.model.cursor import Position
-from nakadi.model.outcomes import Conflict, TryLater, Unavailable
+from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import MOST_PLACES
+from nakadi.publishing.system import SystemEvents
 from nakadi.subscriptions import liveness
-from nakadi.subscriptions.assignments import being_reset
-from nakadi.subscriptions.resets import marked, unmarked
+from nakadi.subscriptions.assignments import being_reset, reset_ended
+from nakadi.subscriptions.resets import GOING_ON, REMEMBERED, WishFulfilment, asked, outcome_known
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT
-from tests.support.coordination import an_assignment
+from tests.support.coordination import a_session, an_assignment
 from tests.support.patience import PATIENCE, until
 from tests.support.subscriptions import a_cursor, cursors, published, reset
+from tests.unit.subscriptions.conftest import House
+
+
+@pytest.fixture
+def brief():
+    """A broker whose requests may not wait at all."""
+    opened = House(longest_wait_seconds=-1)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def serving(brief):
+    """How a process that serves streams of a subscription takes part."""
+
+    def members(subscription):
+        fulfil_wish = brief.subscribing.wish_fulfilment.attempt
+        return Members(brief.coordination, subscription["id"], brief.clock, fulfil_wish)
+
+    return members
 
 
 @pytest.fixture
@@ -162,12 +186,11 @@ class TestReset:
         assert house.assignment(subscription).reset is None
 
     def test_stops_when_its_time_was_taken_away(self, house):
-        """A reset whose marker is not there any more sets nothing. (S144, S314)"""
+        """What was to be done by a reset that does not stand any more is not done. (S144, S314)"""
         name = house.event_type(events=3)
         subscription = house.subscription(name)
-        resets, placed = house.subscribing.resets, {EventTypePartition(name, "0"): Position(1, 1)}
-        with pytest.raises(TryLater):
-            resets._set(subscription["id"], "another marker", placed)
+        changes = {EventTypePartition(name, "0"): (None, Position(1, 1))}
+        house.subscribing.wish_fulfilment._fulfil(subscription["id"], Reset("another", A_MOMENT), changes)
         assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
 
     def test_is_refused_while_the_store_is_away(self, house):
@@ -187,15 +210,15 @@ class TestReset:
 
 class TestMarkers:
     NOW = A_MOMENT
-    MINE = Reset("mine", A_MOMENT + timedelta(seconds=5))
+    MINE = Reset("mine", A_MOMENT + timedelta(seconds=5), wish=Redrive())
 
     def test_stand_alone(self):
         """A marker goes up where none stands, or one whose time has passed. (S140, S144)"""
-        assert marked(an_assignment(""), self.MINE, self.NOW).reset == self.MINE
+        assert asked(an_assignment(""), self.MINE, self.NOW).reset == self.MINE
         abandoned = an_assignment("", reset=Reset("other", self.NOW))
-        assert marked(abandoned, self.MINE, self.NOW).reset == self.MINE
+        assert asked(abandoned, self.MINE, self.NOW).reset == self.MINE
         with pytest.raises(Conflict):
-            marked(an_assignment("", reset=Reset("other", A_MOMENT + timedelta(seconds=1))), self.MINE, self.NOW)
+            asked(an_assignment("", reset=Reset("other", A_MOMENT + timedelta(seconds=1))), self.MINE, self.NOW)
 
     def test_of_the_future_do_not_count(self):
         """A marker that went up before the clock was set back keeps nobody away, however long the clock is behind.
@@ -206,12 +229,142 @@ class TestMarkers:
         assert being_reset(up, A_MOMENT)
         assert not being_reset(up, self.MINE.until)
 
-    def test_are_taken_down_by_whoever_put_them_up(self):
-        """Taking down somebody else's marker, or none, changes nothing. (S144)"""
+    def test_are_taken_down_by_their_own_id(self):
+        """Taking down another marker, or none, changes nothing. (S144)"""
         standing = an_assignment("", reset=self.MINE)
-        assert unmarked(standing, "mine").reset is None
-        assert unmarked(standing, "other") == standing
-        assert unmarked(an_assignment(""), "mine") == an_assignment("")
+        taken_down = reset_ended(standing, "mine", self.NOW)
+        assert (taken_down.reset, taken_down.ended) == (None, EndedReset("mine", self.NOW, wish=Redrive()))
+        assert reset_ended(standing, "other", self.NOW) == standing
+        assert reset_ended(an_assignment(""), "mine", self.NOW) == an_assignment("")
+
+    def test_of_the_same_wish_are_one(self):
+        """A wish that stands is not asked for once more; one that was fulfilled without its caller is remembered for a
+        minute, until the caller knows. (S140)"""
+        again = replace(self.MINE, id="again")
+        assert asked(an_assignment("", reset=self.MINE), again, self.NOW).reset == self.MINE
+        ended = reset_ended(an_assignment("", reset=self.MINE), "mine", self.NOW)
+        assert asked(ended, again, self.NOW + timedelta(seconds=59)) == ended
+        for other, now in (
+            (outcome_known(ended, "mine"), self.NOW),
+            (ended, self.NOW + REMEMBERED),
+            (ended, self.NOW - timedelta(hours=1)),
+        ):
+            assert asked(other, again, now).reset == again
+        assert outcome_known(ended, "other") == ended
+
+
+class TestGoesOn:
+    """Behind a gateway that waits for 29 seconds a request is answered before streams have ended."""
+
+    def test_a_reset_without_its_caller(self, brief, serving):
+        """The caller is told to come back. The process whose stream is the last to end sets the offsets, and the
+        repeated request learns that; another request with the same cursors is another reset. (S137, S138)"""
+        name = brief.event_type(events=5)
+        subscription = brief.subscription(name)
+        session = brief.session(subscription)
+        answer = reset(brief.api, subscription, a_cursor(name, "0", 1))
+        assert problem(answer, 503) == GOING_ON
+        assert answer.headers["retry-after"]
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 2)), 409)
+        serving(subscription).leave(session, Farewell())
+        assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
+        after = brief.session(subscription)
+        brief.commit(subscription, after, a_cursor(name, "0", 4))
+        assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
+        assert cursors(brief.api, subscription) == {(name, "0"): published(4)}
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == GOING_ON
+
+    def test_a_repeated_request_joins(self, house, threads):
+        """Whoever asks for what is being waited for waits with those who asked before. (S137)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        session = house.session(subscription)
+        both = [threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1)) for _ in range(2)]
+        until(lambda: house.assignment(subscription).reset)
+        house.leave(subscription, session)
+        assert [each.result(PATIENCE).status_code for each in both] == [204, 204]
+
+    def test_a_stream_that_opens_finds_a_reset_that_was_left(self, brief, serving):
+        """Where the process that served the streams died, the next stream sets the offsets before it begins. (S137,
+        S143, S225)"""
+        name = brief.event_type(events=5)
+        subscription = brief.subscription(name)
+        brief.coordination.renew("another process", brief.clock.now() + liveness.LEASE)
+        brief.session(subscription, holder="another process")
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == GOING_ON
+        brief.clock.move((liveness.LEASE + liveness.MARGIN).total_seconds())
+        members = serving(subscription)
+        Host(brief.coordination, brief.clock).bury(members, members.assignment())
+        members.join(a_session("new", started_at=brief.clock.now()))
+        assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
+
+    def test_housekeeping_finds_a_reset_that_was_left(self, brief):
+        """Where no stream comes either, the next round of housekeeping sets the offsets. (S137)"""
+        name = brief.event_type(events=5)
+        subscription = brief.subscription(name)
+        session = brief.session(subscription)
+        reset(brief.api, subscription, a_cursor(name, "0", 1))
+        brief.leave(subscription, session)
+        brief.wait(3600)
+        brief.broker.housekeeping.run()
+        assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
+
+    def test_streams_that_do_not_end_stop_it(self, brief):
+        """A reset whose time is over while streams still run is given up when another stream begins, and the repeated
+        request is told so, once. (S139)"""
+        name = brief.event_type(partitions=2, events=5)
+        subscription = brief.subscription(name)
+        brief.session(subscription)
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == GOING_ON
+        brief.wait(63)
+        brief.session(subscription)
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == "Timeout resetting cursors"
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == GOING_ON
+
+    def test_more_partitions_do_not_wait_either(self, brief, serving):
+        """A repeated request for more partitions waits for the same streams, and is done once they have ended. (S295,
+        S298)"""
+        name = brief.event_type()
+        subscription = brief.subscription(name)
+        session = brief.session(subscription)
+        for _ in range(2):
+            answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+            assert problem(answer, 503) == GOING_ON
+        serving(subscription).leave(session, Farewell())
+        answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        assert answer.status_code == 204
+        assert brief.assignment(subscription).reset is None
+
+    def test_a_reset_that_fails_does_not_keep_streams_away(self, brief, serving, monkeypatch):
+        """Whatever keeps a reset from being carried out, streams begin when its time is over. (S141)"""
+        name = brief.event_type(events=5)
+        subscription = brief.subscription(name)
+        session = brief.session(subscription)
+        reset(brief.api, subscription, a_cursor(name, "0", 1))
+        monkeypatch.setattr(WishFulfilment, "_fulfil", _unavailable)
+        members = serving(subscription)
+        members.leave(session, Farewell())
+        with pytest.raises(Conflict, match="still in progress"):
+            members.join(a_session("early", started_at=brief.clock.now()))
+        brief.wait(63)
+        members.join(a_session("late", started_at=brief.clock.now()))
+        assert brief.assignment(subscription).ended.failure == "Timeout resetting cursors"
+
+    def test_it_is_audited_when_it_is_asked_for(self, brief, serving, monkeypatch):
+        """The audit log has who asked, and for what, also if nobody asks again. (S310)"""
+        name = brief.event_type(events=5)
+        subscription = brief.subscription(name)
+        session = brief.session(subscription)
+        brief.api.post("/settings/features", json={"feature": "audit_log_collection", "enabled": True})
+        told = []
+        monkeypatch.setattr(SystemEvents, "publish", lambda *them: told.append(them[2]["data"]))
+        for _ in range(2):
+            reset(brief.api, subscription, a_cursor(name, "0", 1))
+        serving(subscription).leave(session, Farewell())
+        assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
+        [change] = told
+        [[before], [after]] = [change["previous_object"], change["new_object"]]
+        assert (before["offset"], after["offset"]) == (published(-1), published(1))
 
 
 class TestRepartitioning:

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from nakadi.http.message import Request
     from nakadi.http.routing import Route
 
+# What the streaming service serves, and no function.
+STREAMED = ("streams", "subscription_streams")
+
+# What it serves beside that to clients that do not come by the gateway.
+DIRECT = ("publishing", "subscriptions")
+
 
 def routes_of(broker: Broker, *areas: str) -> list[Route]:
     routes = [route for area in areas for route in AREAS[area](broker)]
@@ -61,7 +67,7 @@ def _streams(broker: Broker) -> list[Route]:
     from nakadi.publishing.figures import StreamFigures
 
     def figures_of(request: Request) -> StreamFigures:
-        return StreamFigures(broker.figures, broker.clock, request.subject, request.flow_id)
+        return StreamFigures(broker.figures, broker.clock, request.subject, request.flow_id, metrics=broker.metrics)
 
     return streams.routes(broker.streams, figures_of)
 
@@ -84,7 +90,9 @@ def _subscription_streams(broker: Broker) -> list[Route]:
     from nakadi.publishing.figures import StreamFigures
 
     def figures_of(request: Request, subscription_id: str) -> StreamFigures:
-        return StreamFigures(broker.figures, broker.clock, request.subject, request.flow_id, subscription_id)
+        return StreamFigures(
+            broker.figures, broker.clock, request.subject, request.flow_id, subscription_id, broker.metrics
+        )
 
     return subscription_streams.routes(broker.subscription_streams, figures_of)
 

@@ -10,6 +10,8 @@ from nakadi.http import views
 from nakadi.http.audit import Audit, Audited, always, by_body, by_location, by_path, by_path_if_listed, by_paths
 from nakadi.http.subscriptions import subscription_view
 from nakadi.model.administration import Feature
+from nakadi.model.coordination import Redrive, SetOffsets
+from nakadi.model.event_type import EventType
 from nakadi.publishing.system import SystemEvents, hashing
 from nakadi.subscriptions.lot import own_key
 
@@ -17,6 +19,10 @@ from nakadi.subscriptions.lot import own_key
 def audit_of(broker: Broker) -> Audit:
     events = SystemEvents(own=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
     return Audit(broker.features, events, _Looks(broker).audited(), hashing(broker.settings.hash_salt))
+
+
+def timelines_view(event_type: EventType) -> list[views.View]:
+    return [views.timeline_view(each, event_type.name) for each in event_type.timelines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +72,30 @@ class _Looks:
 
     def _timelines(self, name: str) -> list[views.View] | None:
         event_type = self.broker.event_types.find(name)
-        return None if event_type is None else [views.timeline_view(each, name) for each in event_type.timelines]
+        return None if event_type is None else timelines_view(event_type)
 
     def _subscription(self, subscription_id: str) -> views.View | None:
         subscription = self.broker.subscribing.subscriptions.find(subscription_id)
         return None if subscription is None else subscription_view(subscription)
 
     def _cursors(self, subscription_id: str) -> list[views.View]:
-        offsets = self.broker.coordination.offsets(subscription_id) if subscription_id else {}
-        return [
-            {"event_type": place.event_type, "partition": place.partition, "offset": str(offsets[place].position)}
-            for place in sorted(offsets)
+        """As they are, or as they will be once the streams have ended that a reset is waiting for."""
+        if not subscription_id:
+            return []
+        coordination = self.broker.coordination
+        # In this order: what is not awaited any more is in the offsets.
+        reset = coordination.assignment(subscription_id).reset
+        cursors = {place: each.position for place, each in coordination.offsets(subscription_id).items()}
+        if reset is not None and isinstance(reset.wish, SetOffsets):
+            cursors |= dict(reset.wish.positions)
+        shown: list[views.View] = [
+            {"event_type": place.event_type, "partition": place.partition, "offset": str(cursors[place])}
+            for place in sorted(cursors)
         ]
+        if reset is not None and isinstance(reset.wish, Redrive):
+            of = reset.wish.of
+            shown.append({"redrive": "all" if of is None else f"{of[0].event_type}:{of[0].partition}"})
+        return shown
 
     def _parked_event(self, name: str) -> views.View | None:
         subscription_id, _, parked_id = name.partition("/")

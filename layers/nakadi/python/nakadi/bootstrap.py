@@ -6,7 +6,7 @@ Parts are imported when they are first asked for, so that a process loads only w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
@@ -15,16 +15,16 @@ from nakadi.administration.documents import KIND, Body, SettingsDocument
 from nakadi.archive.stores import archive_at
 from nakadi.areas import AREAS, routes_of
 from nakadi.authentication import authentication
-from nakadi.caching import Cache
+from nakadi.caching import Cache, ChangeWatch
 from nakadi.clock import SystemClock
 from nakadi.eventlogs import Beside, open_event_log
 from nakadi.eventlogs.storages import StorageLogs, check_reachable, url_of
 from nakadi.http.application import Answered, Application, Authenticate
-from nakadi.http.metrics import Metrics
+from nakadi.metrics import Metrics
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType
-from nakadi.ports import Clock, Coordination, EventLog, Indexed, Registry
+from nakadi.ports import Clock, Coordination, EventLog, Indexed, Registered, Registry
 from nakadi.readiness import Readiness
 from nakadi.registries import open_registry
 from nakadi.registries.log_indexes import open_log_index
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nakadi.catalog.deletion import Deletion
     from nakadi.catalog.dependents import Later
     from nakadi.catalog.event_types import EventTypes
+    from nakadi.catalog.gaps import LostEvents
     from nakadi.catalog.housekeeping import Housekeeping
     from nakadi.catalog.leftovers import Leftovers
     from nakadi.catalog.limits import Limits
@@ -54,11 +55,11 @@ if TYPE_CHECKING:
     from nakadi.consuming.streams import SubscriptionStreams
     from nakadi.cursors.service import Cursors
     from nakadi.eventlogs.tiered.options import Tiers
-    from nakadi.model.event_type import EventTypeDraft
+    from nakadi.model.event_type import EventType, EventTypeDraft
     from nakadi.publishing.figures import Figures
     from nakadi.publishing.outcome import BatchOutcome
     from nakadi.publishing.pipeline import Publisher
-    from nakadi.schemas.validator import Validators
+    from nakadi.schemas.validation import Validators
     from nakadi.streaming.streams import Streams
     from nakadi.turns import Turns
 
@@ -72,6 +73,8 @@ AroundLog = Callable[[EventLog], EventLog]
 FiguresDropped = Callable[[int], None]
 
 Care = TypeVar("Care", bound="SubscriptionCare")
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 def open_broker(settings: Settings, clock: Clock | None = None, around_log: AroundLog = lambda log: log) -> Broker:
@@ -81,22 +84,40 @@ def open_broker(settings: Settings, clock: Clock | None = None, around_log: Arou
     """
     clock = clock or SystemClock()
     authenticate = authentication(settings, clock)
+    metrics = Metrics(clock.monotonic(), settings.max_metric_names)
     registry = open_registry(settings.registry, clock)
+    watch = ChangeWatch(registry.changes, clock)
     try:
-        event_log = open_event_log(settings.event_log, clock, _beside_the_log(settings, registry, clock))
+        event_log = open_event_log(
+            settings.event_log, clock, _beside_the_log(settings, registry, clock, watch, metrics)
+        )
     except BaseException:
         registry.close()
         raise
-    return Broker(settings, clock, registry, around_log(event_log), around_log, authenticate)
+    return Broker(
+        settings=settings,
+        clock=clock,
+        registry=registry,
+        watch=watch,
+        event_log=around_log(event_log),
+        around_log=around_log,
+        authenticate=authenticate,
+        metrics=metrics,
+    )
 
 
-def _beside_the_log(settings: Settings, registry: Registry, clock: Clock) -> Beside:
+def _beside_the_log(
+    settings: Settings, registry: Registry, clock: Clock, watch: ChangeWatch, metrics: Metrics
+) -> Beside:
     """What some logs need; it is opened by those that do."""
+    one_store = settings.log_index_url == settings.registry and not settings.registry.startswith("memory:")
     return Beside(
         index=partial(open_log_index, settings.log_index_url),
         archive=partial(archive_at, settings.archive),
         directory=partial(_directory, registry, clock),
         tiers=partial(_tiers, settings),
+        watch=watch if one_store else None,
+        metrics=metrics,
     )
 
 
@@ -122,20 +143,27 @@ class Broker:
 
     def __init__(
         self,
+        *,
         settings: Settings,
         clock: Clock,
         registry: Registry,
+        watch: ChangeWatch,
         event_log: EventLog,
         around_log: AroundLog,
         authenticate: Authenticate,
+        metrics: Metrics,
     ) -> None:
         self.settings = settings
         self.clock = clock
         self.registry = registry
+        self.metrics = metrics
         self.logs = StorageLogs(event_log, self._storage, self._opened)
         self._around_log = around_log
         self._authenticate = authenticate
-        self._settings_cache: Cache[str, Body] = Cache(clock, settings.cache_seconds)
+        self.watch = watch
+        self._settings_cache: Cache[str, Body] = self._counted(
+            "settings", Cache(clock, settings.cache_seconds, watch, KIND)
+        )
         self._figures_dropped: FiguresDropped | None = None
 
     def prepare(self) -> None:
@@ -172,7 +200,9 @@ class Broker:
         if url == self.settings.event_log:
             return self.logs.of(DEFAULT_STORAGE_ID)
         return self._around_log(
-            open_event_log(url, self.clock, _beside_the_log(self.settings, self.registry, self.clock))
+            open_event_log(
+                url, self.clock, _beside_the_log(self.settings, self.registry, self.clock, self.watch, self.metrics)
+            )
         )
 
     # Administration and access
@@ -218,9 +248,13 @@ class Broker:
 
     @cached_property
     def event_types(self) -> EventTypes:
+        from nakadi.catalog.event_types import KIND as EVENT_TYPES
         from nakadi.catalog.event_types import EventTypes
 
-        return EventTypes(self.registry, Cache(self.clock, self.settings.cache_seconds))
+        cache: Cache[str, EventType] = Cache(
+            self.clock, self.settings.cache_seconds, watch=self.watch, kind=EVENT_TYPES
+        )
+        return EventTypes(self.registry, self._counted("event_types", cache))
 
     @cached_property
     def limits(self) -> Limits:
@@ -238,7 +272,7 @@ class Broker:
     def schema_turns(self) -> Turns:
         from nakadi.turns import Turns
 
-        return Turns(patience=20.0)
+        return self._followed("schemas", Turns(patience=20.0))
 
     @cached_property
     def creation(self) -> Creation:
@@ -367,6 +401,8 @@ class Broker:
     def housekeeping(self) -> Housekeeping:
         from nakadi.catalog.housekeeping import Housekeeping
 
+        watch = self.subscription_care.stall_watch
+        self.metrics.stalled_subscriptions.follow(lambda: {(): len(watch.stalled)})
         return Housekeeping(
             event_types=self.event_types,
             timelines=self.timelines,
@@ -374,12 +410,47 @@ class Broker:
             logs=self.logs,
             clock=self.clock,
             more={
+                "lost events": self.lost_events.run,
                 "the broker's own event types": self.system_event_types.prepare,
                 "deleted subscriptions": self.subscription_care.leftovers.clear_all,
                 "redriven events": self.subscription_care.attachment.run,
-                "stalled subscriptions": self.subscription_care.stall_watch.look,
+                "stalled subscriptions": watch.look,
+                "orphaned consumers": self._remove_orphaned_consumers,
             },
+            metrics=self.metrics,
         )
+
+    def _remove_orphaned_consumers(self) -> None:
+        for storage in self.storages.all():
+            try:
+                event_log = self.logs.of(storage.id)
+                if isinstance(event_log, Registered):
+                    event_log.remove_orphans()
+            except Unavailable:
+                log.warning("Consumers of storage %s could not be looked at", storage.id, exc_info=True)
+
+    def keep_house(self) -> timedelta | None:
+        """A round of housekeeping; then how late the log indexers are, as `index_lag` says."""
+        self.housekeeping.run()
+        return self.index_lag()
+
+    @cached_property
+    def lost_events(self) -> LostEvents:
+        from nakadi.catalog.gaps import LostEvents
+
+        return LostEvents(
+            event_types=self.event_types,
+            storages=self.storages,
+            logs=self.logs,
+            clock=self.clock,
+            report=self._report_lost_events,
+        )
+
+    def _report_lost_events(self, before: EventType, after: EventType) -> None:
+        """What tells the audit log is loaded when there is something to tell, which is next to never."""
+        from nakadi.audited import audit_of, timelines_view
+
+        audit_of(self).tell_of_own("timeline", before.name, timelines_view(before), timelines_view(after))
 
     def index_lag(self) -> timedelta | None:
         """How late the latest of all log indexers is; None where there is none, or where one cannot be measured."""
@@ -392,7 +463,10 @@ class Broker:
             except Unavailable:
                 log.warning("How late the indexer of storage %s is could not be measured", storage.id, exc_info=True)
                 return None
-        return max(lags, default=None)
+        latest = max(lags, default=None)
+        if latest is not None:
+            self.metrics.index_lag.set(latest.total_seconds())
+        return latest
 
     # Events in, events out
 
@@ -404,14 +478,17 @@ class Broker:
 
     @cached_property
     def validators(self) -> Validators:
-        from nakadi.schemas.validator import Validators
+        from nakadi.schemas.validation import Validators
 
-        return Validators()
+        validators = Validators()
+        self.metrics.follow_cache("validators", lambda: validators.hits, lambda: validators.misses)
+        return validators
 
     @cached_property
     def publisher(self) -> Publisher:
         from nakadi.publishing.batch import BatchLimits
         from nakadi.publishing.pipeline import Publisher
+        from nakadi.turns import Turns
 
         return Publisher(
             event_types=self.event_types,
@@ -425,6 +502,8 @@ class Broker:
                 event_bytes=self.settings.max_event_bytes,
                 steps=self.settings.max_batch_steps,
             ),
+            turns=self._followed("publishing", Turns()),
+            metrics=self.metrics,
         )
 
     @cached_property
@@ -436,9 +515,8 @@ class Broker:
             return self.publisher.publish(event_type, body, BROKER, flow_id="")
 
         def count(what: str, number: int) -> None:
-            if self._figures_dropped is None:
-                self.metrics.count(f"nakadi.kpi.{what}", number)
-            elif what == "dropped":
+            self.metrics.kpi_figures.add(number, what)
+            if self._figures_dropped is not None and what == "dropped":
                 self._figures_dropped(number)
 
         return Figures(
@@ -470,6 +548,7 @@ class Broker:
             clock=self.clock,
             longest_seconds=self.settings.longest_stream_seconds or None,
             longest_silence_seconds=self.settings.longest_silence_seconds or None,
+            metrics=self.metrics,
         )
 
     # Subscriptions
@@ -503,12 +582,14 @@ class Broker:
             settings=self.settings,
             clock=self.clock,
             registry=self.registry,
+            watch=self.watch,
             coordination=self.coordination,
             logs=self.logs,
             event_types=self.event_types,
             cursors=self.cursors,
             permissions=self.permissions,
             features=self.features,
+            metrics=self.metrics,
         )
 
     @cached_property
@@ -520,10 +601,6 @@ class Broker:
     # HTTP
 
     @cached_property
-    def metrics(self) -> Metrics:
-        return Metrics(self.clock.monotonic())
-
-    @cached_property
     def readiness(self) -> Readiness:
         return Readiness(lambda: self.registry.get(KIND, "features"), self.clock)
 
@@ -532,12 +609,33 @@ class Broker:
         return self.application_of(*AREAS)
 
     def application_of(self, *areas: str, answered: Answered | None = None, tells: bool = True) -> Application:
-        """An application with the routes of these areas. `answered` counts its answers, in place of `metrics`; `tells`
+        """An application with the routes of these areas. `answered` is told of its answers, beside `metrics`; `tells`
         says that there are figures of its requests."""
         from nakadi.http.figures import RequestFigures
 
         observe = RequestFigures(self.figures) if tells else None
-        return Application(routes_of(self, *areas), self._authenticate, answered or self.metrics.answered, observe)
+        metrics = self.metrics
+
+        def counted(operation: str, status: int, seconds: float, received: int, sent: int) -> None:
+            metrics.answered(operation, status, seconds, received, sent)
+            if answered is not None:
+                answered(operation, status, seconds, received, sent)
+
+        return Application(
+            routes_of(self, *areas),
+            self._authenticate,
+            metrics.answered if answered is None else counted,
+            observe,
+            lambda status: metrics.requests.add(1, "unrouted", str(status)),
+        )
+
+    def _counted(self, name: str, cache: Cache[Key, Value]) -> Cache[Key, Value]:
+        self.metrics.follow_cache(name, lambda: cache.hits, lambda: cache.misses)
+        return cache
+
+    def _followed(self, work: str, turns: Turns) -> Turns:
+        self.metrics.turns_waiting.follow(lambda: {(work,): turns.waiting})
+        return turns
 
     def _settings_document(self, key: str) -> SettingsDocument:
         return SettingsDocument(self.registry, key, self._settings_cache)

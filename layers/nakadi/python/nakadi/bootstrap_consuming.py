@@ -21,6 +21,7 @@ def subscription_streams(broker: Broker) -> SubscriptionStreams:
             event_types=broker.event_types,
             permissions=broker.permissions,
             initialisation=broker.subscribing.initialisation,
+            fulfil_wish=broker.subscribing.wish_fulfilment.attempt,
         ),
         coordination=broker.coordination,
         cursors=broker.cursors,
@@ -31,6 +32,7 @@ def subscription_streams(broker: Broker) -> SubscriptionStreams:
             publisher=broker.publisher,
             clock=broker.clock,
             name=settings.dead_letter_queue,
+            metrics=broker.metrics,
         ),
         clock=broker.clock,
         bounds=Bounds(
@@ -39,4 +41,5 @@ def subscription_streams(broker: Broker) -> SubscriptionStreams:
             silence_seconds=settings.longest_silence_seconds or None,
             redrive=settings.dead_letter_redrive,
         ),
+        metrics=broker.metrics,
     )

@@ -7,16 +7,21 @@ from functools import cached_property
 
 from nakadi.access.permissions import Permissions
 from nakadi.administration.features import Features
-from nakadi.caching import Cache
+from nakadi.caching import Cache, ChangeWatch
 from nakadi.catalog.event_types import EventTypes
 from nakadi.cursors.service import Cursors
+from nakadi.metrics import Metrics
+from nakadi.model.subscription import Subscription
 from nakadi.ports import Clock, Coordination, EventLogs, Registry
 from nakadi.settings import Settings
 from nakadi.subscriptions.attachment import Attachment
 from nakadi.subscriptions.initialisation import Initialisation
 from nakadi.subscriptions.leftovers import Leftovers
 from nakadi.subscriptions.liveness import LeaseWatch
+from nakadi.subscriptions.parked import Redriving
+from nakadi.subscriptions.repository import KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.repository import Subscriptions
+from nakadi.subscriptions.resets import WishFulfilment
 from nakadi.subscriptions.stalling import StallWatch
 from nakadi.subscriptions.stats import Stats
 
@@ -26,16 +31,20 @@ class SubscriptionCare:
     settings: Settings
     clock: Clock
     registry: Registry
+    watch: ChangeWatch
     coordination: Coordination
     logs: EventLogs
     event_types: EventTypes
     cursors: Cursors
     permissions: Permissions
     features: Features
+    metrics: Metrics
 
     @cached_property
     def subscriptions(self) -> Subscriptions:
-        return Subscriptions(self.registry, Cache(self.clock, self.settings.cache_seconds), self.clock)
+        cache = Cache[str, Subscription](self.clock, self.settings.cache_seconds, self.watch, SUBSCRIPTIONS)
+        self.metrics.follow_cache("subscriptions", lambda: cache.hits, lambda: cache.misses)
+        return Subscriptions(self.registry, cache, self.clock)
 
     @cached_property
     def initialisation(self) -> Initialisation:
@@ -69,6 +78,15 @@ class SubscriptionCare:
         return LeaseWatch(self.coordination, self.clock)
 
     @cached_property
+    def wish_fulfilment(self) -> WishFulfilment:
+        return WishFulfilment(
+            coordination=self.coordination,
+            leases=self.leases,
+            clock=self.clock,
+            replays=Redriving(coordination=self.coordination, event_types=self.event_types).replays,
+        )
+
+    @cached_property
     def stats(self) -> Stats:
         return Stats(
             subscriptions=self.subscriptions,
@@ -83,4 +101,9 @@ class SubscriptionCare:
 
     @cached_property
     def stall_watch(self) -> StallWatch:
-        return StallWatch(subscriptions=self.subscriptions, stats=self.stats)
+        return StallWatch(
+            subscriptions=self.subscriptions,
+            coordination=self.coordination,
+            stats=self.stats,
+            fulfil_wish=self.wish_fulfilment.attempt,
+        )

@@ -22,10 +22,9 @@ class Subscribing(SubscriptionCare):
     @cached_property
     def resets(self) -> Resets:
         return Resets(
-            coordination=self.coordination,
-            leases=self.leases,
-            clock=self.clock,
+            fulfilment=self.wish_fulfilment,
             max_commit_timeout=self.settings.max_commit_timeout_seconds,
+            longest_wait=self.settings.longest_wait_seconds or None,
         )
 
     @cached_property
@@ -82,6 +81,7 @@ class Subscribing(SubscriptionCare):
             initialisation=self.initialisation,
             resets=self.resets,
             clock=self.clock,
+            metrics=self.metrics,
         )
 
     @cached_property

@@ -14,13 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
+from nakadi.model.changes import Changes
 from nakadi.model.cursor import Position
-from nakadi.model.events import Bounds, Fate, Record, Slice
-from nakadi.model.log_index import Head, Location, Segment, Topic
-from nakadi.model.subscription import EventTypePartition
+from nakadi.model.events import Bounds, Continuation, Fate, Record, Slice
+from nakadi.model.log_index import Gap, Head, Location, Progress, Segment, Topic
+
+if TYPE_CHECKING:
+    # A function that publishes knows no subscriptions, and starts sooner without them.
+    from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
+    from nakadi.model.subscription import EventTypePartition
 
 
 class Clock(Protocol):
@@ -78,6 +82,14 @@ class Check:
 Change = Put | Remove | Check
 
 
+REMEMBERED = frozenset({"event-types", "settings", "subscriptions"})
+"""Kinds of documents that processes remember for as long as `Registry.changes` tells no change. Documents that change
+often do not belong here: each change of one is counted in a place that all changes share."""
+
+ABSENCE_REMEMBERED = frozenset({"settings"})
+"""Of these kinds, processes also remember that a document is not there."""
+
+
 class ChangedMeanwhile(Exception):
     """Raised by `Registry.write` when a condition does not hold; `change` is the first such change."""
 
@@ -89,7 +101,7 @@ class ChangedMeanwhile(Exception):
 class Registry(Protocol):
     """Documents in kinds, ordered by key.
 
-    * `write` is all or nothing, and durable when it returns. At most 100 changes, no two on one document: anything
+    * `write` is all or nothing, and durable when it returns. At most 99 changes, no two on one document: anything
       else is a `ValueError`.
     * A read sees every write that returned before it began, whichever process wrote it.
     * Conditions and changes of one `write` are one atomic step: of several writers that expect the same revision,
@@ -107,6 +119,14 @@ class Registry(Protocol):
 
     def write(self, *changes: Change) -> None:
         """Make all changes, or none and raise `ChangedMeanwhile`."""
+
+    def changes(self) -> Changes:
+        """Numbers that grow in the same atomic step as documents of the kinds in `REMEMBERED` change.
+
+        If a document was read after one answer, and a later answer has the same number for it, then the document was
+        as it was read when that later answer was asked for. Documents that begin to be are counted where their absence
+        is remembered, and may be counted elsewhere. A number may also grow because another document changed.
+        """
 
     def close(self) -> None:
         """Give everything back. Further calls raise `Unavailable`."""
@@ -203,6 +223,34 @@ class Indexed(Protocol):
 
     def index_lag(self) -> timedelta:
         """How long ago the oldest event arrived that is not counted yet; nothing when none waits."""
+
+
+@runtime_checkable
+class Forgetful(Protocol):
+    """An indexed event log that may forget events before they are counted, and then says so."""
+
+    def gaps(self) -> Sequence[Gap]:
+        """Where events were lost before they were counted. Until a gap is closed, nobody counts on behind it."""
+
+    def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
+        """The topics that continue this one, in their order; if it may have lost events in these gaps, the last one
+        begins behind them. They take what is appended to any of them. Raises `UnknownTopic`.
+        """
+
+    def close_gaps(self, gaps: Sequence[Gap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+        """Have events behind gaps counted again, once all topics are continued that may have lost some.
+
+        `topics` are those of all timelines: None for one that is open, and for one that is closed the offset behind
+        the last event of each partition, so that what is left of it keeps its offsets.
+        """
+
+
+@runtime_checkable
+class Registered(Protocol):
+    """An event log whose processes register themselves at its service, to have events pushed to them."""
+
+    def remove_orphans(self) -> None:
+        """Remove what processes registered that ended without removing it."""
 
 
 class EventLogs(Protocol):
@@ -332,6 +380,10 @@ class Coordination(Protocol):
 # What a log without numbers of its own needs -----------------------------------------------------------------------
 
 
+TOPICS = "topics"
+"""The kind of topics in `LogIndex.changes`."""
+
+
 class LogIndex(Protocol):
     """Topics, how far their partitions are counted, and where the archive keeps their events.
 
@@ -361,8 +413,25 @@ class LogIndex(Protocol):
     def seal_topic(self, topic: str) -> None:
         """Note that it takes no more events. Raises `UnknownTopic`."""
 
+    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+        """Have `following` continue the topic: as many partitions, and sealed if that is. Doing it again changes
+        nothing. Raises `UnknownTopic`.
+        """
+
     def delete_topic(self, topic: str) -> None:
-        """Forget the topic at once, then all about its partitions. Doing it again finishes what was begun."""
+        """Forget the topic at once, then all about its partitions. Doing it again finishes what was begun.
+
+        Of one that is continued by a topic that is there, `topic` shows a signpost without partitions until that is
+        deleted.
+        """
+
+    def changes(self) -> Changes:
+        """Numbers that grow in the same atomic step as a topic is sealed, continued or deleted, as `Registry.changes`
+        has them.
+
+        The kind is `TOPICS`, the key the topic's name. Where registry and index share a store, they share the numbers,
+        and either tells those of both.
+        """
 
     def heads(self, places: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Head]:
         """How far these partitions are indexed; one that never was has an empty head."""
@@ -402,11 +471,11 @@ class LogIndex(Protocol):
     def release(self, name: str, owner: str) -> None:
         """Let somebody else claim it."""
 
-    def progress(self, stream: str) -> Mapping[str, int]:
-        """Per shard the sequence number up to which every record is counted, for all its partitions."""
+    def progress(self, stream: str) -> Mapping[str, Progress]:
+        """How far each shard is counted, for all its partitions."""
 
-    def note_progress(self, stream: str, shard: str, sequence: int) -> None:
-        """Every record of the shard up to this one is counted."""
+    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
+        """The shard is counted so far, unless it is counted further already."""
 
     def close(self) -> None:
         """Give everything back. Further calls raise `Unavailable`."""

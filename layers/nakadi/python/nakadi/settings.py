@@ -92,10 +92,14 @@ class Settings:
     kpi_owning_application: str = "stups_nakadi"
     kpi_authorization: tuple[tuple[str, str], ...] = ()
     hash_salt: str = "salt"
+    max_metric_names: int = 200
 
     # What the way to clients allows a stream; 0 leaves it to the API's own limits.
     longest_stream_seconds: int = 0
     longest_silence_seconds: int = 0
+
+    # How long a request may wait for streams to end; 0 leaves it to the longest commit timeout.
+    longest_wait_seconds: int = 0
 
     # What clients are told.
     data_access_warning: str = "Data access warning"

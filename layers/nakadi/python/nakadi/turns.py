@@ -37,6 +37,11 @@ class Turns:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
 
+    @property
+    def waiting(self) -> int:
+        """How many threads wait for their turn."""
+        return self._waiting
+
     @contextmanager
     def turn(self, gone: Callable[[], bool]) -> Iterator[None]:
         """Wait for a turn, which lasts as long as the block; raise `TryLater` if that takes too long."""

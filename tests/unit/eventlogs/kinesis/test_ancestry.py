@@ -2,8 +2,8 @@
 
 import pytest
 
+from nakadi.eventlogs.kinesis.continuity import Ancestry
 from nakadi.eventlogs.kinesis.lineage import Shard
-from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.model.log_index import Mark
 
 

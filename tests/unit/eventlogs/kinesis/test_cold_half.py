@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.archive.manifest import archived
+from nakadi.archive.merging import MANY, Merger
 from nakadi.archive.sweeping import Sweep
+from nakadi.eventlogs.kinesis.continuity import Ancestry
 from nakadi.eventlogs.kinesis.indexing import Indexer
-from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.kinesis_faults import World
@@ -66,3 +67,58 @@ def test_objects_go_with_what_was_in_them(world: World, log):
     log.delete_topic("t")
     Sweep(world.index, world.archive, (world.name,)).run(datetime.now(UTC) + timedelta(seconds=1))
     assert world.archive.kept() == []
+
+
+def test_small_windows_can_be_merged(world: World, log):
+    """What an indexer has archived in many windows and a worker has merged is read, found by time and let go
+    of as before, also when the stream has forgotten it."""
+    moments = []
+    for number in range(2 * MANY):
+        world.clock.move(60)
+        moments.append(world.clock.now())
+        log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]})
+        index_all(world)
+    merger = Merger(index=world.index, store=world.archive, event_type_of=lambda _: None)
+    [piece] = merger.plan("t", 0)
+    assert merger.merge(piece) == 2 * MANY - 1
+    world.client.forgets(newest(world))
+    reader = world.a_log()
+    found = [event for start in (0, 10, 20) for event in reader.read("t", 0, start, limit=10).events]
+    assert [int(event.record.value) for event in found] == list(range(30))
+    assert [reader.offset_at("t", 0, moment) for moment in moments] == list(range(2 * MANY))
+
+    index_all(world)
+    log.append("t", {0: [Record(b"behind", "key-0")]})
+    index_all(world)
+    assert reader.read("t", 0, 2 * MANY).events[0].record.value == b"behind"
+
+    log.trim("t", 0, moments[20])
+    assert log.bounds("t", [0])[0].oldest == 20
+    [merged, _] = archived(world.index, "t", 0)
+    assert merged.archived.key in world.archive.kept()
+    log.trim("t", 0, moments[-1] + timedelta(microseconds=1))
+    assert merged.archived.key not in world.archive.kept()
+
+
+def test_compaction_that_was_asleep_changes_nothing(world: World, log):
+    """A compaction whose claim is over when it has written leaves the partition to whoever has the claim now."""
+    for number in range(4):
+        log.append("t", {0: [Record(b"%d" % number, "key")]})
+    index_all(world)
+    put, claims = world.archive.put, world.index._claims
+
+    def put_and_sleep(key, content):
+        put(key, content)
+        for name, (_, until) in claims.items():
+            claims[name] = ("somebody else", until)
+
+    world.archive.put = put_and_sleep
+    before = list(archived(world.index, "t", 0))
+    upto = world.clock.now() + timedelta(seconds=1)
+    log.compact("t", 0, upto=upto, tombstones_before=upto)
+    assert list(archived(world.index, "t", 0)) == before
+    assert world.index.topic("t").compacted == {}
+    world.archive.put = put
+    claims.clear()
+    log.compact("t", 0, upto=upto, tombstones_before=upto)
+    assert [event.offset for event in log.read("t", 0, 0).events] == [3]

@@ -20,6 +20,7 @@ from tests.support.aws import (
     no_answer_before,
     no_connection,
     refused,
+    unreadable_after,
 )
 from tests.support.kinesis_faults import HURRIED, World
 from tests.support.patience import PATIENCE
@@ -73,6 +74,7 @@ class TestPublishing:
             (no_answer_before, False),
             (no_answer_after, True),
             (cut_off_after, True),
+            (unreadable_after, True),
         ],
     )
     def test_tells_that_it_does_not_know(self, world: World, log, fault, stored):
@@ -156,7 +158,7 @@ def long_batch() -> list[Record]:
 
 class TestReading:
     @pytest.mark.parametrize("operation", ["GetRecords", "GetShardIterator", "ListShards"])
-    @pytest.mark.parametrize("fault", [THROTTLED, broken_before, no_answer_before, no_connection])
+    @pytest.mark.parametrize("fault", [THROTTLED, broken_before, no_answer_before, no_connection, unreadable_after])
     def test_waits_until_it_is_answered(self, world: World, log, operation, fault):
         """A throttled or failed call is made again; nobody is told a smaller number meanwhile."""
         log.append("t", {0: [Record(b"1")]})

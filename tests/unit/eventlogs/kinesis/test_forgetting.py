@@ -7,9 +7,9 @@ import pytest
 
 from nakadi.eventlogs import frames
 from nakadi.eventlogs.kinesis import envelopes, tails
+from nakadi.eventlogs.kinesis.continuity import Ancestry
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.stream import Outgoing
-from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.kinesis_faults import HURRIED, World

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
+from nakadi.eventlogs.kinesis.continuity import Ancestry
 from nakadi.eventlogs.kinesis.indexing import Indexer
-from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.model.events import Record
 from nakadi.model.moments import moment_of
 from tests.support.kinesis_faults import World

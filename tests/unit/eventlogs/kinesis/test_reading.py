@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
+from nakadi.eventlogs.kinesis.continuity import Ancestry
 from nakadi.eventlogs.kinesis.indexing import Indexer
-from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.model.events import Bounds, Record
 from nakadi.ports import OffsetUnavailable
 from tests.support.kinesis_faults import HURRIED, World

@@ -1,4 +1,4 @@
-"""Shards split and merge while events come and go; only the local Kinesis can do that."""
+"""Shards split and merge while events come and go; only local services can do that."""
 
 import random
 import threading
@@ -13,15 +13,17 @@ import pytest
 
 from nakadi.archive.stores import MemoryStore
 from nakadi.clock import SystemClock
+from nakadi.eventlogs.kinesis.continuity import Ancestry
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.lineage import Lineage
 from nakadi.eventlogs.kinesis.log import KinesisLog, Options
 from nakadi.eventlogs.kinesis.stream import Patience, Stream
-from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.model.events import Record, Stored
+from nakadi.model.log_index import Progress
 from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.kinesis import made_stream, until_active
-from tests.support.kinesis_local import kinesis_local
+from tests.support.kinesis_local import kinesalite_there, kinesis_local
+from tests.support.other_engines import WANTED
 from tests.support.patience import PATIENCE
 from tests.support.shared import kept_open
 
@@ -76,9 +78,9 @@ class Surroundings:
         return Stream(self.client, self.stream, reads_per_second=200)
 
 
-@pytest.fixture
-def surroundings():
-    with kinesis_local() as endpoint:
+@pytest.fixture(params=[kinesis_local, *([kinesalite_there] if WANTED else [])], ids=lambda service: service.__name__)
+def surroundings(request):
+    with request.param() as endpoint:
         client = boto3.client("kinesis", endpoint_url=endpoint)
         client.close = lambda: None  # every log closes its client, and this one is shared
         stream = made_stream(client)
@@ -215,7 +217,7 @@ class Before:
         self._index = index
         self._progress = dict(index.progress(stream))
 
-    def progress(self, _stream: str) -> Mapping[str, int]:
+    def progress(self, _stream: str) -> Mapping[str, Progress]:
         return self._progress
 
     def __getattr__(self, name: str):

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from nakadi.eventlogs.kinesis import envelopes
+from nakadi import caching
+from nakadi.eventlogs.kinesis import envelopes, topics
 from nakadi.eventlogs.kinesis.log import Options
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
@@ -24,11 +25,16 @@ def topic(world: World):
 
 
 class Asked:
-    """An index that counts how often it is asked about topics."""
+    """An index that counts how often it is asked about topics, and what changed."""
 
     def __init__(self, index) -> None:
         self._index = index
         self.times = 0
+        self.changes_asked = 0
+
+    def changes(self):
+        self.changes_asked += 1
+        return self._index.changes()
 
     def topic(self, topic):
         self.times += 1
@@ -45,6 +51,88 @@ def test_a_publisher_does_not_ask_about_every_append(world: World, topic):
     for _ in range(20):
         log.append(topic, {0: [Record(b"1")]})
     assert index.times == 1
+
+
+class MachineTime:
+    """Both clocks of the machine, and the log's own."""
+
+    def __init__(self, log_clock) -> None:
+        self._log_clock = log_clock
+        self.passed = 0.0
+        self.sleep = self.move
+
+    def move(self, seconds: float) -> None:
+        self.passed += seconds
+        self._log_clock.move(seconds)
+
+    def monotonic(self) -> float:
+        return self.passed
+
+    def time(self) -> float:
+        return self.passed
+
+
+@pytest.fixture
+def machine(world: World, monkeypatch):
+    made = MachineTime(world.clock)
+    for module in (topics, caching):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def test_one_question_renews_all_leases(world: World, machine):
+    """A lease that ran out is renewed by asking what changed, for all topics together."""
+    index = Asked(world.index)
+    log = world.a_log(with_lease(2), index=index)
+    names = [f"topic-{number}" for number in range(5)]
+    for _ in range(4):
+        for name in names:
+            world.index.create_topic(name, 1)
+            log.append(name, {0: [Record(b"1")]})
+        machine.move(2)
+    assert index.changes_asked == 4
+    assert index.times == len(names)
+
+
+def test_a_lease_is_not_renewed_after_a_seal(world: World, topic, machine):
+    """Of many topics whose leases are renewed together, the one that was sealed is asked for again."""
+    other = world.a_log(with_lease(2))
+    index = Asked(world.index)
+    log = world.a_log(with_lease(2), index=index)
+    for _ in range(3):
+        log.append(topic, {0: [Record(b"1")]})
+        machine.move(3)
+    other.seal_topic(topic)
+    with pytest.raises(SealedTopic):
+        log.append(topic, {0: [Record(b"2")]})
+    assert other.bounds(topic, [0])[0].next == 3
+
+
+def test_a_renewed_lease_begins_with_the_question(world: World, topic, machine):
+    """An answer that was true when the question came, and arrives when the topic is sealed, renews no lease."""
+    other = world.a_log(with_lease(2))
+    index = SlowChanges(world.index)
+    log = world.a_log(with_lease(2), index=index)
+    log.append(topic, {0: [Record(b"1")]})
+    machine.move(3)
+    index.meanwhile.append(lambda: other.seal_topic(topic))
+    with pytest.raises(SealedTopic):
+        log.append(topic, {0: [Record(b"2")]})
+    assert other.bounds(topic, [0])[0].next == 1
+
+
+class SlowChanges(Asked):
+    """An index that answers what changed when something else has happened since it looked."""
+
+    def __init__(self, index) -> None:
+        super().__init__(index)
+        self.meanwhile = []
+
+    def changes(self):
+        found = super().changes()
+        for each in self.meanwhile:
+            each()
+        return found
 
 
 def test_other_processes_learn_of_a_seal_in_time(world: World, topic):

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -106,40 +107,63 @@ Exit codes: 0 done; 3 done, but for what the last lines name and somebody has to
 A run can be repeated at any time, also after it was killed: nothing is done twice."""
 
 GLUE = (
-    "JOB_NAME",
     "JOB_ID",
+    "JOB_NAME",
     "JOB_RUN_ID",
     "SECURITY_CONFIGURATION",
+    "WORKFLOW_NAME",
+    "WORKFLOW_RUN_ID",
+    "RedshiftTempDir",
     "TempDir",
-    "encryption-type",
-    "job-language",
-    "job-bookmark-option",
-    "job-bookmark-from",
-    "job-bookmark-to",
-    "job-bookmark-offset",
+    "additional-python-modules",
+    "auto-scale-within-microbatch",
     "class",
     "conf",
-    "extra-py-files",
-    "extra-jars",
-    "extra-files",
-    "additional-python-modules",
-    "python-modules-installer-option",
     "datalake-formats",
+    "debug",
+    "encryption-type",
+    "endpoint",
+    "executor-cores",
+    "executor-memory",
+    "mode",
+    "number-of-workers",
+    "packages",
+    "pip-install",
+    "python-modules-installer-option",
     "scriptLocation",
-    "RedshiftTempDir",
+    "security-configuration",
+    "use-postgres-driver",
     "user-jars-first",
+    "worker-type",
 )
-"""What Glue adds on its own account; so does everything with one of these beginnings."""
+"""What Glue adds on its own account, or takes for itself; so does everything with one of these beginnings.
 
-GLUE_BEGINNINGS = ("enable-", "continuous-log-", "spark-", "write-shuffle-", "customer-driver-", "customer-executor-")
+Others are refused on Glue as well: a job that passed over a misspelled name of an event type would work on all of them.
+"""
+
+GLUE_BEGINNINGS = (
+    "continuous-log-",
+    "customer-driver-",
+    "customer-executor-",
+    "disable-",
+    "enable-",
+    "extra-",
+    "job-",
+    "spark-",
+    "write-shuffle-",
+)
+
+
+WITH_OPTIONS_OF_OTHERS = ("--conf", "--python-modules-installer-option")
+"""The values of these are options of Spark and of pip, and may look like arguments."""
 
 
 def options(made: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """The arguments, without what Glue adds to them."""
     known, others = made.parse_known_args(arguments)
-    foreign = [each for each in others if each.startswith("-") and not _is_glues(each)]
-    if foreign or any(not each.startswith("-") and not _follows_glues(others, each) for each in others):
-        made.error(f"unknown arguments: {' '.join(foreign or others)}")
+    foreign = _without_glues(others)
+    if foreign:
+        made.error(f"unknown arguments: {' '.join(foreign)}")
     return known
 
 
@@ -228,14 +252,23 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+def _without_glues(arguments: Sequence[str]) -> Sequence[str]:
+    """What Glue has not added: of its own arguments each may have a value, with `=` or as the next word."""
+    foreign, may_be_value = [], False
+    for before, each in pairwise(("", *arguments)):
+        if each.startswith("--") and before not in WITH_OPTIONS_OF_OTHERS:
+            is_glues = _is_glues(each)
+            may_be_value = is_glues and "=" not in each
+        else:
+            is_glues, may_be_value = may_be_value, False
+        if not is_glues:
+            foreign.append(each)
+    return foreign
+
+
 def _is_glues(argument: str) -> bool:
-    name = argument.lstrip("-").partition("=")[0]
+    name = argument.removeprefix("--").partition("=")[0]
     return name in GLUE or name.startswith(GLUE_BEGINNINGS)
-
-
-def _follows_glues(others: Sequence[str], value: str) -> bool:
-    at = others.index(value)
-    return at > 0 and _is_glues(others[at - 1])
 
 
 def choices(made: argparse.ArgumentParser, name: str, values: Sequence[str], **more: Any) -> None:

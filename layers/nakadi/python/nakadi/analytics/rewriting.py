@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from uuid import uuid4
 
 from nakadi.analytics.erasing import How, Wanted, erased
 from nakadi.analytics.stretches import Stretch
 from nakadi.archive import keys, members
 from nakadi.archive.members import BadArchive
+from nakadi.archive.merging import Busy, alone
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveGone, ArchiveStore, LogIndex
 
-CLAIMED_FOR = 600.0
 PATIENCE = 60.0
 """How long compaction of the same partition is waited for."""
 
@@ -51,7 +50,7 @@ class Rewriter:
 
     def rewrite(self, stretch: Stretch) -> Rewritten | None:
         """Replace the object of a stretch, if it holds anything that has to go."""
-        with self._alone(stretch):
+        with self._alone(stretch) as make_sure:
             segment = self.index.segment(stretch.topic, stretch.partition, stretch.first)
             if segment is None or segment.archived is None:
                 return None
@@ -59,6 +58,7 @@ class Rewriter:
             if not meant:
                 return None
             written = self._written(stretch, segment, kept)
+            make_sure()
             self.index.replace(stretch.topic, stretch.partition, [written], segment.end)
             self.compacted(stretch.topic, stretch.partition, segment.end)
             assert written.archived is not None
@@ -78,18 +78,25 @@ class Rewriter:
             raise Unreadable(f"{location.key} cannot be read: {error}") from error
 
     @contextmanager
-    def _alone(self, stretch: Stretch) -> Iterator[None]:
+    def _alone(self, stretch: Stretch) -> Iterator[Callable[[], None]]:
         """Be the only one who rewrites a partition; the broker's own compaction asks in the same way."""
-        claim, owner = f"compaction/{stretch.topic}/{stretch.partition}", uuid4().hex
         give_up = time.monotonic() + PATIENCE
-        while not self.index.claim(claim, owner, CLAIMED_FOR):
-            if time.monotonic() > give_up:
-                raise Unavailable(f"Somebody else compacts partition {stretch.partition} of {stretch.topic}")
-            time.sleep(0.5)
-        try:
-            yield
-        finally:
-            self.index.release(claim, owner)
+        with ExitStack() as claimed:
+            while True:
+                try:
+                    make_sure = claimed.enter_context(alone(self.index, stretch.topic, stretch.partition))
+                    break
+                except Busy:
+                    if time.monotonic() > give_up:
+                        raise self._not_alone(stretch) from None
+                time.sleep(0.5)
+            try:
+                yield make_sure
+            except Busy as busy:
+                raise self._not_alone(stretch) from busy
+
+    def _not_alone(self, stretch: Stretch) -> Unavailable:
+        return Unavailable(f"Somebody else compacts partition {stretch.partition} of {stretch.topic}")
 
 
 def by_place(rewritten: Sequence[Rewritten]) -> Mapping[tuple[int, int], Sequence[int]]:

@@ -9,7 +9,7 @@ from nakadi.ports import LogIndex
 
 AT_ONCE = 200
 
-FOLLOWING = 16
+MOST_FOLLOWING = 100
 """Segments that are asked for with one that may not have enough."""
 
 
@@ -25,11 +25,22 @@ def archived(index: LogIndex, topic: str, partition: int, start: int = 0) -> Ite
         following = found[-1].end
 
 
-def with_following(index: LogIndex, segment: Segment, topic: str, partition: int, limit: int) -> Sequence[Segment]:
-    """A segment, and if it has fewer events than are asked for, some of those behind it."""
-    if segment.count >= limit:
+def with_following(
+    index: LogIndex, segment: Segment, topic: str, partition: int, start: int, limit: int
+) -> Sequence[Segment]:
+    """A segment, and if it has fewer events from `start` on than are asked for, some of those behind it: as many as
+    have enough, if they are like this one."""
+    missing = limit - events_behind(segment, start)
+    if missing <= 0:
         return [segment]
-    return [segment, *index.segments(topic, partition, segment.end, FOLLOWING)]
+    wanted = min(-(-missing // max(events_behind(segment, 0), 1)), MOST_FOLLOWING)
+    return [segment, *index.segments(topic, partition, segment.end, wanted)]
+
+
+def events_behind(segment: Segment, start: int) -> int:
+    """How many events of a segment lie behind an offset; at most, where compaction has left holes."""
+    behind = segment.end - max(start, segment.first)
+    return behind if segment.events is None else min(behind, segment.events)
 
 
 def first_until(index: LogIndex, topic: str, partition: int, start: int, end: int, stored_at: int) -> int:

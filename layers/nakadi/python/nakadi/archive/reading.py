@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import datetime
 
-from nakadi.archive.library import Library, Unreadable
+from nakadi.archive.library import MOST_AHEAD, Library, Run, Unreadable
 from nakadi.archive.manifest import first_until, with_following
 from nakadi.model.events import Slice, StoredEvent
 from nakadi.model.log_index import Segment
 from nakadi.ports import LogIndex
-
-LARGE = 500
-"""Events: of more, a stream takes several slices."""
 
 
 class ArchiveReader:
@@ -28,31 +26,61 @@ class ArchiveReader:
         segment = self._index.segment(topic, partition, start)
         if segment is None or segment.end <= start or segment.archived is None:
             return None
-        self._expect_what_follows(segment, topic, partition, start)
+        try:
+            return self.from_segment(segment, topic, partition, start, limit, max_bytes)
+        except Unreadable:
+            # Somebody may have written it anew, and let the old one go.
+            newer = self._index.segment(topic, partition, start)
+            if newer is None or newer.archived is None or newer.archived == segment.archived:
+                raise
+            return self.from_segment(newer, topic, partition, start, limit, max_bytes)
+
+    def from_segment(
+        self, segment: Segment, topic: str, partition: int, start: int, limit: int, max_bytes: int
+    ) -> Slice:
+        """The same, from an offset in a segment that is archived and at hand."""
+        segments = list(_connected(with_following(self._index, segment, topic, partition, start, limit)))
+        run = self._library.run(topic, partition, start)
         events: list[StoredEvent] = []
         following, size = start, 0
-        for each in with_following(self._index, segment, topic, partition, limit):
-            # Segments follow each other without a gap; what an index says otherwise must not be stepped over.
-            if each.archived is None or (each is not segment and each.first != following):
-                break
-            try:
-                more = self._library.events(topic, partition, each)
-            except Unreadable:
-                if following > start:
-                    break  # what is in front of it is good
-                raise
-            begin = bisect_left(more, start, key=_offset) if each is segment else 0
-            taken, bytes_taken, all_of_it = _fitting(
-                more, begin, limit - len(events), max_bytes - size, some=not events
-            )
-            events += taken
-            size += bytes_taken
-            if not all_of_it:
-                return Slice(tuple(events), events[-1].offset + 1)
-            following = each.end
-            if len(events) >= limit or size >= max_bytes:
-                break
+        found = self._library.sequence(topic, partition, segments, start, limit, max_bytes)
+        with closing(found):
+            while len(events) < limit and size < max_bytes:
+                try:
+                    each, more = next(found)
+                except StopIteration:
+                    break
+                except Unreadable:
+                    if following > start:
+                        break  # what is in front of it is good
+                    raise
+                begin = bisect_left(more, start, key=_offset) if each is segment else 0
+                taken, bytes_taken, all_of_it = _fitting(
+                    more, begin, limit - len(events), max_bytes - size, some=not events
+                )
+                events += taken
+                size += bytes_taken
+                following = each.end if all_of_it else events[-1].offset + 1
+                if not all_of_it:
+                    break
+        self._look_ahead(topic, partition, segments, following, run)
         return Slice(tuple(events), following)
+
+    def _look_ahead(
+        self, topic: str, partition: int, segments: Sequence[Segment], following: int, run: Run | None
+    ) -> None:
+        """Have read what a reader will ask for next, if it came back for what follows.
+
+        Twice as much each time that it has used up what was read for it: what is read for nobody, because a reader
+        does not come any more, is about as much as that reader took at most.
+        """
+        end = next((each.end for each in segments if following < each.end), segments[-1].end)
+        if run is not None and run.end <= end:
+            wanted = min(max(2 * run.segments, 1), MOST_AHEAD)
+            behind = self._index.segments(topic, partition, end, wanted)
+            # Where nothing follows, it is not looked for again before the reader has left this segment.
+            run = Run(wanted, max(self._library.expect(topic, partition, behind), end + 1))
+        self._library.note_run(topic, partition, following, run or Run())
 
     def first_stored_at(
         self, topic: str, partition: int, start: int, end: int, moment: datetime, at: int
@@ -73,14 +101,18 @@ class ArchiveReader:
             place = segment.end
         return None
 
-    def _expect_what_follows(self, segment: Segment, topic: str, partition: int, start: int) -> None:
-        """Whoever reads on in a large segment is likely to come to the next one."""
-        if start > segment.first and segment.count >= LARGE:
-            for following in self._index.segments(topic, partition, segment.end, 1):
-                self._library.expect(topic, partition, following)
-
     def close(self) -> None:
         self._library.close()
+
+
+def _connected(segments: Sequence[Segment]) -> Iterator[Segment]:
+    """Segments follow each other without a gap; what an index says otherwise must not be stepped over."""
+    end = segments[0].first
+    for segment in segments:
+        if segment.archived is None or segment.first != end:
+            return
+        yield segment
+        end = segment.end
 
 
 def _fitting(

@@ -229,7 +229,12 @@ class S3Store:
         for start in range(0, len(keys), REMOVE_AT_ONCE):
             objects = [{"Key": self._prefix + key} for key in keys[start : start + REMOVE_AT_ONCE]]
             wanted = {"Objects": objects, "Quiet": True}
-            self._asked(partial(self._client.delete_objects, Bucket=self._bucket, Delete=wanted))
+            answer = self._asked(partial(self._client.delete_objects, Bucket=self._bucket, Delete=wanted))
+            # Each object is removed or not for itself, and the answer is no error though none of them was.
+            kept = answer.get("Errors", ())
+            if kept:
+                first = f"{kept[0].get('Key')}: {kept[0].get('Code')}"
+                raise Unavailable(f"S3: {len(kept)} of {len(objects)} objects were not removed, the first is {first}")
 
     def close(self) -> None:
         self._closed = True
@@ -237,6 +242,7 @@ class S3Store:
 
     def _asked(self, call: Callable[[], Answer], key: str = "") -> Answer:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # only who uses S3 has it
+        from botocore.parsers import ResponseParserError  # noqa: PLC0415  # as above
 
         if self._closed:
             raise Unavailable(CLOSED)
@@ -246,7 +252,7 @@ class S3Store:
             if _code(error) in {"NoSuchKey", "404"}:
                 raise ArchiveGone(key) from error
             raise Unavailable(f"S3: {error}") from error
-        except BotoCoreError as error:
+        except (BotoCoreError, ResponseParserError) as error:
             raise Unavailable(f"S3: {error}") from error
 
 

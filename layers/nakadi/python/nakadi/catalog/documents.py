@@ -131,6 +131,7 @@ def timeline_body(timeline: Timeline) -> Body:
         "cleaned_up_at": _maybe(timeline.cleaned_up_at, datetime.isoformat),
         "latest_positions": None if positions is None else {str(number): last for number, last in positions.items()},
         "deleted": timeline.deleted,
+        "after_loss": timeline.after_loss,
     }
 
 
@@ -147,6 +148,7 @@ def timeline_of(body: Body) -> Timeline:
         cleaned_up_at=_maybe(body["cleaned_up_at"], datetime.fromisoformat),
         latest_positions=None if positions is None else {int(number): last for number, last in positions.items()},
         deleted=body["deleted"],
+        after_loss=body.get("after_loss", False),
     )
 
 

@@ -17,6 +17,7 @@ from nakadi.catalog.event_types import EventTypes, leftover
 from nakadi.catalog.leftovers import Leftovers
 from nakadi.catalog.timelines import Timelines
 from nakadi.chores import Stopped, attempted
+from nakadi.metrics import Metrics
 from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.timeline import Timeline
 from nakadi.ports import ChangedMeanwhile, Clock, EventLogs, UnknownTopic
@@ -38,14 +39,18 @@ class Housekeeping:
     clock: Clock
     more: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     """What other rooms want done, by what it is."""
+    metrics: Metrics = field(default_factory=Metrics)
     _ending: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Look after everything once. What fails is logged and counted, and tried again the next time."""
         rounds = {"deleted event types": self.leftovers.clear_all, **self.more, "event types": self._look_after_all}
+        began = self.clock.monotonic()
         with suppress(Stopped):
             for what, step in rounds.items():
                 self._attempted("round", what, step)
+            self.metrics.housekeeping_seconds.observe(self.clock.monotonic() - began)
+            self.metrics.housekeeping_at.set(self.clock.now().timestamp())
 
     def stop(self) -> None:
         """End a round that is under way after its current step; no other begins."""

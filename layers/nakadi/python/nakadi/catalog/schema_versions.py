@@ -19,9 +19,9 @@ from nakadi.model.outcomes import Incompatible, Incomplete, Invalid, Malformed, 
 from nakadi.model.schema import Schema, SchemaDraft, SchemaType
 from nakadi.ports import Clock
 from nakadi.schemas.evolution import evolved
-from nakadi.schemas.json_types import canonical
 from nakadi.schemas.limits import check_limits
 from nakadi.schemas.strict_json import StrictJsonError, parse
+from nakadi.schemas.values import canonical
 from nakadi.turns import Turns
 
 LATEST = "latest"

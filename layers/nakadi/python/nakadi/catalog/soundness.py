@@ -14,7 +14,7 @@ from nakadi.schemas.effective import effective_schema
 from nakadi.schemas.limits import check_limits
 from nakadi.schemas.strict_json import parse
 from nakadi.schemas.submission import check_language, checked
-from nakadi.schemas.validator import compile_validator
+from nakadi.schemas.validation import compile_validator
 from nakadi.turns import Turns, still_there
 
 NO_AVRO = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"

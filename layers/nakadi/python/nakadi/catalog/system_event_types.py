@@ -2,7 +2,8 @@
 
 They are made when a broker starts and by housekeeping, whichever comes first; any number of processes may try at once.
 Those that belong to a feature are made while it is on. What exists is left as it is, with one exception: while tokens
-are asked for, one that is open to everybody and was never changed by an operator is closed.
+are asked for, one that no operator ever changed gets the lists of the settings when it is open to everybody, or when
+its lists are empty because no administrator was named yet.
 """
 
 from __future__ import annotations
@@ -96,26 +97,37 @@ class SystemEventTypes:
 
     def _prepare(self, each: SystemEventType) -> None:
         self.ensure(each.name)
-        self.event_types.again_if_changed(lambda: self._close(each))
+        self.event_types.again_if_changed(lambda: self._correct_lists(each))
         self._there.add(each.name)
 
-    def _close(self, each: SystemEventType) -> None:
-        """Close an event type that an earlier version, or one that asked for no tokens, left open to everybody."""
+    def _correct_lists(self, each: SystemEventType) -> None:
+        """Give the lists of the settings to what was made while other settings, or an earlier version, were in use."""
         found = self.event_types.find(each.name)
         wished = drafts.authorization(each.draft.authorization)
-        if not self.closed or found is None or not _is_open(found.authorization) or _is_open(wished):
+        if not self.closed or found is None or not _is_corrected_by(found.authorization, wished):
             return
         if found.updated_at != found.created_at:
-            log.warning("The event type %s is open to everybody, as an operator has changed it", each.name)
+            state = "open to everybody" if _is_open(found.authorization) else "for administrators of the broker alone"
+            log.warning("The event type %s is %s, as an operator has changed it", each.name, state)
             return
         # The time of the last change stays, so that the event type still counts as one that no operator changed.
         self.event_types.replace(found, replace(found, authorization=wished))
         log.info("The event type %s is closed to all but %s", each.name, wished)
 
 
+def _is_corrected_by(lists: Authorization | None, wished: Authorization | None) -> bool:
+    if _is_open(lists):
+        return not _is_open(wished)
+    return not _names_someone(lists) and _names_someone(wished)
+
+
 def _is_open(lists: Authorization | None) -> bool:
-    """Whether somebody may do something merely for having a token."""
+    """Whether a token alone is enough to do something."""
     return lists is None or WILDCARD in (*lists.admins, *lists.readers, *lists.writers)
+
+
+def _names_someone(lists: Authorization | None) -> bool:
+    return lists is not None and bool(lists.admins or lists.readers or lists.writers)
 
 
 def definitions(

@@ -8,7 +8,7 @@ repeated; a switch that was cut short is finished by the next one who looks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import uuid4
@@ -19,7 +19,8 @@ from nakadi.administration.storages import Storages
 from nakadi.catalog.event_types import EventTypes
 from nakadi.model.administration import AdminPermission
 from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import CleanupPolicy, EventType
+from nakadi.model.events import Continuation
 from nakadi.model.outcomes import Conflict, Invalid, NotFound
 from nakadi.model.timeline import Timeline
 from nakadi.ports import Change, ChangedMeanwhile, Clock, EventLogs
@@ -135,6 +136,24 @@ def switched(event_type: EventType, positions: Mapping[int, int], now: datetime)
     ended = replace(current, latest_positions=dict(positions), cleaned_up_at=kept_until)
     begun = replace(event_type.switching_to, switched_at=now)
     return replace(event_type, timelines=(*closed, ended, begun), switching_to=None)
+
+
+def continued(event_type: EventType, continuations: Sequence[Continuation], now: datetime) -> EventType:
+    """The event type with a timeline for each topic that continues its current one, since events were lost in between.
+
+    A switch that is under way goes on from the last of them.
+    """
+    *closed, current = event_type.timelines
+    # Of what is only compacted the newest event of a key may lie in any timeline: none of them goes.
+    kept_until = now + timedelta(milliseconds=event_type.retention_time)
+    cleaned_up_at = None if event_type.cleanup_policy is CleanupPolicy.COMPACT else kept_until
+    for each in continuations:
+        positions = {partition: offset - 1 for partition, offset in each.ends.items()}
+        closed.append(replace(current, latest_positions=positions, cleaned_up_at=cleaned_up_at))
+        begun = _timeline(current.order + 1, current.storage_id, current.partitions, now)
+        current = replace(begun, topic=each.topic, switched_at=now, after_loss=True)
+    switching = event_type.switching_to and replace(event_type.switching_to, order=current.order + 1)
+    return replace(event_type, timelines=(*closed, current), switching_to=switching)
 
 
 def _timeline(order: int, storage_id: str, partitions: int, now: datetime) -> Timeline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nakadi.access.permissions import Permissions
@@ -19,10 +19,13 @@ CANNOT_GO_ON = "Failed to continue streaming"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
+    """`fulfil_wish` does what a reset of a subscription wishes that stands, if no session is left."""
+
     subscriptions: Subscriptions
     event_types: EventTypes
     permissions: Permissions
     initialisation: Initialisation
+    fulfil_wish: Callable[[str], object]
 
     def admit(
         self, subscription_id: str, requested: Sequence[EventTypePartition], subject: Subject

@@ -11,6 +11,7 @@ from nakadi.consuming.members import Members
 from nakadi.consuming.parking import Attendant
 from nakadi.consuming.session import Session
 from nakadi.consuming.survey import Again, Beginning
+from nakadi.metrics import Metrics
 from nakadi.model.coordination import Replay, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
@@ -38,12 +39,14 @@ class Clerk:
         beginning_of: Find,
         undertaker: Undertaker,
         attendant: Attendant | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._members = members
         self._session = session
         self._beginning_of = beginning_of
         self._undertaker = undertaker
         self._attendant = attendant
+        self._metrics = metrics or Metrics()
 
     def begin(self, opening: Open) -> Beginning:
         if self._attendant is None:
@@ -66,6 +69,7 @@ class Clerk:
             case HandOver(places, positions):
                 self._members.commit(session.id, positions)
                 revision = self._members.hand_over(session.id, places).revision
+                self._metrics.partitions_handed_over.add(len(places))
                 return lambda now: session.handed_over(places, revision, now)
             case Note():
                 self._members.note(session.id, call)
@@ -87,7 +91,8 @@ class Clerk:
 
     def _drop(self, call: Drop) -> None:
         if self._attendant is not None and self._attendant.follows:
-            self._attendant.park_failed(self._session.id, call)
+            if self._attendant.park_failed(self._session.id, call) is not Verdict.NOT_OWNED:
+                self._metrics.events_parked.add(1, "failed")
             return
         self._undertaker.bury(call)
         self._members.commit(self._session.id, {call.place: call.event.end})
@@ -95,7 +100,10 @@ class Clerk:
     def _parked(self, call: Park) -> bool:
         """Put events away; whether the partition was still ours."""
         assert self._attendant is not None, "nothing follows where there is no lot"
-        return self._attendant.park(self._session.id, call) is not Verdict.NOT_OWNED
+        parked = self._attendant.park(self._session.id, call) is not Verdict.NOT_OWNED
+        if parked:
+            self._metrics.events_parked.add(len(call.events), "followed")
+        return parked
 
     def _end_replay(self, place: EventTypePartition, replay: Replay) -> None:
         """First the events go: what is left of a replay that was interrupted in between is nothing."""

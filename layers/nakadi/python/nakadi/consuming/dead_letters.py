@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +13,7 @@ import orjson
 from nakadi.catalog.system_event_types import SystemEventTypes
 from nakadi.consuming.actions import Drop
 from nakadi.consuming.policy import Unprocessable, policy_of
+from nakadi.metrics import Metrics
 from nakadi.model.outcomes import TryLater
 from nakadi.model.subscription import Subscription
 from nakadi.ports import Clock
@@ -31,12 +32,18 @@ class DeadLetters:
     publisher: Publisher
     clock: Clock
     name: str
+    metrics: Metrics = field(default_factory=Metrics)
 
     def keep(self, subscription_id: str, drop: Drop) -> None:
         """Publish an event to the store. Raises `TryLater` if that did not work."""
         self.own.ensure(self.name)
         letter = {**letter_of(subscription_id, drop), "metadata": self._metadata()}
-        outcome = self.publisher.publish(self.name, orjson.dumps([letter]), BROKER, flow_id="")
+        try:
+            outcome = self.publisher.publish(self.name, orjson.dumps([letter]), BROKER, flow_id="")
+        except Exception:
+            self.metrics.dead_letters.add(1, "failed")
+            raise
+        self.metrics.dead_letters.add(1, "stored" if outcome.verdict is Verdict.STORED else "failed")
         if outcome.verdict is not Verdict.STORED:
             log.warning("A dead letter was not stored in %s: %s", self.name, outcome.items)
             raise TryLater(f"A dead letter was not stored in {self.name}")
@@ -56,6 +63,8 @@ class Undertaker:
         policy = policy_of(self.subscription.annotations)
         if policy is not None and policy.kind is Unprocessable.DEAD_LETTER_QUEUE:
             self.letters.keep(self.subscription.id, drop)
+        else:
+            self.letters.metrics.events_skipped.add()
 
 
 def letter_of(subscription_id: str, drop: Drop) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum, auto
 
 from nakadi.consuming.reading import Deliverable, Measure
@@ -40,6 +41,16 @@ class Shared:
     assignment: Assignment
     offsets: Mapping[EventTypePartition, Offset]
     resetting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How many partitions a session has, how many events are sent and not committed, and when the oldest event was
+    stored that is not."""
+
+    partitions: int
+    uncommitted: int
+    oldest: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from uuid import uuid4
 
 from nakadi.chores import attempted
 from nakadi.consuming.members import Members
+from nakadi.metrics import Metrics
 from nakadi.model.coordination import Assignment
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import Clock, Coordination
@@ -46,7 +47,9 @@ class Host:
         coordination: Coordination,
         clock: Clock,
         new_name: Callable[[], str] = lambda: str(uuid4()),
+        metrics: Metrics | None = None,
     ) -> None:
+        self._metrics = metrics or Metrics()
         self._coordination = coordination
         self._clock = clock
         self._new_name = new_name
@@ -82,7 +85,10 @@ class Host:
             dead = liveness.dead(others, living()) if others else frozenset()
             if dead:
                 log.info("Sessions of %s without a living process: %s", members.subscription, ", ".join(sorted(dead)))
-                attempted("removal of dead sessions", members.subscription, partial(members.remove, dead))
+                attempted("removal of dead sessions", members.subscription, partial(self._remove, members, dead))
+
+    def _remove(self, members: Members, dead: Collection[str]) -> None:
+        self._metrics.dead_sessions.add(members.remove(dead))
 
     # What could not be removed
 
@@ -110,6 +116,14 @@ class Host:
                 log.warning("Releasing the lease failed, it is left to run out", exc_info=True)
 
     def _renew(self) -> None:
+        outcome = "failed"
+        try:
+            self._prolong()
+            outcome = "renewed"
+        finally:
+            self._metrics.lease_renewals.add(1, outcome)
+
+    def _prolong(self) -> None:
         began = self._clock.monotonic()
         seconds = liveness.LEASE.total_seconds()
         lease = self._lease if self._lease.is_good(began) else Lease(self._new_name(), began + seconds)

@@ -10,7 +10,9 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
+from nakadi.chores import attempted
 from nakadi.consuming.actions import Farewell, Note
 from nakadi.model.coordination import Assignment, Replay, Session, Verdict
 from nakadi.model.cursor import Position
@@ -29,11 +31,12 @@ Decide = Callable[[Assignment], Assignment]
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Of one subscription."""
+    """Of one subscription. `fulfil_wish` does what a reset wishes that stands, if no session is left."""
 
     coordination: Coordination
     subscription: str
     clock: Clock
+    fulfil_wish: Callable[[str], object]
     pause: Callable[[float], None] = time.sleep
 
     def assignment(self) -> Assignment:
@@ -51,6 +54,7 @@ class Members:
                 return assignment
             return assignments.joined(assignment, session, self.subscription, self.clock.now())
 
+        self._fulfil_wish(self.assignment())
         self._changed(joined)
         return self.settle()
 
@@ -62,15 +66,18 @@ class Members:
             if after.revision == before.revision:
                 return after
 
-    def remove(self, sessions: Collection[str]) -> None:
-        """See to it that these take part no more."""
+    def remove(self, sessions: Collection[str]) -> int:
+        """See to it that these take part no more; how many of them still did."""
+        there: set[str] = set()
 
         def without(assignment: Assignment) -> Assignment:
+            nonlocal there
             there = {each.id for each in assignment.sessions if each.id in sessions}
             return assignments.left(assignment, there) if there else assignment
 
         self._changed(without)
-        self.settle()
+        self._fulfil_wish(self.settle())
+        return len(there)
 
     def leave(self, session: str, farewell: Farewell) -> None:
         """Take part no more; what could not be committed is counted."""
@@ -87,7 +94,7 @@ class Members:
             return assignments.left(assignments.with_entries(assignment, failed), {session})
 
         self._changed(without)
-        self.settle()
+        self._fulfil_wish(self.settle())
 
     def hand_over(self, session: str, places: Collection[EventTypePartition]) -> Assignment:
         """Let go of those that somebody waits for."""
@@ -122,6 +129,12 @@ class Members:
             return ()
         verdicts = self.coordination.commit(self.subscription, session, positions, self.clock.now())
         return [place for place, verdict in verdicts.items() if verdict is Verdict.NOT_OWNED]
+
+    def _fulfil_wish(self, assignment: Assignment) -> None:
+        """Whatever comes of it, the session has left or may ask to join: others try again, and streams may begin when
+        the time of the reset is over."""
+        if assignment.reset is not None and not assignment.sessions:
+            attempted("reset", self.subscription, partial(self.fulfil_wish, self.subscription))
 
     def _changed(self, decide: Decide) -> Assignment:
         for attempt in range(ATTEMPTS):

@@ -38,6 +38,7 @@ class Reading:
     __slots__ = (
         "_parking",
         "_skipped",
+        "_unsure",
         "committed",
         "count",
         "dropping",
@@ -96,6 +97,8 @@ class Reading:
         self.learned = 0
         # Events that are being put away: where they begin, and their keys.
         self._parking: deque[tuple[Position, frozenset[str]]] = deque()
+        # Batches that were sent and are not committed: where each ends, and when its first event was stored.
+        self._unsure: deque[tuple[Position, datetime]] = deque()
         # Stretches that are not for this client: behind which event each follows, and where it ends.
         self._skipped: deque[tuple[Position, Position]] = deque()
 
@@ -164,6 +167,7 @@ class Reading:
         self.size -= sum(run.size for run in taken)
         self.window_end = None
         self.sent = taken[-1].end
+        self._unsure.append((self.sent, taken[0].stored_at(0)))
         self.keep_alives = 0
         self._count_outstanding(measure)
         return tuple(taken)
@@ -259,7 +263,15 @@ class Reading:
         self.taken = self.sent
         self.window_end = None
 
+    def oldest(self) -> datetime | None:
+        """When the oldest event was stored that waits to be sent or to be committed. Asked by other threads than the
+        one that changes it, so it is copied first, which no other thread can interrupt."""
+        unsure, waiting = tuple(self._unsure), tuple(self.runs)
+        return unsure[0][1] if unsure else waiting[0].stored_at(0) if waiting else None
+
     def _count_outstanding(self, measure: Measure) -> None:
+        while self._unsure and self._unsure[0][0] <= self.committed:
+            self._unsure.popleft()
         self.outstanding = measure(self.place, self.committed, self.sent)
 
 

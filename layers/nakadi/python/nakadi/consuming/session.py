@@ -26,7 +26,7 @@ from nakadi.consuming.actions import (
     Relearn,
     SendKeepAlive,
 )
-from nakadi.consuming.facts import End, Shared, Surroundings
+from nakadi.consuming.facts import End, Progress, Shared, Surroundings
 from nakadi.consuming.outbox import Outbox
 from nakadi.consuming.parameters import Limits
 from nakadi.consuming.parking import parks
@@ -186,6 +186,12 @@ class Session:
         commit_by = self._commit_by() if self._outbox.outstanding() else inf
         releases = [each.release_by for each in self._readings.values() if each.release_by is not None]
         return min(commit_by, auto, self._ends_at, self._idle_until(), self._outbox.deadline(), *releases)
+
+    def progress(self) -> Progress:
+        """How far its client is; may be asked by any thread."""
+        readings = tuple(self._readings.values())
+        oldest = min([found for each in readings if (found := each.oldest()) is not None], default=None)
+        return Progress(len(readings), sum([each.outstanding for each in readings]), oldest)
 
     def farewell(self) -> Farewell:
         """What is to be written down when the session leaves the assignment."""

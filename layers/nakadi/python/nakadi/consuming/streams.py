@@ -29,6 +29,7 @@ from nakadi.consuming.replaying import Replaying, Source
 from nakadi.consuming.session import Session
 from nakadi.consuming.survey import Beginning, KnownEventTypes, Survey, distance
 from nakadi.cursors.service import Cursors
+from nakadi.metrics import Labels, Metrics, Rows
 from nakadi.model import coordination as shared
 from nakadi.model.authorization import Subject
 from nakadi.model.cursor import Position
@@ -42,6 +43,7 @@ from nakadi.streaming.outlet import Outlet
 from nakadi.streaming.oversight import Oversight
 from nakadi.streaming.parameters import PickSeconds
 from nakadi.streaming.places import Place
+from nakadi.streaming.streams import counted
 from nakadi.subscriptions.lot import Lot
 
 log = logging.getLogger(__name__)
@@ -77,7 +79,7 @@ class Bounds:
 
 
 class SubscriptionStreams:
-    def __init__(
+    def __init__(  # noqa: PLR0913  # every part by its name
         self,
         *,
         admission: Admission,
@@ -88,7 +90,9 @@ class SubscriptionStreams:
         letters: DeadLetters,
         clock: Clock,
         bounds: Bounds,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._metrics = metrics or Metrics()
         self._admission = admission
         self._coordination = coordination
         self._cursors = cursors
@@ -98,7 +102,7 @@ class SubscriptionStreams:
         self._clock = clock
         self._bounds = bounds
         self._survey = Survey(admission.event_types, cursors, clock)
-        self._host = Host(coordination, clock)
+        self._host = Host(coordination, clock, metrics=self._metrics)
         self._feeds = Feeds(logs)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-consuming")
         # Two kinds of calls have threads of their own. Where a partition begins is asked of the registry, too, which
@@ -106,9 +110,12 @@ class SubscriptionStreams:
         self._beginning = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-beginning")
         self._keeping = ThreadPoolExecutor(1, thread_name_prefix="nakadi-leases")
         self._news = News(self._threads)
-        self._drivers: dict[Driver, Lease] = {}
+        self._drivers: dict[Driver, Opening] = {}
         self._keeper: asyncio.Task[None] | None = None
         admission.event_types.changed(lambda _: self._oversight.hurry())
+        self._metrics.partitions_held.follow(self._partitions_held)
+        self._metrics.subscription_uncommitted.follow(self._uncommitted)
+        self._metrics.subscription_lag.follow(self._lags)
 
     # Opening
 
@@ -185,7 +192,8 @@ class SubscriptionStreams:
         """Stream until the end, and leave before the client can see it."""
         with ExitStack() as around:
             driver = self._driver(opening, lines, outlet, around)
-            self._drivers[driver] = opening.lease
+            around.enter_context(counted(self._metrics, "subscription", lambda: driver.session.end))
+            self._drivers[driver] = opening
             self._begin_keeping()
             around.callback(self._drivers.pop, driver)
             try:
@@ -241,7 +249,9 @@ class SubscriptionStreams:
         session = Session(opening.id, opening.limits, self._clock.monotonic(), surroundings, policy)
         driver = Driver(
             session,
-            Clerk(members, session, beginning, Undertaker(self._letters, opening.subscription), attendant),
+            Clerk(
+                members, session, beginning, Undertaker(self._letters, opening.subscription), attendant, self._metrics
+            ),
             lines,
             outlet,
             clock=self._clock,
@@ -263,6 +273,8 @@ class SubscriptionStreams:
     def _leave(self, opening: Opening, driver: Driver) -> None:
         session = driver.session
         log.info("The stream %s of %s ends: %s", opening.id, opening.subscription.id, session.end)
+        if session.end in (End.REMOVED, End.LEASE_LOST):
+            self._metrics.partitions_lost.add(session.progress().partitions)
         if session.end is End.REMOVED:
             return
         try:
@@ -287,13 +299,34 @@ class SubscriptionStreams:
             except Exception:  # whatever it was: without a lease every stream of this process ends
                 log.warning("Renewing the lease failed, tried again in %s s", TURN_SECONDS, exc_info=True)
             now = self._clock.monotonic()
-            for driver, lease in tuple(self._drivers.items()):
-                if not lease.is_good(now):
+            for driver, opening in tuple(self._drivers.items()):
+                if not opening.lease.is_good(now):
                     driver.wake()
             await asyncio.sleep(TURN_SECONDS)
 
     def _tend(self) -> None:
         tend(self._host, self._news.assignments().items(), self._members)
+
+    # Metrics: asked for by other threads than the loop, so what it changes is copied first
+
+    def _partitions_held(self) -> Rows:
+        return {(): sum([driver.session.progress().partitions for driver in self._drivers.copy()])}
+
+    def _uncommitted(self) -> Rows:
+        found: dict[Labels, float] = {}
+        for driver, opening in self._drivers.copy().items():
+            labels = (opening.subscription.id,)
+            found[labels] = found.get(labels, 0) + driver.session.progress().uncommitted
+        return found
+
+    def _lags(self) -> Rows:
+        found: dict[Labels, float] = {}
+        now = self._clock.now()
+        for driver, opening in self._drivers.copy().items():
+            labels, oldest = (opening.subscription.id,), driver.session.progress().oldest
+            age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
+            found[labels] = max(found.get(labels, 0.0), age)
+        return found
 
     # Parts
 
@@ -303,7 +336,7 @@ class SubscriptionStreams:
         return replace(limits, silence_seconds=min(limits.silence_seconds, bounds.silence_seconds or inf))
 
     def _members(self, subscription_id: str) -> Members:
-        return Members(self._coordination, subscription_id, self._clock)
+        return Members(self._coordination, subscription_id, self._clock, self._admission.fulfil_wish)
 
     def _session(self, stream_id: str, holder: str, limits: Limits, asked: Asked) -> shared.Session:
         return shared.Session(

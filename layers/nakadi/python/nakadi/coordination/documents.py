@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 
-from nakadi.model.coordination import Assignment, Entry, Replay, Reset, Session
+from nakadi.model.coordination import (
+    Assignment,
+    EndedReset,
+    Entry,
+    Redrive,
+    Replay,
+    Reset,
+    Session,
+    SetOffsets,
+    Wish,
+)
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
 
@@ -16,31 +26,82 @@ from nakadi.model.subscription import EventTypePartition
 def text_of(assignment: Assignment) -> str:
     """Everything but the revision, which is kept beside it."""
     reset = assignment.reset
-    return orjson.dumps(
-        {
-            "initialised": assignment.initialised,
-            "entries": [_entry_row(each) for each in assignment.entries],
-            "sessions": [_session_row(each) for each in assignment.sessions],
-            "reset": None if reset is None else _reset_body(reset),
-        }
-    ).decode()
+    body = {
+        "initialised": assignment.initialised,
+        "entries": [_entry_row(each) for each in assignment.entries],
+        "sessions": [_session_row(each) for each in assignment.sessions],
+        "reset": None if reset is None else _reset_row(reset),
+    }
+    # Under names of their own, which older versions of the broker do not read.
+    if reset is not None and reset.wish is not None:
+        body["wish"] = _wish_body(reset.wish)
+        body["claimed"] = reset.claimed
+    if assignment.ended is not None:
+        body["ended"] = _ended_row(assignment.ended)
+    return orjson.dumps(body).decode()
 
 
 def assignment_in(text: str | bytes, revision: int) -> Assignment:
     body = orjson.loads(text)
-    reset = body["reset"]
+    ended = body.get("ended")
     return Assignment(
         revision=revision,
         initialised=body["initialised"],
         entries=tuple(_entry_of(each) for each in body["entries"]),
         sessions=tuple(_session_of(each) for each in body["sessions"]),
-        reset=None if reset is None else Reset(reset[0], *map(datetime.fromisoformat, reset[1:])),
+        reset=None if body["reset"] is None else _reset_of(body),
+        ended=None if ended is None else _ended_of(ended),
     )
 
 
-def _reset_body(reset: Reset) -> Sequence[str]:
+def _reset_row(reset: Reset) -> Sequence[str]:
     began = [] if reset.since is None else [reset.since.isoformat()]
     return [reset.id, reset.until.isoformat(), *began]
+
+
+def _reset_of(body: Mapping[str, Any]) -> Reset:
+    wish, (reset_id, *moments) = body.get("wish"), body["reset"]
+    until, since = (*map(datetime.fromisoformat, moments), None)[:2]
+    assert until is not None
+    return Reset(reset_id, until, since, None if wish is None else _wish_of(wish), body.get("claimed", False))
+
+
+def _ended_row(ended: EndedReset) -> Sequence[Any]:
+    return [ended.id, ended.at.isoformat(), ended.failure, None if ended.wish is None else _wish_body(ended.wish)]
+
+
+def _ended_of(row: Sequence[Any]) -> EndedReset:
+    reset_id, at, failure, wish = row
+    return EndedReset(reset_id, datetime.fromisoformat(at), failure, None if wish is None else _wish_of(wish))
+
+
+def _wish_body(wish: Wish) -> Mapping[str, Any]:
+    match wish:
+        case SetOffsets(positions):
+            offsets: dict[str, dict[str, Sequence[int]]] = {}
+            for place, position in positions:
+                of_event_type = offsets.setdefault(place.event_type, {})
+                of_event_type[place.partition] = [position.timeline, position.offset]
+            return {"offsets": offsets}
+        case Redrive(of):
+            return {"redrive": None if of is None else [of[0].event_type, of[0].partition, of[1]]}
+        case _:
+            assert_never(wish)
+
+
+def _wish_of(body: Mapping[str, Any]) -> Wish:
+    if "redrive" in body:
+        if body["redrive"] is None:
+            return Redrive()
+        event_type, partition, key = body["redrive"]
+        return Redrive((EventTypePartition(event_type, partition), key))
+    return SetOffsets(
+        tuple(
+            (EventTypePartition(event_type, partition), Position(*position))
+            for event_type, positions in body["offsets"].items()
+            for partition, position in positions.items()
+        )
+    )
 
 
 def _entry_row(entry: Entry) -> Sequence[Any]:

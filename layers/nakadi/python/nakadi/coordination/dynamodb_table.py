@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from uuid import uuid4
 
-from pynamodb.exceptions import DoesNotExist, TransactWriteError
+from pynamodb.exceptions import DoesNotExist
 from pynamodb.expressions.condition import Condition
 from pynamodb.transactions import TransactWrite
 
 from nakadi.coordination.dynamodb_items import CoordinationItem
-from nakadi.dynamodb.calls import CONDITION_FAILED, Attempts, reasons_of
+from nakadi.dynamodb.calls import Attempts, transaction_of
 from nakadi.dynamodb.opening import Address, connected
 from nakadi.dynamodb.tables import COORDINATION
 from nakadi.model.outcomes import Unavailable
@@ -65,24 +64,9 @@ class CoordinationTable:
             self.attempts.at(attempt)
 
     def transacted(self, add: Callable[[TransactWrite], None]) -> bool:
-        """Make all changes that are added, or none because a condition does not hold.
-
-        DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
-        """
+        """Make all changes that are added, or none because a condition does not hold."""
         self.see_that_it_is_open()
-        token = uuid4().hex
-
-        def attempt(_: bool) -> bool:
-            try:
-                with TransactWrite(connection=self._connection, client_request_token=token) as transaction:
-                    add(transaction)
-            except TransactWriteError as error:
-                if any(reason and reason.code == CONDITION_FAILED for reason in reasons_of(error)):
-                    return False
-                raise
-            return True
-
-        return self.attempts.at(attempt)
+        return self.attempts.at(transaction_of(add, self._connection))
 
     def close(self) -> None:
         self._closed = True

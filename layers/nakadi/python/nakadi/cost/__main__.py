@@ -58,7 +58,9 @@ def parser() -> argparse.ArgumentParser:
     deployment.add_argument("--stream-mode", choices=MODES, default=Deployment().stream_mode)
     for name, text in DEPLOYMENT.items():
         _number(deployment, name, getattr(Deployment(), name), text)
-    deployment.add_argument("--compressed-streams", action=argparse.BooleanOptionalAction, default=True)
+    for name, text in CHOSEN.items():
+        default = getattr(Deployment(), name)
+        deployment.add_argument(_option(name), action=argparse.BooleanOptionalAction, default=default, help=text)
     prices = made.add_argument_group("prices")
     prices.add_argument("--price", action="append", default=[], metavar="NAME=DOLLARS", help="another price")
     prices.add_argument("--prices", action="store_true", help="tell all prices with their sources, and end")
@@ -68,7 +70,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _number(group: argparse._ArgumentGroup, name: str, default: float, text: str) -> None:
-    group.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=f"{text} ({default:g})")
+    group.add_argument(_option(name), type=type(default), default=default, help=f"{text} ({default:g})")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 LOAD = {
@@ -83,6 +89,7 @@ LOAD = {
     "retention_days": "days that events are kept",
 }
 DEPLOYMENT = {
+    "kinesis_streams": "streams of Kinesis, whose shards are told together",
     "shards": "shards at least; more are counted when they are needed",
     "index_seconds": "time that the indexer collects records",
     "publish_memory": "MiB of the functions that publish and index",
@@ -91,11 +98,22 @@ DEPLOYMENT = {
     "streaming_gb": "memory of a streaming task",
     "min_tasks": "tasks at least",
     "streams_per_task": "streams of a task",
-    "endpoints": "interface endpoints of the network",
+    "endpoints": "interface endpoints beside those of a private network",
+    "own_keys": "keys of KMS that are one's own",
     "stream_minutes": "minutes that a stream lasts",
     "flush_seconds": "longest time until a batch is delivered",
     "log_days": "days that log lines are kept",
     "dpu_hours_per_day": "DPU-hours of jobs a day",
+}
+CHOSEN = {
+    "compressed_streams": "streams are packed with gzip",
+    "fan_out": "each task has consumers of its own that shards are pushed to",
+    "private_network": "tasks have no addresses, and reach AWS by endpoints",
+    "direct": "events, commits and streams by the load balancer of direct_domain, and none by the gateway",
+    "asleep": "no streaming tasks and no load balancer",
+    "canary": "new versions of functions are tried first, and have alarms for it",
+    "dashboard": "a dashboard of CloudWatch",
+    "detailed_metrics": "metrics of each method of the API",
 }
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nakadi.cost.flows import Flows
 from nakadi.cost.prices import GB, HOURS, SECONDS, Price, Prices
+from nakadi.cost.standing import IMAGE_GB, callers_of_keys, standing
 
 AUTHORIZED_FOR = 60.0
 """Seconds that an authorizer's word is taken for; see `authorizer_cache_seconds` of the CDK app."""
@@ -14,8 +15,21 @@ AUTHORIZED_FOR = 60.0
 ROUNDS = HOURS * 12
 """Of housekeeping: one every five minutes."""
 
-METRICS = 40
-"""Names of metrics times functions that tell them."""
+METRICS_OF_A_FUNCTION = 4
+"""Answers, refusals, faults and how long they took; of functions that are asked at all."""
+
+METRICS_OF_THE_INDEXER = 3
+METRICS_WHEN_IDLE = 1
+"""How late the index is. Streaming tasks tell how many streams are open."""
+
+METRICS_OF_A_METHOD = 5
+"""That API Gateway tells of each method that is called, when detailed metrics are asked for."""
+
+KEY_SECONDS = 300
+"""That a table or a stream remembers a key for each role that uses it."""
+
+IDLE_LOG_BYTES = 1_500
+"""Of a round of housekeeping, and of what streaming tasks and the network tell meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,8 @@ def by_part(lines: Sequence[Line]) -> Mapping[str, float]:
 
 
 def _gateway(flows: Flows) -> Iterator[Rest]:
+    if flows.deployment.direct:
+        return
     yield "publish requests", flows.publishes * SECONDS, "api-request"
     yield "commits", flows.commits * SECONDS, "api-request"
     yield "streams", flows.streamed_requests * SECONDS, "api-request"
@@ -60,7 +76,7 @@ def _gateway(flows: Flows) -> Iterator[Rest]:
 
 def _lambda(flows: Flows) -> Iterator[Rest]:
     measured, assumed, deployment = flows.measured, flows.assumed, flows.deployment
-    publish_ms = measured.publish_request_ms + flows.load.batch * measured.publish_event_ms
+    invoked = not deployment.direct
     index_ms = measured.index_batch_ms
     if flows.index_batches:
         index_ms += flows.plain_bytes / flows.index_batches / measured.index_mb_per_second / 1000
@@ -68,8 +84,8 @@ def _lambda(flows: Flows) -> Iterator[Rest]:
     house_ms = measured.house_type_ms * flows.load.event_types
     house_wait = assumed.dynamodb_ms * flows.load.event_types
     work = {
-        "publish": (flows.publishes, publish_ms, assumed.kinesis_put_ms, deployment.publish_memory),
-        "commits": (flows.commits, measured.commit_ms, 2 * assumed.dynamodb_ms, deployment.function_memory),
+        "publish": (invoked * flows.publishes, flows.publish_ms, assumed.kinesis_put_ms, deployment.publish_memory),
+        "commits": (invoked * flows.commits, measured.commit_ms, 2 * assumed.dynamodb_ms, deployment.function_memory),
         "authorizer": (_authorized(flows), 1.0, 0.0, deployment.function_memory),
         "log indexer": (flows.index_batches, index_ms, index_wait, deployment.publish_memory),
         "housekeeping": (ROUNDS / SECONDS, house_ms, house_wait, deployment.function_memory),
@@ -82,19 +98,25 @@ def _lambda(flows: Flows) -> Iterator[Rest]:
 
 def _authorized(flows: Flows) -> float:
     """Every consumer and every event type's publisher has a token of its own."""
-    often = flows.publishes + flows.commits + flows.streamed_requests
-    return min(often, (flows.load.consumers + flows.load.event_types) / AUTHORIZED_FOR)
+    return min(flows.by_gateway, (flows.load.consumers + flows.load.event_types) / AUTHORIZED_FOR)
 
 
 def _kinesis(flows: Flows) -> Iterator[Rest]:
     if flows.deployment.stream_mode == "provisioned":
         yield "shards", flows.shards * HOURS, "kinesis-shard-hour"
         yield "put units", flows.put_units * SECONDS, "kinesis-put-unit"
+        yield (
+            "consumers of tasks",
+            flows.deployment.fan_out * flows.tasks * flows.shards * HOURS,
+            "kinesis-consumer-hour",
+        )
+        yield "pushed to tasks", flows.pushed_bytes * SECONDS / GB, "kinesis-pushed"
         return
     stored = max(flows.frame_bytes, 1024.0) * flows.frames * SECONDS / GB
     yield "stream", HOURS, "kinesis-stream-hour"
     yield "in", stored, "kinesis-in"
-    yield "out, to the indexer and to each task", flows.stored_bytes * SECONDS / GB * (1 + flows.tasks), "kinesis-out"
+    yield "out, to those who ask", flows.stored_bytes * SECONDS / GB * flows.polling, "kinesis-out"
+    yield "pushed to tasks", flows.pushed_bytes * SECONDS / GB, "kinesis-pushed-on-demand"
 
 
 def _dynamodb(flows: Flows) -> Iterator[Rest]:
@@ -128,21 +150,50 @@ def _fargate(flows: Flows) -> Iterator[Rest]:
 
 
 def _network(flows: Flows) -> Iterator[Rest]:
-    units = max(flows.delivered_bytes * 3600 / GB, flows.load.connections / 3000)
-    yield "load balancer", HOURS, "balancer-hour"
-    yield "load balancer, capacity", units * HOURS, "balancer-unit-hour"
-    yield "addresses of tasks", flows.tasks * HOURS, "address-hour"
-    yield "interface endpoints", flows.deployment.endpoints * HOURS, "endpoint-hour"
+    stands = standing(flows.deployment)
+    through = flows.delivered_bytes + (flows.plain_bytes if flows.deployment.direct else 0)
+    units = max(through * 3600 / GB, flows.load.connections / 3000)
+    yield "load balancer", stands.balancers * HOURS, "balancer-hour"
+    yield "load balancer, capacity", units * HOURS * (stands.balancers > 0), "balancer-unit-hour"
+    if flows.deployment.direct:
+        yield "events out", flows.delivered_bytes * SECONDS / GB, "balancer-out"
+    of_tasks = 0 if flows.deployment.private_network else 1
+    of_balancer = stands.addresses - of_tasks * stands.tasks
+    yield "addresses of tasks", of_tasks * flows.tasks * HOURS, "address-hour"
+    yield "addresses of the load balancer", of_balancer * HOURS, "address-hour"
+    yield "interface endpoints", stands.endpoints * HOURS, "endpoint-hour"
 
 
 def _watching(flows: Flows) -> Iterator[Rest]:
-    requests = flows.publishes + flows.commits + flows.streamed_requests
-    told = (requests + flows.index_batches) * flows.log_bytes
+    requests = flows.by_gateway
+    told = (requests + flows.index_batches) * flows.log_bytes + ROUNDS / SECONDS * IDLE_LOG_BYTES
+    stands = standing(flows.deployment)
     yield "log lines", told * SECONDS / GB, "logs-in"
     yield "log lines, kept", told * flows.deployment.log_days * 86400 / GB, "logs-month"
-    yield "metrics", METRICS, "metric-month"
+    yield "metrics", _metrics(flows), "metric-month"
+    yield "alarms", stands.alarm_metrics, "alarm-month"
+    yield "dashboard", stands.dashboards, "dashboard-month"
     # One request a second is traced, and a part of the others.
-    yield "traces", min(requests, 1 + flows.assumed.traced_share * requests) * SECONDS, "trace"
+    traced = min(requests, 1 + flows.assumed.traced_share * requests) * SECONDS + ROUNDS
+    yield "traces", traced, "trace"
+
+
+def _metrics(flows: Flows) -> int:
+    """Only those that are told: a metric without figures costs nothing."""
+    publishing, streaming = flows.publishes > 0, flows.load.connections > 0
+    asked = 0 if flows.deployment.direct else publishing + streaming
+    told = METRICS_WHEN_IDLE + (not flows.deployment.asleep)
+    told += METRICS_OF_A_FUNCTION * asked + METRICS_OF_THE_INDEXER * publishing
+    if flows.deployment.detailed_metrics:
+        told += METRICS_OF_A_METHOD * (publishing + 2 * streaming) * (not flows.deployment.direct)
+    return told
+
+
+def _keys_and_images(flows: Flows) -> Iterator[Rest]:
+    stands = standing(flows.deployment)
+    yield "keys", stands.encrypted * callers_of_keys(flows.deployment) * SECONDS / KEY_SECONDS, "kms-request"
+    yield "keys of one's own", stands.own_keys, "key-month"
+    yield "image of the streaming service", IMAGE_GB, "ecr-month"
 
 
 def _glue(flows: Flows) -> Iterator[Rest]:
@@ -158,5 +209,6 @@ PARTS: Mapping[str, Callable[[Flows], Iterator[Rest]]] = {
     "Fargate": _fargate,
     "Load balancer and network": _network,
     "CloudWatch": _watching,
+    "Keys and images": _keys_and_images,
     "Glue": _glue,
 }

@@ -11,6 +11,8 @@ from nakadi.cost.prices import SECONDS
 
 PUT_UNIT = 25 * 1024
 SHARD_BYTES = 1 << 20
+SHARD_READ_BYTES = 2 * SHARD_BYTES
+"""For all that ask together."""
 SHARD_RECORDS = 1000
 ON_DEMAND_SHARDS = 4
 INDEX_RECORDS = 10_000
@@ -35,6 +37,15 @@ class Flows:
     @property
     def publishes(self) -> float:
         return self.load.events_per_second / self.load.batch
+
+    @property
+    def publish_ms(self) -> float:
+        return self.measured.publish_request_ms + self.load.batch * self.measured.publish_event_ms
+
+    @property
+    def by_gateway(self) -> float:
+        """Requests that come by the gateway, and by functions where they are no streams."""
+        return 0.0 if self.deployment.direct else self.publishes + self.commits + self.streamed_requests
 
     @property
     def frames_per_publish(self) -> float:
@@ -64,9 +75,20 @@ class Flows:
 
     @property
     def shards(self) -> int:
-        fullest = max(self.stored_bytes / SHARD_BYTES, self.frames / SHARD_RECORDS) / self.assumed.use_of_a_shard
+        read = self.stored_bytes * self.polling / (SHARD_READ_BYTES / SHARD_BYTES)
+        fullest = max(max(self.stored_bytes, read) / SHARD_BYTES, self.frames / SHARD_RECORDS)
+        fullest /= self.assumed.use_of_a_shard
         least = self.deployment.shards if self.deployment.stream_mode == "provisioned" else ON_DEMAND_SHARDS
         return max(least, math.ceil(fullest))
+
+    @property
+    def polling(self) -> int:
+        """Readers that share what a shard gives: the indexer, and tasks that are not pushed."""
+        return 1 if self.deployment.fan_out else 1 + self.tasks
+
+    @property
+    def pushed_bytes(self) -> float:
+        return self.stored_bytes * self.tasks if self.deployment.fan_out else 0.0
 
     # Indexing
 
@@ -114,7 +136,12 @@ class Flows:
 
     @property
     def tasks(self) -> int:
-        busy = self.delivered * self.measured.stream_event_ms / 1000 / self.assumed.use_of_a_task
+        if self.deployment.asleep:
+            return 0
+        busy = self.delivered * self.measured.stream_event_ms
+        if self.deployment.direct:
+            busy += self.publishes * self.publish_ms + self.commits * self.measured.commit_ms
+        busy /= 1000 * self.assumed.use_of_a_task
         wanted = max(self.load.connections / self.deployment.streams_per_task, busy / self.deployment.streaming_vcpu)
         return max(self.deployment.min_tasks, math.ceil(wanted))
 

@@ -44,20 +44,29 @@ class Deployment:
     """What the deployment chooses, with the defaults of the CDK app."""
 
     stream_mode: str = "provisioned"
+    kinesis_streams: int = 1
     shards: int = 1
     index_seconds: float = 10.0
     publish_memory: int = 1024
     function_memory: int = 512
-    streaming_vcpu: float = 0.5
-    streaming_gb: float = 1.0
+    streaming_vcpu: float = 0.25
+    streaming_gb: float = 0.5
     min_tasks: int = 1
+    asleep: bool = False
     streams_per_task: int = 2000
+    private_network: bool = False
     endpoints: int = 0
+    own_keys: int = 0
     stream_minutes: float = 14.0
     flush_seconds: float = 30.0
     log_days: float = 30.0
-    dpu_hours_per_day: float = 1 / 3
+    dpu_hours_per_day: float = 0.1
     compressed_streams: bool = True
+    fan_out: bool = False
+    direct: bool = False
+    canary: bool = False
+    dashboard: bool = False
+    detailed_metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +85,7 @@ class Measured:
     stream_event_ms: float = 0.010
     task_reads_per_hour: float = 12_600.0
     task_writes_per_hour: float = 1_440.0
-    streamed_type_reads_per_hour: float = 2_520.0
+    streamed_type_reads_per_hour: float = 1.0
     subscription_stream_reads_per_hour: float = 160.0
     packed: tuple[tuple[float, float], ...] = ((1, 1.05), (10, 0.25), (100, 0.19), (1000, 0.19))
     archived: float = 0.23

@@ -53,6 +53,9 @@ PRICES: Prices = {
     "kinesis-shard-hour": Price(0.015, "shard-h", PLANS),
     "kinesis-put-unit": Price(0.014 / MILLION, "25 KB put unit", PLANS),
     "kinesis-shard-hour-kept-longer": Price(0.020, "shard-h", PLANS),
+    "kinesis-consumer-hour": Price(0.015, "consumer-shard-h", PLANS),
+    "kinesis-pushed": Price(0.013, "GB", PLANS),
+    "kinesis-pushed-on-demand": Price(0.05, "GB", BLOG),
     "kinesis-stream-hour": Price(0.04, "stream-h", BLOG),
     "kinesis-in": Price(0.08, "GB", BLOG),
     "kinesis-out": Price(0.04, "GB", PLANS),
@@ -70,15 +73,22 @@ PRICES: Prices = {
     "fargate-gb-hour": Price(0.00356, "GB-h", THIRD),
     "balancer-hour": Price(0.0225, "hour", GUESS, assumed=True),
     "balancer-unit-hour": Price(0.008, "capacity unit-h", GUESS, assumed=True),
+    "balancer-out": Price(0.09, "GB", GUESS, assumed=True),
     "address-hour": Price(0.005, "public address-h", GUESS, assumed=True),
     "endpoint-hour": Price(0.01, "endpoint-h", GUESS, assumed=True),
     # Watching it
     "logs-in": Price(0.50, "GB", GUESS, assumed=True),
     "logs-month": Price(0.03, "GB-month", GUESS, assumed=True),
     "metric-month": Price(0.30, "metric", GUESS, assumed=True),
+    "alarm-month": Price(0.10, "metric of an alarm", GUESS, assumed=True),
+    "dashboard-month": Price(3.00, "dashboard", GUESS, assumed=True),
     "trace": Price(5.00 / MILLION, "trace", GUESS, assumed=True),
-    # Jobs
-    "glue-dpu-hour": Price(0.44, "DPU-h", "third party, 2026-05"),
+    # Keys and images
+    "key-month": Price(1.00, "key", GUESS, assumed=True),
+    "kms-request": Price(0.03 / 10_000, "request", GUESS, assumed=True),
+    "ecr-month": Price(0.10, "GB-month", GUESS, assumed=True),
+    # Jobs, which run on what is left over
+    "glue-dpu-hour": Price(0.29, "flexible DPU-h", GUESS, assumed=True),
     # Elsewhere
     "eventbridge-event": Price(1.00 / MILLION, "64 KB of an event", "third party, 2026-03"),
     "pubsub-tb": Price(40.0, "TB", "copies of Google's page, undated"),

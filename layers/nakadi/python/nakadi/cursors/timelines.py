@@ -43,8 +43,18 @@ def end_of(timeline: Timeline, partition: int) -> int | None:
     return None if timeline.latest_positions is None else timeline.latest_positions.get(partition, -1)
 
 
+def within(event_type: EventType, position: Position, partition: int) -> Position:
+    """The place, or the end of its timeline, if events were lost behind that and it ends in front of the place."""
+    timeline, following = timeline_of(event_type, position.timeline), timeline_of(event_type, position.timeline + 1)
+    if timeline is None or following is None or not following.after_loss:
+        return position
+    end = end_of(timeline, partition)
+    return position if end is None else min(position, Position(timeline.order, end))
+
+
 def carried_over(event_type: EventType, position: Position, partition: int) -> Position:
     """The same place as the start of the next timeline, if it is the end of a closed one."""
+    position = within(event_type, position, partition)
     timeline = timeline_of(event_type, position.timeline)
     while timeline is not None and end_of(timeline, partition) == position.offset:
         timeline = timeline_of(event_type, timeline.order + 1)
@@ -75,12 +85,14 @@ def distance(event_type: EventType, partition: str, first: Position, last: Posit
     """How many events lie behind `first`, up to and including `last`; negative if they are the other way round."""
     if first.timeline > last.timeline:
         return -distance(event_type, partition, last, first)
+    first, last = _within(event_type, partition, first), _within(event_type, partition, last)
     between = sum(_size(event_type, order, partition) for order in range(first.timeline, last.timeline))
     return _within_64_bits(between + last.offset - first.offset)
 
 
 def shifted(event_type: EventType, partition: str, position: Position, shift: int) -> Position:
     """The place `shift` events further on, or back. There need not be an event yet, or any more."""
+    position = _within(event_type, partition, position)
     target = Position(position.timeline, _within_64_bits(position.offset + shift))
     if shift > 0:
         return _forward(event_type, partition, target)
@@ -104,6 +116,11 @@ def _back(event_type: EventType, partition: str, target: Position) -> Position:
     while offset < -1:
         order, offset = order - 1, offset + _size(event_type, order - 1, partition)
     return Position(order, offset)
+
+
+def _within(event_type: EventType, partition: str, position: Position) -> Position:
+    number = partition_number(event_type, partition)
+    return position if number is None else within(event_type, position, number)
 
 
 def _size(event_type: EventType, order: int, partition: str) -> int:

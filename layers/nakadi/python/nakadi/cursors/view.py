@@ -97,6 +97,7 @@ class View:
             raise CursorError(CursorErrorKind.PARTITION_NOT_FOUND, partition, sent)
         if not conversion.fits(position):
             raise self._misfit(partition, position, sent)
+        position = timelines.within(self._event_type, position, number)
         bounds = self._of(timeline)[number]
         if not bounds.oldest - 1 <= position.offset <= bounds.newest:
             raise self._unavailable(partition, position, sent)

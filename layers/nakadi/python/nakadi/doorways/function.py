@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nakadi.doorways.telling import Counts, Handle, logger, traced
+from nakadi.doorways.telling import Counts, Handle, logger
 
 
 class Function:
@@ -32,5 +32,5 @@ class Function:
             return self._handle
 
     def _told(self, handle: Handle) -> Handle:
-        told: Handle = logger().inject_lambda_context(traced(self.name, handle))
+        told: Handle = logger().inject_lambda_context(handle)
         return told

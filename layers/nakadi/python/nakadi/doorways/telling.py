@@ -1,4 +1,8 @@
-"""What functions tell of themselves: lines of JSON, metrics in CloudWatch's embedded format, and traces."""
+"""What functions tell of themselves: lines of JSON, and metrics in CloudWatch's embedded format.
+
+Lambda itself traces each invocation. What happens within one is traced by a layer with OpenTelemetry, where a
+deployment names one: it wraps the handler and the calls to AWS without a line here.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aws_lambda_powertools import Logger, Tracer
+from aws_lambda_powertools import Logger
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
@@ -19,13 +23,6 @@ NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
 
 Handle = Callable[[Mapping[str, Any], Any], Any]
 
-# Only Lambda has somebody to send traces to. Loading what makes them takes as long as everything else together, so it
-# is loaded while a function starts, or not at all.
-TRACING = "LAMBDA_TASK_ROOT" in os.environ and os.environ.get("POWERTOOLS_TRACE_DISABLED", "").lower() != "true"
-if TRACING:
-    import aws_xray_sdk.core
-    import aws_xray_sdk.ext.botocore  # noqa: F401
-
 
 def logger() -> Logger:
     """The logger of the package, above the loggers of its modules."""
@@ -34,15 +31,6 @@ def logger() -> Logger:
     # The gateway keeps an access log of its own.
     logging.getLogger("nakadi.access").setLevel(logging.WARNING)
     return made
-
-
-def traced(function: str, handle: Handle) -> Handle:
-    if not TRACING:
-        return handle
-    tracer = Tracer(service=function, patch_modules=("botocore",))
-    # What is answered stays out of the traces: nobody knows what is in it.
-    traced: Handle = tracer.capture_lambda_handler(handle, capture_response=False)
-    return traced
 
 
 class Lines(LambdaPowertoolsFormatter):
@@ -65,7 +53,7 @@ class Counts:
     def __init__(self, function: str) -> None:
         self._function = function
 
-    def answered(self, operation: str, status: int, seconds: float) -> None:
+    def answered(self, operation: str, status: int, seconds: float, _received: int, _sent: int) -> None:
         metrics = self._metrics()
         metrics.add_metric("Answers", MetricUnit.Count, 1)
         metrics.add_metric("Refusals", MetricUnit.Count, int(400 <= status < 500))

@@ -9,10 +9,13 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+from uuid import uuid4
 
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, HTTPClientError
 from botocore.parsers import ResponseParserError
+from pynamodb.connection import Connection
 from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactWriteError
+from pynamodb.transactions import TransactWrite
 
 from nakadi.model.outcomes import Unavailable
 
@@ -20,6 +23,10 @@ from nakadi.model.outcomes import Unavailable
 CONNECT_SECONDS = 1.0
 READ_SECONDS = 2.0
 PAUSES = (0.05, 0.2, 0.8)
+
+# For transactions that change what processes remember: all of them count in one item, so they meet however different
+# what they change. One that met another was refused at once.
+TURNS = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.4, 0.4)
 
 CONDITION_FAILED = "ConditionalCheckFailed"
 CANCELLED = "TransactionCanceledException"
@@ -39,6 +46,7 @@ BUSY = frozenset(
         "TransactionInProgressException",
     }
 )
+CONFLICTS = frozenset({"TransactionConflict", "TransactionConflictException"})
 NEVER_ARRIVED = (ConnectTimeoutError, EndpointConnectionError)
 FAILURES = (PynamoDBException, ResponseParserError)
 
@@ -52,22 +60,25 @@ class Attempts:
         self._pause = pause
         self._pauses = pauses
 
-    def at(self, call: Callable[[bool], Answer]) -> Answer:
+    def at(self, call: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
         """Call until there is an answer. The call is told whether an attempt before it may have had its effect.
 
+        `turns` are further pauses for a transaction that met another one, before those for everything.
         Raises `Unavailable` when attempts are used up, or when another one would end the same.
         """
         in_doubt = False
-        for seconds in (*self._pauses, None):
+        pauses, waiting = iter(self._pauses), iter(turns)
+        while True:
             try:
                 return call(in_doubt)
             except FAILURES as error:
+                seconds = next(waiting, None) if _met_another(error) else None
+                seconds = next(pauses, None) if seconds is None else seconds
                 if seconds is None or not _may_pass(error):
                     raise Unavailable(f"DynamoDB: {error}") from error
                 in_doubt = in_doubt or _may_have_happened(error)
             # Spread, so that those who were refused together do not come back together.
             self._pause(seconds * random.uniform(0.5, 1.0))  # noqa: S311  # nothing to guess here
-        raise AssertionError  # pragma: no cover
 
 
 def _may_pass(error: Exception) -> bool:
@@ -84,9 +95,17 @@ def _may_have_happened(error: Exception) -> bool:
 
 
 def _was_busy(error: Exception) -> bool:
+    return _codes(error) <= BUSY
+
+
+def _met_another(error: Exception) -> bool:
+    return bool(_codes(error) & CONFLICTS)
+
+
+def _codes(error: Exception) -> set[str]:
+    """Why a call was refused; of a transaction, the reasons of all its changes."""
     code = _code(_cause(error))
-    codes = {reason.code for reason in reasons_of(error) if reason} if code == CANCELLED else {code}
-    return codes <= BUSY
+    return {str(reason.code) for reason in reasons_of(error) if reason} if code == CANCELLED else {code}
 
 
 def reasons_of(error: Exception) -> list[CancellationReason | None]:
@@ -110,3 +129,23 @@ def _status(error: ClientError) -> int:
     """PynamoDB hands on an error with little more than its code; the rest is in the one that it was made from."""
     told = error.__cause__ if isinstance(error.__cause__, ClientError) else error
     return int(told.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def transaction_of(add: Callable[[TransactWrite], None], connection: Connection) -> Callable[[bool], bool]:
+    """An attempt that makes all changes that are added, or gives False because a condition does not hold.
+
+    DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
+    """
+    token = uuid4().hex
+
+    def attempt(_: bool) -> bool:
+        try:
+            with TransactWrite(connection=connection, client_request_token=token) as transaction:
+                add(transaction)
+        except TransactWriteError as error:
+            if any(reason and reason.code == CONDITION_FAILED for reason in reasons_of(error)):
+                return False
+            raise
+        return True
+
+    return attempt

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nakadi.caching import ChangeWatch
+from nakadi.metrics import Metrics
 from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ class Beside:
     archive: Callable[[], ArchiveStore | None] = _nothing_beside
     directory: Callable[[], Directory | None] = _nothing_beside
     tiers: Callable[[], Tiers | None] = _nothing_beside
+    watch: ChangeWatch | None = None
+    """What tells of changes in the index, where that shares its numbers with the registry."""
+    metrics: Metrics = field(default_factory=Metrics)
 
 
 NOTHING_BESIDE = Beside()
@@ -44,7 +49,7 @@ def _sqlite(url: str, clock: Clock, beside: Beside) -> EventLog:
     from nakadi.eventlogs.sqlite import SqliteLog  # noqa: PLC0415  # an engine is imported when it is asked for
     from nakadi.sqlite_file import path_in  # noqa: PLC0415  # as above
 
-    return _with_archive(lambda: SqliteLog(path_in(url), clock), clock, beside)
+    return _with_archive(lambda: SqliteLog(path_in(url), clock, beside.metrics), clock, beside)
 
 
 def _kinesis(url: str, clock: Clock, beside: Beside) -> EventLog:
@@ -53,7 +58,7 @@ def _kinesis(url: str, clock: Clock, beside: Beside) -> EventLog:
     index = beside.index()
     if index is None:
         raise UnknownEngine("A Kinesis event log needs a log index.")
-    return open_at(url, clock, index, beside.archive())
+    return open_at(url, clock, index, beside.archive(), beside.watch, beside.metrics)
 
 
 def _with_archive(hot: Callable[[], EventLog], clock: Clock, beside: Beside) -> EventLog:
@@ -69,7 +74,7 @@ def _with_archive(hot: Callable[[], EventLog], clock: Clock, beside: Beside) -> 
         if index is None:
             raise UnknownEngine("An archive needs a log index.")
         opened.callback(index.close)
-        log = TieredLog(hot(), index, store, clock, beside.directory(), beside.tiers())
+        log = TieredLog(hot(), index, store, clock, beside.directory(), beside.tiers(), beside.metrics)
         opened.pop_all()
         return log
 

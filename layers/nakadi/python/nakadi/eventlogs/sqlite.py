@@ -17,6 +17,7 @@ from nakadi.eventlogs.sqlite_compaction import Compaction
 from nakadi.eventlogs.sqlite_neighbours import Neighbours
 from nakadi.eventlogs.sqlite_reading import bounds_of, offset_at, slice_of
 from nakadi.eventlogs.sqlite_writing import Arrival, Writer
+from nakadi.metrics import Metrics
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored
 from nakadi.model.moments import microseconds
 from nakadi.ports import Clock, UnknownTopic
@@ -24,11 +25,11 @@ from nakadi.sqlite_file import SqliteFile
 
 
 class SqliteLog:
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, metrics: Metrics | None = None) -> None:
         self._file = SqliteFile(path)
         self._announcements = Announcements()
         self._neighbours = Neighbours(self._file, self._announcements.announce)
-        self._writer = Writer(self._file, clock, self._stored)
+        self._writer = Writer(self._file, clock, self._stored, metrics or Metrics())
         self._cleaner = Cleaner(self._file, self._writer)
 
     def create_topic(self, topic: str, partitions: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 import orjson
 
 from nakadi.eventlogs.sqlite_rows import ROW, Chunk, chunks_of, merged
+from nakadi.metrics import Metrics
 from nakadi.model.events import Record
 from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
@@ -117,15 +119,20 @@ class _Step(_Turn[T]):
 class Writer:
     """The only one who writes events through this process."""
 
-    def __init__(self, file: SqliteFile, clock: Clock, stored: Callable[[Sequence[Arrival]], None]) -> None:
+    def __init__(
+        self, file: SqliteFile, clock: Clock, stored: Callable[[Sequence[Arrival]], None], metrics: Metrics
+    ) -> None:
         self._file = file
         self._clock = clock
         self._stored = stored
+        self._metrics = metrics
         self._changed = threading.Condition()
         self._appends: deque[_Append] = deque()
         self._steps: deque[_Step[Any]] = deque()
         self._waiting_bytes = 0
         self._closing = False
+        metrics.log_appends_waiting.follow(lambda: {(): len(self._appends)})
+        metrics.log_bytes_waiting.follow(lambda: {(): self._waiting_bytes})
         self._thread = threading.Thread(target=self._work, name="event-log-writer", daemon=True)
         self._thread.start()
 
@@ -196,13 +203,17 @@ class Writer:
             step.succeeded(result)
 
     def _commit(self, appends: Sequence[_Append]) -> None:
+        began = time.perf_counter()
         try:
             with self._file.writing() as connection:
                 refusals, arrivals = _store(connection, appends, microseconds(self._clock.now()))
         except BaseException as error:  # noqa: BLE001  # it is raised by those who wait
+            self._metrics.log_commit_failures.add()
             for append in appends:
                 append.failed(error)
             return
+        self._metrics.log_commit_seconds.observe(time.perf_counter() - began)
+        self._metrics.log_commit_appends.observe(len(appends))
         self._stored(arrivals)
         for append, refusal in zip(appends, refusals, strict=True):
             if refusal is None:

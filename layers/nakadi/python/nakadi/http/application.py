@@ -24,7 +24,7 @@ from nakadi.http.routing import Lane, Route, Router
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Malformed, NotAuthenticated, NotPermitted, Outcome, TooLarge
 from nakadi.model.sizes import MOST_CHARACTERS
-from nakadi.schemas.json_memory import exceeds
+from nakadi.schemas.strict_json import exceeds
 
 access_log = logging.getLogger("nakadi.access")
 
@@ -36,15 +36,21 @@ SUSPICIOUS = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]|%25|/\.{1,2}
 HALF_AN_ESCAPE = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
 
 Authenticate = Callable[[Request], Subject]
-Answered = Callable[[str, int, float], None]
-"""Told of every answer: the operation, its status, the seconds that it took."""
+Answered = Callable[[str, int, float, int, int], None]
+"""Told of every answer: the operation, its status, the seconds that it took, and the bytes of both bodies."""
 
+Refused = Callable[[int], None]
+"""Told of the status of every request that is refused before its operation is known, or its body read."""
 
 Observe = Callable[[Request, Answer, float], Answer]
 """Shown a request, its answer, and when it began; what it gives back is sent."""
 
 
-def nobody_counts(_operation: str, _status: int, _seconds: float) -> None:
+def nobody_counts(_operation: str, _status: int, _seconds: float, _received: int, _sent: int) -> None:
+    pass
+
+
+def nobody_counts_refusals(_status: int) -> None:
     pass
 
 
@@ -66,11 +72,13 @@ class Application:
         authenticate: Authenticate,
         answered: Answered = nobody_counts,
         observe: Observe | None = None,
+        refused: Refused = nobody_counts_refusals,
     ) -> None:
         self.router = Router(routes)
         self._authenticate = authenticate
         self._answered = answered
         self._observe = observe
+        self._refused = refused
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
@@ -79,7 +87,7 @@ class Application:
 
     def admit(self, request: Request) -> Admitted | Answer:
         """Look at the head of a request, whether its body has been read or not: it goes on, or this is its answer."""
-        return self._told(request, self._admission)
+        return self._told(request, self._counted_admission)
 
     def complete(self, admitted: Admitted, body: bytes) -> Answer:
         """Answer an admitted request, once its body has been read."""
@@ -91,7 +99,7 @@ class Application:
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         """Answer a request that an edge could not read to its end."""
-        return self._told(request, lambda named: negotiation.adapted(named, problem_of(outcome)))
+        return self._told(request, lambda named: self._unrouted(negotiation.adapted(named, problem_of(outcome))))
 
     def _told(self, request: Request, attempt: Callable[[Request], Step]) -> Step | Answer:
         """Take a step under the request's flow id, which goes into the response and into every line of the logs."""
@@ -114,6 +122,14 @@ class Application:
             flow_of_this_request.reset(token)
             is_about_figures.reset(about)
 
+    def _counted_admission(self, request: Request) -> Admitted | Answer:
+        admitted = self._admission(request)
+        return admitted if isinstance(admitted, Admitted) else self._unrouted(admitted)
+
+    def _unrouted(self, answer: Answer) -> Answer:
+        self._refused(answer.status)
+        return answer
+
     def _admission(self, request: Request) -> Admitted | Answer:
         try:
             _check_flow_id(request)
@@ -131,12 +147,13 @@ class Application:
             return _problem(request, error)
 
     def _dispatch(self, admitted: Admitted, request: Request) -> Answer:
-        route, began = admitted.route, time.perf_counter()
+        route, began, received = admitted.route, time.perf_counter(), len(request.body)
         try:
             answer = negotiation.negotiated(request, route, route.handler(_with_body(request, route)))
         except Exception as error:  # noqa: BLE001  # the last line of defence, counted with the operation
             answer = _problem(request, error)
-        self._answered(route.operation, answer.status, time.perf_counter() - began)
+        sent = len(answer.body) if isinstance(answer, Response) else 0
+        self._answered(route.operation, answer.status, time.perf_counter() - began, received, sent)
         return answer
 
 

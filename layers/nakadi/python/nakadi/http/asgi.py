@@ -19,6 +19,7 @@ from nakadi.http.memory import WORTH_RETURNING, Memory, return_to_the_system
 from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, grouped, headers_of
 from nakadi.http.problem import TooSlow, logged_problem
 from nakadi.http.routing import Lane
+from nakadi.metrics import Metrics
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 from nakadi.turns import still_there
 
@@ -93,16 +94,18 @@ class Disconnected(Exception):
     """Raised when the client has gone before its request was complete."""
 
 
-def asgi_application(application: Answering, *, threads: int, limits: Limits | None = None) -> Edge:
+def asgi_application(
+    application: Answering, *, threads: int, limits: Limits | None = None, metrics: Metrics | None = None
+) -> Edge:
     """The application for an ASGI server. `threads` is how many batches are worked on at once: many, for they wait.
 
     Each other lane has half as many, but for monitoring, which has two.
     """
-    return Edge(application, threads, limits or Limits())
+    return Edge(application, threads, limits or Limits(), metrics or Metrics())
 
 
 class Edge:
-    def __init__(self, application: Answering, threads: int, limits: Limits) -> None:
+    def __init__(self, application: Answering, threads: int, limits: Limits, metrics: Metrics) -> None:
         self._application = application
         self._threads = {
             Lane.EVENTS: _Threads(Lane.EVENTS, threads),
@@ -112,6 +115,8 @@ class Edge:
         }
         self._limits = limits
         self._memory = Memory(limits.memory)
+        metrics.request_memory.follow(lambda: {(): self._memory.taken})
+        metrics.requests_waiting.follow(lambda: {(lane,): each.waiting for lane, each in self._threads.items()})
         self._draining = asyncio.Event()
 
     def drain(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 import orjson
 
@@ -17,7 +18,8 @@ from nakadi.catalog.system_event_types import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRI
 from nakadi.http.message import Answer, Request
 from nakadi.http.routing import Handler, Route
 from nakadi.model.administration import Feature
-from nakadi.publishing.system import SystemEvents
+from nakadi.model.outcomes import GoesOn
+from nakadi.publishing.system import BROKER, SystemEvents
 
 Look = Callable[[str], Any]
 
@@ -54,13 +56,24 @@ class Audit:
                 return handler(request)
             name = audited.id_of(request)
             before = audited.look(name)
-            answer = handler(request)
+            try:
+                answer = handler(request)
+            except GoesOn:
+                # Who asked is known now, and perhaps nobody will ask again.
+                self._tell(audited.resource_type, name, before, audited.look(name), request)
+                raise
             if answer.status < 300:
                 name = audited.made(answer) if audited.made else name
                 self._tell(audited.resource_type, name, before, audited.look(name), request)
             return answer
 
         return handle
+
+    def tell_of_own(self, resource_type: str, name: str, before: Any, after: Any) -> None:
+        """Tell the audit log of a change that the broker made by itself."""
+        if self.features.is_on(Feature.AUDIT_LOG_COLLECTION):
+            user = {"user": BROKER.name, "user_hash": self.hashed(BROKER.name)}
+            self.events.publish(AUDIT_LOG, audit_event(resource_type, name, before, after, user), str(uuid4()))
 
     def _wanted(self) -> bool:
         return self.features.is_on(Feature.AUDIT_LOG_COLLECTION) or self.features.is_on(Feature.KPI_COLLECTION)

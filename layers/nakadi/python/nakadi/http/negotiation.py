@@ -84,6 +84,20 @@ def preferred(accept: str, *names: str) -> str | None:
     return next((each.media for each in _ranges(accept) if each.quality and each.media in names), None)
 
 
+def text_of_metrics(accept: str) -> str | None:
+    """Which text format of Prometheus an `Accept` header likes best; None if it prefers JSON or names none.
+
+    Clients that are no Prometheus name `text/plain` without a version, and have always got JSON.
+    """
+    for each in _ranges(accept):
+        versioned = each.media == "text/plain" and ";version=" in each.parameters
+        if each.quality and (versioned or each.media == "application/openmetrics-text"):
+            return each.media
+        if each.quality and (each.media in RANGES_OF_JSON or JSON_TYPE.fullmatch(each.media)):
+            return None
+    return None
+
+
 def _quality_of_json(qualities: Mapping[str, float]) -> float:
     """What names JSON more exactly decides: `application/json;q=0, */*` is for everything but JSON."""
     return next((qualities[media] for media in RANGES_OF_JSON if media in qualities), 0.0)

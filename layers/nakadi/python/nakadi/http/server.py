@@ -9,6 +9,7 @@ import asyncio
 import gc
 import re
 import socket
+import ssl
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from nakadi.http.application import new_flow_id
 from nakadi.http.asgi import Answering, Edge, Limits, asgi_application
 from nakadi.http.message import PROBLEM_JSON
 from nakadi.http.problem import problem_body
+from nakadi.metrics import Metrics
 
 # Room for the cursors of thousands of partitions in a header; with the request line and the empty line at the end.
 MAX_HEAD = 256 * 1024
@@ -85,8 +87,9 @@ class Server:
         grace_seconds: float = 10.0,
         keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
         limits: Limits | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
-        self._edge: Edge = asgi_application(application, threads=threads, limits=limits)
+        self._edge: Edge = asgi_application(application, threads=threads, limits=limits, metrics=metrics)
         self._grace_seconds = grace_seconds
         self._config = Config(
             self._edge,
@@ -101,9 +104,11 @@ class Server:
         self._all_gone = asyncio.Event()
         self._closing = False
 
-    async def serve(self, listening: socket.socket, stopping: asyncio.Event) -> None:
+    async def serve(
+        self, listening: socket.socket, stopping: asyncio.Event, *, ssl_context: ssl.SSLContext | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
-        listener = await loop.create_server(self._connection, sock=listening, backlog=BACKLOG)
+        listener = await loop.create_server(self._connection, sock=listening, backlog=BACKLOG, ssl=ssl_context)
         dating = asyncio.create_task(self._keep_the_date())
         try:
             await stopping.wait()

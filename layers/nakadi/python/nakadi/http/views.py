@@ -122,6 +122,7 @@ def storage_view(storage: Storage) -> View:
 
 
 def timeline_view(timeline: Timeline, event_type: str) -> View:
+    loss = {"after_loss": True} if timeline.after_loss else {}
     return {
         "id": timeline.id,
         "event_type": event_type,
@@ -132,6 +133,7 @@ def timeline_view(timeline: Timeline, event_type: str) -> View:
         "switched_at": _maybe_with_offset(timeline.switched_at),
         "cleaned_up_at": _maybe_with_offset(timeline.cleaned_up_at),
         "latest_position": _positions_view(timeline),
+        **loss,
     }
 
 

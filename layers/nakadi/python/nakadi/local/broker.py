@@ -29,11 +29,13 @@ class Broker:
         try:
             self._inside.prepare()
             limits = Limits(memory=self._inside.settings.max_request_memory_bytes)
-            self._serving = Serving(self._inside.application, host=host, port=port, limits=limits)
+            self._serving = Serving(
+                self._inside.application, host=host, port=port, limits=limits, metrics=self._inside.metrics
+            )
         except OSError:
             self._inside.close()
             raise
-        self._housekeeper = Housekeeper(self._inside.housekeeping.run, stop=self._inside.housekeeping.stop)
+        self._housekeeper = Housekeeper(self._inside.keep_house, stop=self._inside.housekeeping.stop)
         self.url = self._serving.url
 
     def close(self) -> None:

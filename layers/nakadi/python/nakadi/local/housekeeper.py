@@ -13,7 +13,7 @@ CLOSING_SECONDS = 30.0
 
 class Housekeeper:
     def __init__(
-        self, chores: Callable[[], None], *, stop: Callable[[], None] = lambda: None, every_seconds: float = 60.0
+        self, chores: Callable[[], object], *, stop: Callable[[], None] = lambda: None, every_seconds: float = 60.0
     ) -> None:
         """`stop` has chores that are under way come to their end soon."""
         self._chores = chores

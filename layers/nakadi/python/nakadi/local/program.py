@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         _listening(options.host, options.port) as listening,
         _marking(_data_files(settings), accept_loss=options.accept_loss),
         contextlib.closing(open_broker(settings)) as broker,
-        contextlib.closing(Housekeeper(broker.housekeeping.run, stop=broker.housekeeping.stop)),
+        contextlib.closing(Housekeeper(broker.keep_house, stop=broker.housekeeping.stop)),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.prepare()
@@ -91,6 +91,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             broker.application,
             grace_seconds=CLIENTS_SECONDS,
             limits=Limits(memory=settings.max_request_memory_bytes),
+            metrics=broker.metrics,
         )
         greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
         settle_in()

@@ -12,6 +12,7 @@ from nakadi.http.application import Application
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop
 from nakadi.local.grace import at_work
+from nakadi.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class Serving:
         port: int = 0,
         grace_seconds: float = 2.0,
         limits: Limits | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._grace_seconds = grace_seconds
         self._listening = listen(host, port)
@@ -38,7 +40,7 @@ class Serving:
         self._loop = new_event_loop()
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(
-            target=self._serve, args=(application, grace_seconds, limits), name="nakadi-server", daemon=True
+            target=self._serve, args=(application, grace_seconds, limits, metrics), name="nakadi-server", daemon=True
         )
         # The socket listens already: who connects before the thread runs waits a moment and is served.
         self._thread.start()
@@ -59,9 +61,11 @@ class Serving:
     ) -> None:
         self.close()
 
-    def _serve(self, application: Application, grace_seconds: float, limits: Limits | None) -> None:
+    def _serve(
+        self, application: Application, grace_seconds: float, limits: Limits | None, metrics: Metrics | None
+    ) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            server = Server(application, grace_seconds=grace_seconds, limits=limits)
+            server = Server(application, grace_seconds=grace_seconds, limits=limits, metrics=metrics)
             runner.run(server.serve(self._listening, self._stopping))
 
 

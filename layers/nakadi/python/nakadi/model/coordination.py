@@ -70,13 +70,46 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class SetOffsets:
+    """Offsets are to be set. Without any, streams are only to end."""
+
+    positions: tuple[tuple[EventTypePartition, Position], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """Parked events are to be sent once more: those of one partition with one key; None stands for all of them."""
+
+    of: tuple[EventTypePartition, str] | None = None
+
+
+Wish = SetOffsets | Redrive
+
+
+@dataclass(frozen=True, slots=True)
 class Reset:
-    """Somebody is setting offsets, at the latest until then: streams end, and none may begin. `since` is when that
-    began, by their clock; None if an older version of the broker did not write it down."""
+    """Streams end, and none may begin until then at the latest, because of what is to be done without them.
+
+    `since` is when that began, by the clock of the process that wrote it. `wish` is what is to be done; any process may
+    do it once the last session is gone. Older versions of the broker write neither. `claimed` says that one process is
+    about to do it, and no other may.
+    """
 
     id: str
     until: datetime
     since: datetime | None = None
+    wish: Wish | None = None
+    claimed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndedReset:
+    """How the last reset ended: `failure` says why not well. `wish` is there until the caller has learned the end."""
+
+    id: str
+    at: datetime
+    failure: str = ""
+    wish: Wish | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +124,7 @@ class Assignment:
     entries: tuple[Entry, ...] = ()
     sessions: tuple[Session, ...] = ()
     reset: Reset | None = None
+    ended: EndedReset | None = None
 
     def entry(self, place: EventTypePartition) -> Entry | None:
         return next((each for each in self.entries if each.place == place), None)

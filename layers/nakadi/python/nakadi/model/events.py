@@ -5,6 +5,7 @@ What there is one of per event is a named tuple: it is made at a third of the co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -43,6 +44,14 @@ class Slice:
 
     events: tuple[StoredEvent, ...]
     next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """A topic that continues another one, whose partitions ended in front of these offsets."""
+
+    topic: str
+    ends: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)

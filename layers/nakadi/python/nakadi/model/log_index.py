@@ -39,6 +39,32 @@ class Counted:
 
 NOTHING_COUNTED = Counted()
 
+ENDED = Mark("", 0)
+"""The seal of a partition that ends where it is indexed: no record has this place."""
+
+
+class Progress(NamedTuple):
+    """How far a shard is indexed: every record up to `sequence`; 0 is none.
+
+    `complete_at` is a time, in milliseconds, up to which none is missing; None where that was never noted. A shard has
+    `ended` when it is closed and all of it is indexed. Later progress is greater.
+    """
+
+    sequence: int
+    ended: bool = False
+    complete_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A shard that has forgotten records before they were indexed, and how far it is indexed."""
+
+    shard: str
+    place: Progress
+
+    def __str__(self) -> str:
+        return f"{self.shard}/{self.place.sequence}/{self.place.complete_at}"
+
 
 class Location(NamedTuple):
     """A range of bytes in an archive object."""
@@ -85,9 +111,16 @@ class Topic:
     """A topic of the log. `oldest` and `compacted` tell offsets per partition; a partition they lack is at 0.
 
     What is before `oldest` is gone. What is before `compacted` is to be read from the archive alone.
+
+    A topic may have been ended where it was indexed. Then the topic `continued_in` shares its records, and counts those
+    that follow; that one `continues` it, and was begun behind the gaps named in `behind`. A topic that was deleted but
+    is continued stays as one without partitions, for its records go on coming.
     """
 
     partitions: int
     sealed: bool = False
     oldest: Mapping[int, int] = field(default_factory=dict)
     compacted: Mapping[int, int] = field(default_factory=dict)
+    continues: str | None = None
+    continued_in: str | None = None
+    behind: tuple[str, ...] = ()

@@ -14,6 +14,7 @@
     │   └── Incompatible       ... a schema that may not follow the one before it
     ├── SwitchedOff            an administrator turned this off
     └── TryLater               not now, perhaps soon
+        └── GoesOn             ... for it goes on, longer than its caller may wait
 
 An outcome is part of the conversation with a client: its `detail` is written for that client. A *fault* is not:
 it says that a part of the broker did not work, and is told apart from outcomes everywhere.
@@ -112,6 +113,10 @@ class SwitchedOff(Outcome):
 
 class TryLater(Outcome):
     """Raised when the operation is fine and cannot be carried out at the moment."""
+
+
+class GoesOn(TryLater):
+    """Raised when what was asked for is under way, and an answer is due before its end. Repeating the request tells."""
 
 
 class Fault(Exception):

@@ -13,6 +13,7 @@ class Timeline:
 
     `latest_positions` (partition -> offset of the last event, -1 for none) is known once the timeline is closed.
     `cleaned_up_at` of a closed timeline is when its events may go; `deleted` is set once they are gone.
+    One `after_loss` was begun because events were lost behind the one before, which ends where offsets are certain.
     """
 
     id: str
@@ -25,6 +26,7 @@ class Timeline:
     cleaned_up_at: datetime | None = None
     latest_positions: Mapping[int, int] | None = field(default=None)
     deleted: bool = False
+    after_loss: bool = False
 
     @property
     def closed(self) -> bool:

@@ -23,7 +23,7 @@ import orjson
 from nakadi.model.outcomes import Malformed, TooLarge
 from nakadi.publishing.effort import MOST_STEPS
 from nakadi.schemas import strict_json
-from nakadi.schemas.json_memory import OBJECT, Text, exceeds, parsed_memory
+from nakadi.schemas.strict_json import OBJECT, Text, exceeds, parsed_memory
 
 Event = dict[str, Any]
 LongWork = Callable[[], AbstractContextManager[None]]

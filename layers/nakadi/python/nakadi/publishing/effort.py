@@ -1,4 +1,4 @@
-"""The work that one batch may cause, in the steps of `nakadi.schemas.steps`: bounded, and in turns if it is long."""
+"""The work that one batch may cause, in the steps of `nakadi.schemas.bounds`: bounded, and in turns if it is long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from nakadi.model.outcomes import TryLater
-from nakadi.schemas.steps import Exhausted, Steps
+from nakadi.schemas.bounds import Exhausted, Steps
 from nakadi.turns import GIVEN_UP, Turns
 
 # About two seconds and a half at worst. Ordinary events take between 0.1 and 3 steps a byte.

@@ -12,6 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 from uuid import uuid4
@@ -20,6 +21,7 @@ import orjson
 
 from nakadi.administration.features import Features
 from nakadi.catalog.system_event_types import ACCESS_LOG, BATCH_PUBLISHED, DATA_STREAMED, FIGURE_TYPES, FIGURES
+from nakadi.metrics import Metrics
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Subject
 from nakadi.ports import Clock
@@ -257,12 +259,20 @@ class Sent:
 
 
 class StreamFigures:
-    """What one stream sends, event type by event type: told every half a minute, and at its end."""
+    """What one stream sends, event type by event type: told every half a minute, and at its end; metrics at once."""
 
     def __init__(
-        self, figures: Figures, clock: Clock, subject: Subject, flow_id: str, subscription: str | None = None
+        self,
+        figures: Figures,
+        clock: Clock,
+        subject: Subject,
+        flow_id: str,
+        subscription: str | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._figures = figures
+        self._metrics = metrics or Metrics()
+        self._api = "low-level" if subscription is None else "subscription"
         self._clock = clock
         self._subject = subject
         self._flow_id = flow_id
@@ -270,7 +280,12 @@ class StreamFigures:
         self._sent: dict[str, Sent] = {}
         self._told = clock.monotonic()
 
-    def batch(self, event_type: str, events: int, size: int) -> None:
+    def batch(self, event_type: str, events: int, size: int, newest: datetime) -> None:
+        """A batch is about to be sent; its newest event was stored at `newest`."""
+        age = (self._clock.now() - newest).total_seconds()
+        self._metrics.events_sent.add(events, self._api, event_type)
+        self._metrics.sent_bytes.add(size, self._api)
+        self._metrics.delivery_delay.observe(max(0.0, age), self._api)
         sent = self._sent.setdefault(event_type, Sent())
         sent.events += events
         sent.size += size

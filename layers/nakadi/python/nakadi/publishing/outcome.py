@@ -12,7 +12,7 @@ from enum import Enum, StrEnum, auto
 from typing import Any
 
 from nakadi.model.events import Fate, Refused
-from nakadi.schemas.json_text import text_of
+from nakadi.schemas.values import text_of
 
 
 class Step(StrEnum):
@@ -48,11 +48,13 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """`items` are empty when everything is stored: then there is nothing to tell about them but their number."""
+    """`items` are empty when everything is stored: then there is nothing to tell about them but their number. `step` is
+    the one that refused the batch."""
 
     verdict: Verdict
     items: tuple[ItemResult, ...] = ()
     stored: int = 0
+    step: Step = Step.PUBLISHING
 
 
 class Rejected(Exception):
@@ -80,7 +82,7 @@ class Rejected(Exception):
 
 def rejected(events: Sequence[Mapping[str, Any]], rejection: Rejected) -> BatchOutcome:
     items = (_given_up(index, event, rejection) for index, event in enumerate(events))
-    return BatchOutcome(Verdict.REJECTED, tuple(items))
+    return BatchOutcome(Verdict.REJECTED, tuple(items), step=rejection.step)
 
 
 def _given_up(index: int, event: Mapping[str, Any], rejection: Rejected) -> ItemResult:

@@ -11,7 +11,7 @@ from nakadi.model.authorization import Attribute, Authorization, Operation, Reso
 from nakadi.model.event_type import OwnerSelector, OwnerSelectorType
 from nakadi.publishing.outcome import Rejected, Step, eid_of
 from nakadi.publishing.paths import NoSuchField, segments, value_at
-from nakadi.schemas.json_text import text_of
+from nakadi.schemas.values import text_of
 
 log = logging.getLogger(__name__)
 

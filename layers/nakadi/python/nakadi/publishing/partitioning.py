@@ -11,8 +11,8 @@ from nakadi.publishing.effort import Effort
 from nakadi.publishing.javatext import signed, string_hash
 from nakadi.publishing.outcome import Rejected, Step
 from nakadi.publishing.paths import NoSuchField, segments, value_at
-from nakadi.schemas.json_text import text_of
-from nakadi.schemas.steps import Exhausted
+from nakadi.schemas.bounds import Exhausted
+from nakadi.schemas.values import text_of
 
 Event = Mapping[str, Any]
 

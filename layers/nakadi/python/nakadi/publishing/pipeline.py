@@ -18,6 +18,7 @@ from itertools import repeat
 from nakadi.access.permissions import Permissions
 from nakadi.administration.features import Features
 from nakadi.catalog.event_types import BUSY, EventTypes
+from nakadi.metrics import Metrics
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType
@@ -30,11 +31,11 @@ from nakadi.publishing.batch import Batch, BatchLimits, Piece, memory_needed, re
 from nakadi.publishing.compaction import keys_of
 from nakadi.publishing.effort import Effort
 from nakadi.publishing.enrichment import Origin, enriched
-from nakadi.publishing.outcome import BatchOutcome, Rejected, Step, Verdict, appended, rejected
+from nakadi.publishing.outcome import BatchOutcome, PublishingStatus, Rejected, Step, Verdict, appended, rejected
 from nakadi.publishing.ownership import Owners, check_owners, owners_of
 from nakadi.publishing.partitioning import Draw, placed
 from nakadi.publishing.validation import check_sizes, effective_schema_of, validate
-from nakadi.schemas.validator import Validators
+from nakadi.schemas.validation import Validators
 from nakadi.turns import Turns, still_there
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Publisher:
     clock: Clock
     limits: BatchLimits
     turns: Turns = field(default_factory=Turns)
+    metrics: Metrics = field(default_factory=Metrics)
     most_wait: float = 40.0
     pause: Callable[[float], None] = time.sleep
     draw: Draw = random.random
@@ -92,14 +94,30 @@ class Publisher:
         """Store the events of a body; raises what keeps it from being looked at, such as `Malformed` or `NotFound`."""
         batch = self._read(body, gone)
         delivery = Delivery(batch=batch, subject=subject, flow_id=flow_id, directed_to=directed_to, gone=gone)
-        return self._carried_out(event_type, subject, lambda current: self._published(delivery, current))
+        outcome = self._carried_out(event_type, subject, lambda current: self._published(delivery, current))
+        if outcome.verdict is Verdict.STORED:
+            self.metrics.stored(event_type, outcome.stored, len(body))
+        else:
+            stored = self._count_refused(event_type, outcome)
+            if stored:
+                self.metrics.stored(event_type, stored, len(body))
+        return outcome
 
     def delete(
         self, event_type: str, body: bytes, subject: Subject, flow_id: str, gone: Gone = still_there
     ) -> BatchOutcome:
         """Store a tombstone for each event of a body."""
         delivery = Delivery(batch=self._read(body, gone), subject=subject, flow_id=flow_id, gone=gone)
-        return self._carried_out(event_type, subject, lambda current: self._deleted(delivery, current))
+        outcome = self._carried_out(event_type, subject, lambda current: self._deleted(delivery, current))
+        stored = outcome.stored if outcome.verdict is Verdict.STORED else self._count_refused(event_type, outcome)
+        self.metrics.events_deleted.add(stored, event_type)
+        return outcome
+
+    def _count_refused(self, event_type: str, outcome: BatchOutcome) -> int:
+        """Count the events of a batch that were not stored; how many were."""
+        stored = sum(each.publishing_status is PublishingStatus.SUBMITTED for each in outcome.items)
+        self.metrics.events_refused.add(len(outcome.items) - stored, event_type, outcome.step)
+        return stored
 
     def _read(self, body: bytes, gone: Gone) -> Batch:
         if len(body) <= LONG_BODY:

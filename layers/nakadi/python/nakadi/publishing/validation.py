@@ -9,10 +9,10 @@ from nakadi.publishing.batch import Batch, Event
 from nakadi.publishing.effort import Effort
 from nakadi.publishing.outcome import Rejected, Step
 from nakadi.schemas import strict_json
+from nakadi.schemas.bounds import Exhausted
 from nakadi.schemas.effective import effective_schema
-from nakadi.schemas.steps import Exhausted
-from nakadi.schemas.timestamps import problem_with
-from nakadi.schemas.validator import Validator
+from nakadi.schemas.formats import problem_with
+from nakadi.schemas.validation import Validator
 
 TOO_MUCH = (
     "Validating the events of this batch takes more than {} steps: its schema holds their values against too much. "

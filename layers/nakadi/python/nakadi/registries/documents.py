@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import orjson
 
-from nakadi.ports import Change, ChangedMeanwhile, Document, Put
+from nakadi.model.changes import bucket_of
+from nakadi.ports import (
+    ABSENCE_REMEMBERED,
+    ABSENT,
+    REMEMBERED,
+    Change,
+    ChangedMeanwhile,
+    Check,
+    Document,
+    Put,
+)
 
-MOST_CHANGES = 100
+MOST_CHANGES = 99
+"""DynamoDB makes a hundred changes in one step, and one of them counts the others."""
+
+NUMBERS = "changes"
+"""The kind of what tells which documents changed; it has no documents."""
 
 
 def entry_of(document: Document) -> bytes:
@@ -36,3 +50,14 @@ def outcome_of(change: Change, revision: int) -> Document | None:
     if change.expected not in (None, revision):
         raise ChangedMeanwhile(change)
     return Document(change.key, change.body, revision + 1) if isinstance(change, Put) else None
+
+
+def counted_buckets(changes: Sequence[Change]) -> Collection[int]:
+    """Where changes are counted of what processes remember; in order, so that writers meet in one order."""
+    return sorted({bucket_of(change.kind, change.key) for change in changes if _is_counted(change)})
+
+
+def _is_counted(change: Change) -> bool:
+    if isinstance(change, Check) or change.kind not in REMEMBERED:
+        return False
+    return change.expected != ABSENT or change.kind in ABSENCE_REMEMBERED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from uuid import uuid4
 
 from pynamodb.exceptions import DoesNotExist, PutError, TransactWriteError
@@ -10,12 +10,14 @@ from pynamodb.expressions.condition import Condition
 from pynamodb.expressions.update import Action
 from pynamodb.transactions import TransactWrite
 
-from nakadi.dynamodb.calls import CONDITION_FAILED, Attempts, condition_failed, reasons_of
+from nakadi.dynamodb.calls import CONDITION_FAILED, TURNS, Attempts, condition_failed, reasons_of
 from nakadi.dynamodb.opening import Address, connected
 from nakadi.dynamodb.tables import DOCUMENTS
+from nakadi.model.changes import Changes
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Remove
-from nakadi.registries.documents import see_that_it_may_be_asked
+from nakadi.registries.documents import counted_buckets, see_that_it_may_be_asked
+from nakadi.registries.dynamodb_changes import add_count, changes_in
 from nakadi.registries.dynamodb_items import DocumentItem, can_be_a_key, contents_of, document_of
 
 
@@ -48,13 +50,18 @@ class DynamoDbRegistry:
     def write(self, *changes: Change) -> None:
         see_that_it_may_be_asked(changes)
         self._see_that_it_is_open()
+        counted = counted_buckets(changes)
         match changes:
             case []:
                 pass
-            case [Put(expected=int()) as put]:
+            case [Put(expected=int()) as put] if not counted:
                 self._put(put)
             case _:
-                self._transact(changes)
+                self._transact(changes, counted)
+
+    def changes(self) -> Changes:
+        self._see_that_it_is_open()
+        return self._attempts.at(lambda _: changes_in(self._connection, self._items))
 
     def close(self) -> None:
         self._closed = True
@@ -104,8 +111,12 @@ class DynamoDbRegistry:
         if item is None or item.written_by != token:
             raise Unavailable(f"It is not known whether {put.key} was written")
 
-    def _transact(self, changes: Sequence[Change]) -> None:
-        """DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time."""
+    def _transact(self, changes: Sequence[Change], counted: Collection[int]) -> None:
+        """DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
+
+        Changes are counted in the same step: were it another one, a writer that dies in between would leave others with
+        what they remember.
+        """
         token = uuid4().hex
         # PynamoDB sends changes kind by kind, and the reasons for a refusal come in the order in which they were sent.
         sent = sorted(changes, key=_place_in_a_transaction)
@@ -115,13 +126,15 @@ class DynamoDbRegistry:
                 with TransactWrite(connection=self._connection, client_request_token=token) as transaction:
                     for change in sent:
                         self._add(transaction, change, token)
+                    if counted:
+                        add_count(transaction, self._items, counted)
             except TransactWriteError as error:
                 failed = _failed(sent, error)
                 if failed:
                     raise ChangedMeanwhile(min(failed, key=changes.index)) from error
                 raise
 
-        self._attempts.at(attempt)
+        self._attempts.at(attempt, TURNS if counted else ())
 
     def _add(self, transaction: TransactWrite, change: Change, token: str) -> None:
         match change:
@@ -167,10 +180,10 @@ def _place_in_a_transaction(change: Change) -> int:
 
 
 def _failed(sent: Sequence[Change], error: TransactWriteError) -> list[Change]:
-    reasons = reasons_of(error)
+    # Behind the reasons for changes there may be one for their count, which has no condition.
     return [
         change
-        for change, reason in zip(sent, reasons, strict=bool(reasons))
+        for change, reason in zip(sent, reasons_of(error), strict=False)
         if reason and reason.code == CONDITION_FAILED
     ]
 

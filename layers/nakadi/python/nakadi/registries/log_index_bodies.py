@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from nakadi.model.log_index import Counted, Location, Mark, Part, Segment, Topic
+from nakadi.model.log_index import Counted, Location, Mark, Part, Progress, Segment, Topic
 
 MOST_DIGITS = 129
 
@@ -21,9 +22,41 @@ def last_honest(now: float, seconds: float) -> float:
     return now + max(seconds, 0) + CLOCKS_DIFFER
 
 
-def sequence_body(sequence: int) -> str:
-    """As long as every other, so that the greater number is the greater text."""
-    return f"{sequence:0{MOST_DIGITS}d}"
+def progress_body(progress: Progress) -> str:
+    """As long as every other, so that later progress is the greater text."""
+    return f"{progress.sequence:0{MOST_DIGITS}d} {progress.ended:d} {progress.complete_at or 0:020d}"
+
+
+def progress_in(body: str) -> Progress:
+    """Bodies of earlier versions have the sequence number alone, and are less than those of the same number."""
+    sequence, *more = body.split()
+    if not more:
+        return Progress(int(sequence))
+    ended, complete_at = map(int, more)
+    return Progress(int(sequence), bool(ended), complete_at or None)
+
+
+def following_topic(name: str, known: Topic, behind: Sequence[str]) -> Topic:
+    """The topic that continues the one of this name."""
+    return Topic(partitions=known.partitions, sealed=known.sealed, continues=name, behind=tuple(behind))
+
+
+def as_open_as(known: Topic, following: Topic) -> Topic:
+    """The following topic, with what was changed about the one it continues while it was made."""
+    return replace(
+        following,
+        partitions=max(known.partitions, following.partitions),
+        sealed=known.sealed or following.sealed,
+    )
+
+
+def signpost(known: Topic) -> Topic:
+    """What stays of a deleted topic that is continued: where its records are counted."""
+    return Topic(partitions=0, continues=known.continues, continued_in=known.continued_in)
+
+
+def is_signpost(known: Topic) -> bool:
+    return not known.partitions and known.continued_in is not None
 
 
 def topic_body(topic: Topic) -> str:
@@ -33,6 +66,9 @@ def topic_body(topic: Topic) -> str:
             "sealed": topic.sealed,
             "oldest": {str(partition): offset for partition, offset in topic.oldest.items()},
             "compacted": {str(partition): offset for partition, offset in topic.compacted.items()},
+            "continues": topic.continues,
+            "continued_in": topic.continued_in,
+            "behind": list(topic.behind),
         }
     )
 
@@ -44,6 +80,9 @@ def topic_in(body: str) -> Topic:
         sealed=found["sealed"],
         oldest={int(partition): offset for partition, offset in found["oldest"].items()},
         compacted={int(partition): offset for partition, offset in found["compacted"].items()},
+        continues=found.get("continues"),
+        continued_in=found.get("continued_in"),
+        behind=tuple(found.get("behind", ())),
     )
 
 

@@ -5,27 +5,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from typing import TypeVar
 from uuid import uuid4
 
-from pynamodb.exceptions import DeleteError, DoesNotExist, PutError, TransactWriteError, UpdateError
+from pynamodb.connection import Connection
+from pynamodb.exceptions import DeleteError, DoesNotExist, PutError, UpdateError
 from pynamodb.expressions.condition import Condition
 from pynamodb.transactions import TransactWrite
 
-from nakadi.dynamodb.calls import CONDITION_FAILED, Attempts, condition_failed, reasons_of
+from nakadi.dynamodb.calls import TURNS, Attempts, condition_failed, transaction_of
 from nakadi.dynamodb.opening import Address, connected
-from nakadi.dynamodb.tables import LOG_INDEX
-from nakadi.model.log_index import Head, Location, Segment, Topic
+from nakadi.dynamodb.tables import DOCUMENTS, LOG_INDEX
+from nakadi.model.changes import Changes, bucket_of
+from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import UnknownTopic
+from nakadi.ports import TOPICS, UnknownTopic
+from nakadi.registries.dynamodb_changes import add_count, changes_in
+from nakadi.registries.dynamodb_items import DocumentItem
 from nakadi.registries.log_index_bodies import (
+    as_open_as,
     counted_body,
     counted_in,
+    following_topic,
+    is_signpost,
     last_honest,
+    progress_body,
+    progress_in,
     segment_body,
     segment_in,
-    sequence_body,
+    signpost,
     topic_body,
     topic_in,
 )
@@ -59,6 +69,7 @@ class DynamoDbLogIndex:
         self._closed = False
         self._connection = connected(self._items)
         self._client = self._connection.client
+        self._documents = address.bound(DocumentItem, DOCUMENTS)
 
     def identity(self) -> str:
         self._written(self._items(IDENTITY, IDENTITY, body=uuid4().hex[:16]), LogIndexItem.place.does_not_exist())
@@ -77,18 +88,35 @@ class DynamoDbLogIndex:
         return None if found is None else topic_in(found.body)
 
     def topics(self) -> Sequence[str]:
-        places = [each.place for each in self._scanned(LogIndexItem.item == TOPIC)]
-        return sorted(place.removeprefix(topic_place("")) for place in places)
+        found = [each for each in self._scanned(LogIndexItem.item == TOPIC) if not is_signpost(topic_in(each.body))]
+        return sorted(each.place.removeprefix(topic_place("")) for each in found)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         self._change(topic, lambda known: replace(known, partitions=max(known.partitions, partitions)))
 
     def seal_topic(self, topic: str) -> None:
-        self._change(topic, lambda known: replace(known, sealed=True))
+        self._change(topic, lambda known: replace(known, sealed=True), counted=True)
+
+    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+        known = self.topic(topic)
+        if known is None:
+            raise UnknownTopic(topic)
+        body = topic_body(following_topic(topic, known, behind))
+        item = self._items(topic_place(following), TOPIC, body=body, revision=1)
+        self._written(item, LogIndexItem.place.does_not_exist())
+        # What is changed about the topic from here on is changed about the following one, too, by those who change it.
+        known = self._change(topic, lambda known: replace(known, continued_in=following), counted=True)
+        self._change(following, lambda there: as_open_as(known, there))
 
     def delete_topic(self, topic: str) -> None:
-        self._removed(topic_place(topic), [TOPIC])
-        heads = [each.item for each in self._listed(topic_place(topic))]
+        known = self.topic(topic)
+        if known is not None and known.continued_in and self.topic(known.continued_in) is not None:
+            self._change(topic, signpost, counted=True)
+        else:
+            item = self._items(topic_place(topic), TOPIC)
+            self._counted(topic, lambda transaction: transaction.delete(item))
+            self._remove_signposts(known.continues if known else None)
+        heads = [each.item for each in self._listed(topic_place(topic)) if each.item != TOPIC]
         for head in heads:
             place = segments_place(topic, int(head.rpartition("#")[2]))
             self._removed(place, [each.item for each in self._listed(place)])
@@ -111,6 +139,9 @@ class DynamoDbLogIndex:
 
         self._change(topic, noted)
 
+    def changes(self) -> Changes:
+        return self._at(lambda _: changes_in(self._numbers_connection, self._documents))
+
     # Partitions
 
     def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
@@ -124,21 +155,13 @@ class DynamoDbLogIndex:
         item = self._items(topic_place(topic), head_item(partition), body=body, revision=expected + 1)
         unchanged = LogIndexItem.revision == expected if expected else LogIndexItem.place.does_not_exist()
         added = self._segment(topic, partition, segment) if segment is not None else None
-        token = uuid4().hex
 
-        def attempt(_: bool) -> bool:
-            try:
-                with TransactWrite(connection=self._connection, client_request_token=token) as transaction:
-                    transaction.save(item, unchanged)
-                    if added is not None:
-                        transaction.save(added)
-            except TransactWriteError as error:
-                if any(reason and reason.code == CONDITION_FAILED for reason in reasons_of(error)):
-                    return False
-                raise
-            return True
+        def add(transaction: TransactWrite) -> None:
+            transaction.save(item, unchanged)
+            if added is not None:
+                transaction.save(added)
 
-        return self._at(attempt)
+        return self._transacted(add)
 
     def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
         upto = LogIndexItem.item <= segment_item(offset)
@@ -185,26 +208,33 @@ class DynamoDbLogIndex:
 
         self._at(attempt)
 
-    def progress(self, stream: str) -> Mapping[str, int]:
-        return {each.item: int(each.body) for each in self._listed(stream_place(stream))}
+    def progress(self, stream: str) -> Mapping[str, Progress]:
+        return {each.item: progress_in(each.body) for each in self._listed(stream_place(stream))}
 
-    def note_progress(self, stream: str, shard: str, sequence: int) -> None:
-        body = sequence_body(sequence)
+    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
+        body = progress_body(progress)
         behind = LogIndexItem.place.does_not_exist() | (LogIndexItem.body < body)
         self._written(self._items(stream_place(stream), shard, body=body), behind)
 
     def close(self) -> None:
         self._closed = True
         self._client.close()
+        if "_numbers_connection" in vars(self):
+            self._numbers_connection.client.close()
+
+    @cached_property
+    def _numbers_connection(self) -> Connection:
+        """Most processes never need it: where the registry has the same numbers, they ask the registry."""
+        return connected(self._documents)
 
     # Items
 
-    def _at(self, attempt: Callable[[bool], Answer]) -> Answer:
+    def _at(self, attempt: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
         if self._closed:
             raise Unavailable("The log index is closed.")
-        return self._attempts.at(attempt)
+        return self._attempts.at(attempt, turns)
 
-    def _change(self, topic: str, changed: Callable[[Topic], Topic]) -> Topic:
+    def _change(self, topic: str, changed: Callable[[Topic], Topic], *, counted: bool = False) -> Topic:
         """Change a topic, again from the beginning when somebody else did so meanwhile."""
         for _ in range(CHANGES_TRIED):
             found = self._found(topic_place(topic), TOPIC)
@@ -213,9 +243,19 @@ class DynamoDbLogIndex:
             known, revision = topic_in(found.body), int(found.revision or 0)
             wanted = changed(known)
             item = self._items(topic_place(topic), TOPIC, body=topic_body(wanted), revision=revision + 1)
-            if wanted == known or self._written(item, LogIndexItem.revision == revision):
+            if wanted == known or self._replaced(topic, item, LogIndexItem.revision == revision, counted=counted):
                 return wanted
         raise Unavailable(f"Too many change {topic} at the same time")
+
+    def _replaced(self, topic: str, item: LogIndexItem, unchanged: Condition, *, counted: bool) -> bool:
+        if counted:
+            return self._counted(topic, lambda transaction: transaction.save(item, unchanged))
+        return self._written(item, unchanged)
+
+    def _remove_signposts(self, topic: str | None) -> None:
+        while topic and (known := self.topic(topic)) and is_signpost(known):
+            self._removed(topic_place(topic), [TOPIC])
+            topic = known.continues
 
     def _segment(self, topic: str, partition: int, segment: Segment) -> LogIndexItem:
         place, item = segments_place(topic, partition), segment_item(segment.first)
@@ -245,6 +285,19 @@ class DynamoDbLogIndex:
             return True
 
         return self._at(attempt)
+
+    def _counted(self, topic: str, add: Callable[[TransactWrite], None]) -> bool:
+        """Make a change of a topic, and count it in the same step, if its condition holds."""
+
+        def add_both(transaction: TransactWrite) -> None:
+            add(transaction)
+            add_count(transaction, self._documents, [bucket_of(TOPICS, topic)])
+
+        return self._transacted(add_both, TURNS)
+
+    def _transacted(self, add: Callable[[TransactWrite], None], turns: Sequence[float] = ()) -> bool:
+        """Make all changes that are added, or none because a condition does not hold."""
+        return self._at(transaction_of(add, self._connection), turns)
 
     def _listed(
         self, place: str, condition: Condition | None = None, *, last_first: bool = False, limit: int | None = None

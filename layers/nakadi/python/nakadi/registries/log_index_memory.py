@@ -5,15 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from nakadi.model.log_index import Head, Location, Segment, Topic
+from nakadi.model.changes import Changes, bucket_of
+from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import UnknownTopic
-from nakadi.registries.log_index_bodies import last_honest
+from nakadi.ports import TOPICS, UnknownTopic
+from nakadi.registries.log_index_bodies import (
+    as_open_as,
+    following_topic,
+    is_signpost,
+    last_honest,
+    progress_body,
+    signpost,
+)
 
 Place = tuple[str, int]
 
@@ -29,8 +38,9 @@ class MemoryLogIndex:
         self._lock = threading.Lock()
         self._topics: dict[str, Topic] = {}
         self._partitions: dict[Place, _Partition] = {}
-        self._progress: dict[tuple[str, str], int] = {}
+        self._progress: dict[tuple[str, str], Progress] = {}
         self._claims: dict[str, tuple[str, float]] = {}
+        self._numbers: Counter[int] = Counter()
         self._identity = uuid4().hex[:16]
         self._closed = False
 
@@ -48,7 +58,7 @@ class MemoryLogIndex:
 
     def topics(self) -> Sequence[str]:
         with self._opened():
-            return sorted(self._topics)
+            return sorted(name for name, known in self._topics.items() if not is_signpost(known))
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         with self._opened():
@@ -58,12 +68,30 @@ class MemoryLogIndex:
     def seal_topic(self, topic: str) -> None:
         with self._opened():
             self._topics[topic] = replace(self._known(topic), sealed=True)
+            self._numbers[bucket_of(TOPICS, topic)] += 1
+
+    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+        with self._opened():
+            known = self._known(topic)
+            there = self._topics.setdefault(following, following_topic(topic, known, behind))
+            self._topics[topic] = replace(known, continued_in=following)
+            self._topics[following] = as_open_as(known, there)
+            self._numbers[bucket_of(TOPICS, topic)] += 1
 
     def delete_topic(self, topic: str) -> None:
         with self._opened():
-            self._topics.pop(topic, None)
+            gone = self._topics.pop(topic, None)
+            if gone is not None and gone.continued_in in self._topics:
+                self._topics[topic] = signpost(gone)
+            elif gone is not None:
+                self._remove_signposts(gone.continues)
+            self._numbers[bucket_of(TOPICS, topic)] += 1
             for place in [place for place in self._partitions if place[0] == topic]:
                 del self._partitions[place]
+
+    def changes(self) -> Changes:
+        with self._opened():
+            return Changes(dict(self._numbers))
 
     def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
         with self._opened():
@@ -137,13 +165,14 @@ class MemoryLogIndex:
             if self._claims.get(name, ("", 0.0))[0] == owner:
                 del self._claims[name]
 
-    def progress(self, stream: str) -> Mapping[str, int]:
+    def progress(self, stream: str) -> Mapping[str, Progress]:
         with self._opened():
-            return {shard: sequence for (of, shard), sequence in self._progress.items() if of == stream}
+            return {shard: progress for (of, shard), progress in self._progress.items() if of == stream}
 
-    def note_progress(self, stream: str, shard: str, sequence: int) -> None:
+    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
         with self._opened():
-            self._progress[stream, shard] = max(sequence, self._progress.get((stream, shard), sequence))
+            known = self._progress.get((stream, shard), progress)
+            self._progress[stream, shard] = max(progress, known, key=progress_body)
 
     def close(self) -> None:
         with self._lock:
@@ -160,6 +189,10 @@ class MemoryLogIndex:
         if topic not in self._topics:
             raise UnknownTopic(topic)
         return self._topics[topic]
+
+    def _remove_signposts(self, topic: str | None) -> None:
+        while topic in self._topics and is_signpost(self._topics[topic]):
+            topic = self._topics.pop(topic).continues
 
     def _at(self, place: Place) -> _Partition:
         return self._partitions.get(place) or _Partition()

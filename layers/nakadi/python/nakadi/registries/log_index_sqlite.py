@@ -11,19 +11,26 @@ from typing import Any
 
 import orjson
 
-from nakadi.model.log_index import Head, Location, Segment, Topic
-from nakadi.ports import UnknownTopic
+from nakadi.model.changes import Changes, bucket_of
+from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
+from nakadi.ports import TOPICS, UnknownTopic
 from nakadi.registries.log_index_bodies import (
+    as_open_as,
     counted_body,
     counted_in,
+    following_topic,
+    is_signpost,
     last_honest,
+    progress_body,
+    progress_in,
     segment_body,
     segment_in,
     segment_of,
-    sequence_body,
+    signpost,
     topic_body,
     topic_in,
 )
+from nakadi.registries.sqlite import count, numbers_in
 from nakadi.sqlite_file import SqliteFile
 
 HEAD = "SELECT body, revision FROM log_index_heads WHERE topic = ? AND partition = ?"
@@ -51,9 +58,13 @@ PROGRESS = """
     ON CONFLICT (stream, shard) DO UPDATE SET sequence = ?3 WHERE sequence < ?3
 """
 
+# A signpost to the topic that continues one has no partitions, and one that was just made has no signpost.
+LIST_TOPICS = "SELECT json_group_array(topic) FROM log_index_topics WHERE NOT (body LIKE '{\"partitions\":0,%')"
+
 REFERRED_TO = """
     SELECT json_group_array(DISTINCT archived) FROM log_index_segments
-    WHERE archived IS NOT NULL AND topic IN (SELECT topic FROM log_index_topics)
+    WHERE archived IS NOT NULL
+    AND topic IN (SELECT topic FROM log_index_topics WHERE NOT (body LIKE '{\"partitions\":0,%'))
 """
 
 
@@ -78,17 +89,33 @@ class SqliteLogIndex:
             return _topic(connection, topic)
 
     def topics(self) -> Sequence[str]:
-        return _texts(self._one("SELECT json_group_array(topic) FROM log_index_topics")[0])
+        return _texts(self._one(LIST_TOPICS)[0])
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         self._change(topic, lambda known: replace(known, partitions=max(known.partitions, partitions)))
 
     def seal_topic(self, topic: str) -> None:
-        self._change(topic, lambda known: replace(known, sealed=True))
+        self._change(topic, lambda known: replace(known, sealed=True), [bucket_of(TOPICS, topic)])
+
+    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+        with self._file.writing() as connection:
+            known = _topic(connection, topic)
+            if known is None:
+                raise UnknownTopic(topic)
+            there = _topic(connection, following) or following_topic(topic, known, behind)
+            _put(connection, topic, replace(known, continued_in=following))
+            _put(connection, following, as_open_as(known, there))
+            count(connection, [bucket_of(TOPICS, topic)])
 
     def delete_topic(self, topic: str) -> None:
         with self._file.writing() as connection:
+            count(connection, [bucket_of(TOPICS, topic)])
+            gone = _topic(connection, topic)
             connection.execute("DELETE FROM log_index_topics WHERE topic = ?", (topic,))
+            if gone is not None and gone.continued_in and _topic(connection, gone.continued_in):
+                _put(connection, topic, signpost(gone))
+            elif gone is not None:
+                _remove_signposts(connection, gone.continues)
             connection.execute("DELETE FROM log_index_heads WHERE topic = ?", (topic,))
             connection.execute("DELETE FROM log_index_segments WHERE topic = ?", (topic,))
 
@@ -110,6 +137,10 @@ class SqliteLogIndex:
             return replace(known, compacted={**known.compacted, partition: grown})
 
         self._change(topic, noted)
+
+    def changes(self) -> Changes:
+        with self._file.lent() as connection:
+            return numbers_in(connection)
 
     # Partitions
 
@@ -164,20 +195,21 @@ class SqliteLogIndex:
         with self._file.writing() as connection:
             connection.execute("DELETE FROM log_index_claims WHERE name = ? AND owner = ?", (name, owner))
 
-    def progress(self, stream: str) -> Mapping[str, int]:
+    def progress(self, stream: str) -> Mapping[str, Progress]:
         with self._file.lent() as connection:
             found = connection.execute("SELECT shard, sequence FROM log_index_progress WHERE stream = ?", (stream,))
-            return {shard: int(sequence) for shard, sequence in found.fetchall()}
+            return {shard: progress_in(body) for shard, body in found.fetchall()}
 
-    def note_progress(self, stream: str, shard: str, sequence: int) -> None:
+    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
         with self._file.writing() as connection:
-            connection.execute(PROGRESS, (stream, shard, sequence_body(sequence)))
+            connection.execute(PROGRESS, (stream, shard, progress_body(progress)))
 
     def close(self) -> None:
         self._file.close()
 
-    def _change(self, topic: str, changed: Callable[[Topic], Topic]) -> Topic:
+    def _change(self, topic: str, changed: Callable[[Topic], Topic], counted: Sequence[int] = ()) -> Topic:
         with self._file.writing() as connection:
+            count(connection, counted)
             known = _topic(connection, topic)
             if known is None:
                 raise UnknownTopic(topic)
@@ -199,6 +231,18 @@ class SqliteLogIndex:
 def _topic(connection: sqlite3.Connection, topic: str) -> Topic | None:
     found = connection.execute("SELECT body FROM log_index_topics WHERE topic = ?", (topic,)).fetchone()
     return topic_in(found[0]) if found else None
+
+
+def _put(connection: sqlite3.Connection, topic: str, known: Topic) -> None:
+    connection.execute(
+        "INSERT OR REPLACE INTO log_index_topics (topic, body) VALUES (?, ?)", (topic, topic_body(known))
+    )
+
+
+def _remove_signposts(connection: sqlite3.Connection, topic: str | None) -> None:
+    while topic and (known := _topic(connection, topic)) and is_signpost(known):
+        connection.execute("DELETE FROM log_index_topics WHERE topic = ?", (topic,))
+        topic = known.continues
 
 
 def _head(connection: sqlite3.Connection, topic: str, partition: int) -> Head:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
+from nakadi.model.changes import Changes
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ABSENT, Change, Document, Remove
-from nakadi.registries.documents import document_in, entry_of, outcome_of, see_that_it_may_be_asked
+from nakadi.registries.documents import counted_buckets, document_in, entry_of, outcome_of, see_that_it_may_be_asked
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class MemoryRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
+        self._numbers: Counter[int] = Counter()
         self._closed = False
 
     def get(self, kind: str, key: str) -> Document | None:
@@ -68,6 +70,11 @@ class MemoryRegistry:
                     kinds[change.kind].put(change.key, document.revision, entry)
                 elif isinstance(change, Remove):
                     kinds[change.kind].remove(change.key)
+            self._numbers.update(counted_buckets(changes))
+
+    def changes(self) -> Changes:
+        with self._opened():
+            return Changes(dict(self._numbers))
 
     def close(self) -> None:
         with self._lock:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import orjson
+
+from nakadi.model.changes import Changes
 from nakadi.ports import ABSENT, Change, Document, Remove
 from nakadi.registries.documents import (
+    NUMBERS,
+    counted_buckets,
     document_in,
     documents_in,
     entry_of,
@@ -28,6 +33,15 @@ PUT = """
     INSERT INTO documents (kind, key, revision, entry) VALUES (?1, ?2, ?3, ?4)
     ON CONFLICT (kind, key) DO UPDATE SET revision = ?3, entry = ?4
 """
+
+
+# Numbers lie among the documents: a file of an older version has room for them, and an older broker passes them over.
+COUNT = """
+    INSERT INTO documents (kind, key, revision, entry) VALUES (?1, ?2, 1, '')
+    ON CONFLICT (kind, key) DO UPDATE SET revision = revision + 1
+"""
+
+NUMBERS_LIST = "SELECT json_group_object(key, revision) FROM documents WHERE kind = ?"
 
 
 class SqliteRegistry:
@@ -56,6 +70,11 @@ class SqliteRegistry:
         with self._file.writing() as connection:
             for change in changes:
                 _make(connection, change)
+            count(connection, counted_buckets(changes))
+
+    def changes(self) -> Changes:
+        with self._file.lent() as connection:
+            return numbers_in(connection)
 
     def close(self) -> None:
         self._file.close()
@@ -69,6 +88,15 @@ def _make(connection: sqlite3.Connection, change: Change) -> None:
         connection.execute(PUT, (*place, document.revision, entry_of(document).decode()))
     elif isinstance(change, Remove):
         connection.execute("DELETE FROM documents WHERE kind = ? AND key = ?", place)
+
+
+def count(connection: sqlite3.Connection, buckets: Collection[int]) -> None:
+    connection.executemany(COUNT, [(NUMBERS, str(bucket)) for bucket in buckets])
+
+
+def numbers_in(connection: sqlite3.Connection) -> Changes:
+    (found,) = connection.execute(NUMBERS_LIST, (NUMBERS,)).fetchone()
+    return Changes({int(bucket): number for bucket, number in orjson.loads(found).items()})
 
 
 def _end_of(prefix: str) -> str | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 
 from nakadi.catalog.event_types import EventTypes
 from nakadi.cursors.conversion import CursorError
 from nakadi.cursors.service import Cursors
+from nakadi.metrics import Metrics
 from nakadi.model.authorization import Subject
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
@@ -36,11 +40,33 @@ class Opening:
     limits: Limits
 
 
+@contextmanager
+def counted(metrics: Metrics, api: str, end: Callable[[], Enum | None]) -> Iterator[None]:
+    """Count a stream from its beginning to its end; `end` is asked for the reason, which a stream has that came to its
+    own end."""
+    metrics.streams_opened.add(1, api)
+    metrics.open_streams.add(1, api)
+    reason = "failed"
+    try:
+        yield
+        reason = ""
+    except ConnectionError:
+        reason = "gone"
+        raise
+    except (asyncio.CancelledError, TimeoutError):
+        reason = "cut_off"
+        raise
+    finally:
+        found = end()
+        metrics.open_streams.add(-1, api)
+        metrics.streams_ended.add(1, api, found.name.lower() if found is not None else reason or "ended")
+
+
 class Streams:
     """`longest_seconds` is the most that a stream may last here, and `longest_silence_seconds` the most between two
     batches, empty ones included; None leaves it to the API's own limits."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # every part by its name
         self,
         *,
         event_types: EventTypes,
@@ -51,7 +77,9 @@ class Streams:
         longest_seconds: int | None = None,
         longest_silence_seconds: int | None = None,
         pick_seconds: PickSeconds = random.randint,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._metrics = metrics or Metrics()
         self._judge = judge
         self._cursors = cursors
         self._clock = clock
@@ -83,7 +111,10 @@ class Streams:
             describe=describe,
             find_out=self._oversight.hurry,
         )
-        with self._oversight.over(driver, subject, event_type):
+        with (
+            counted(self._metrics, "low-level", lambda: driver.session.end),
+            self._oversight.over(driver, subject, event_type),
+        ):
             await driver.run(opening.limits.stream_seconds)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from nakadi.model.coordination import Assignment, Entry, Session
+from nakadi.model.coordination import Assignment, EndedReset, Entry, Session, SetOffsets
 from nakadi.model.outcomes import Conflict
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import MOST_PLACES
@@ -19,6 +19,7 @@ from nakadi.subscriptions import rebalance
 from nakadi.subscriptions.liveness import MARGIN
 
 RESET_IN_PROGRESS = "Resetting subscription cursors request is still in progress"
+TIMEOUT = "Timeout resetting cursors"
 
 
 def joined(assignment: Assignment, session: Session, subscription: str, now: datetime) -> Assignment:
@@ -29,6 +30,9 @@ def joined(assignment: Assignment, session: Session, subscription: str, now: dat
         _check_slots(assignment, subscription)
     if being_reset(assignment, now):
         raise Conflict(RESET_IN_PROGRESS)
+    if assignment.reset is not None:
+        # Its time is over, and other sessions have not ended.
+        assignment = reset_ended(assignment, assignment.reset.id, now, TIMEOUT)
     return rebalanced(replace(assignment, sessions=(*assignment.sessions, session)))
 
 
@@ -62,6 +66,16 @@ def being_reset(assignment: Assignment, now: datetime) -> bool:
     whoever put it up may be long gone, or finds out in time, for offsets are only set while there is no session."""
     reset = assignment.reset
     return reset is not None and now < reset.until and (reset.since is None or reset.since <= now + MARGIN)
+
+
+def reset_ended(assignment: Assignment, reset_id: str, now: datetime, failure: str = "") -> Assignment:
+    """With this reset at its end, if it still stands."""
+    reset = assignment.reset
+    if reset is None or reset.id != reset_id:
+        return assignment
+    # That streams were to end is not remembered: the next request for it is about other partitions.
+    wish = None if reset.wish == SetOffsets() else reset.wish
+    return replace(assignment, reset=None, ended=EndedReset(reset_id, now, failure, wish))
 
 
 def _check_slots(assignment: Assignment, subscription: str) -> None:

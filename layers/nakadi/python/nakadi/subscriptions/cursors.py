@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nakadi.access.permissions import Permissions
 from nakadi.catalog.event_types import EventTypes
 from nakadi.cursors import conversion, timelines
 from nakadi.cursors.conversion import CursorError, CursorErrorKind
 from nakadi.cursors.service import Cursors
+from nakadi.metrics import Metrics
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.coordination import Verdict
 from nakadi.model.cursor import Cursor, Position
@@ -54,6 +55,7 @@ class SubscriptionCursors:
     initialisation: Initialisation
     resets: Resets
     clock: Clock
+    metrics: Metrics = field(default_factory=Metrics)
 
     def committed(self, subscription_id: str, subject: Subject) -> Sequence[tuple[EventTypePartition, Position]]:
         """How far each partition is committed; nothing before the first stream."""
@@ -68,6 +70,18 @@ class SubscriptionCursors:
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
     ) -> Sequence[Verdict]:
         """Commit for a stream: for each cursor, in the order in which they came, whether it moved its partition."""
+        try:
+            verdicts = self._commit(subscription_id, stream_id, cursors, subject)
+        except Exception:
+            self.metrics.cursors_committed.add(len(cursors), "refused")
+            raise
+        for verdict in verdicts:
+            self.metrics.cursors_committed.add(1, verdict.name.lower())
+        return verdicts
+
+    def _commit(
+        self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
+    ) -> Sequence[Verdict]:
         meant = [self._resolved(each) for each in cursors]
         if not meant:
             raise Invalid(EMPTY)

@@ -61,12 +61,11 @@ class SubscribedEventTypes:
 
     def grown(self, event_type: EventType) -> None:
         """Have the subscriptions consume all partitions; the streams of those that got some end and come back."""
-        extended = [
-            each.id
-            for each in self.subscriptions.of_event_type(event_type.name)
-            if self.initialisation.extended(each, event_type)[1]
-        ]
+        found = self.subscriptions.of_event_type(event_type.name)
+        extended = [each.id for each in found if self.initialisation.extended(each, event_type)[1]]
         self.resets.close_streams(extended)
+        # Somebody who asked before may have been answered before streams had ended.
+        self.resets.wait_for_end([each.id for each in found])
 
     def _may_go_too(self, subscriptions: Sequence[Subscription]) -> bool:
         if not subscriptions or self.features.is_on(Feature.DELETE_EVENT_TYPE_WITH_SUBSCRIPTIONS):

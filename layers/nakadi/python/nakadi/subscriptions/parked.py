@@ -8,7 +8,7 @@ then goes on where the cursors were.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from uuid import uuid4
@@ -20,7 +20,7 @@ from nakadi.cursors import timelines
 from nakadi.cursors.conversion import GREATEST
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Authorization, Operation, Resource, ResourceType, Subject
-from nakadi.model.coordination import Entry, Offset, Parked, Replay
+from nakadi.model.coordination import Entry, Offset, Parked, Redrive, Replay
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, NotFound
 from nakadi.model.subscription import EventTypePartition, Subscription
@@ -115,12 +115,13 @@ class ParkedEvents:
         """Have an event sent once more, with all that are parked for its key, in their order."""
         self._administered(subscription_id, subject)
         parked = self._found(subscription_id, parked_id)
-        self._redrive(subscription_id, lambda each: (each.place, each.key) == (parked.place, parked.key), all_=False)
+        self.resets.fulfil(subscription_id, Redrive((parked.place, parked.key)))
 
     def redrive_all(self, subscription_id: str, subject: Subject) -> None:
         """Have everything sent once more."""
         self._administered(subscription_id, subject)
-        self._redrive(subscription_id, lambda _: True, all_=True)
+        if any(True for _ in Lot(self.coordination, subscription_id).events()):
+            self.resets.fulfil(subscription_id, Redrive())
 
     def find(self, subscription_id: str, parked_id: str) -> Parked | None:
         meant = place_in(parked_id)
@@ -164,25 +165,28 @@ class ParkedEvents:
         except AssignmentChanged:
             return  # that does it, too
 
-    def _redrive(self, subscription_id: str, chosen: Callable[[Parked], bool], *, all_: bool) -> None:
-        lot = Lot(self.coordination, subscription_id)
-        if not any(chosen(each) for each in lot.events()):
-            return
-        with self.resets.while_nobody_streams(subscription_id) as marker:
-            offsets = self.coordination.offsets(subscription_id)
-            assignment = self.coordination.assignment(subscription_id)
-            changed: list[tuple[Entry, Position, Sequence[Parked]]] = []
-            for place, events in groupby(lot.events(), key=lambda each: each.place):
-                entry = assignment.entry(place)
-                if entry is not None:
-                    self._let_go(subscription_id, entry, parked := list(events), offsets)
-                    changed += _replays(entry, parked, offsets[place].position, chosen, all_=all_)
-            self._check_timelines([each for *_, events in changed for each in events])
-            self.resets.put_back(
-                subscription_id,
-                marker,
-                {entry.place: (entry, position) for entry, position, _ in changed},
-            )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriving:
+    """What a redrive changes while no stream is open."""
+
+    coordination: Coordination
+    event_types: EventTypes
+
+    def replays(self, subscription_id: str, redrive: Redrive) -> Mapping[Place, tuple[Entry, Position]]:
+        """Where the cursors go, and entries that tell what is to be sent once more from there on. What is in the lot
+        for no reason any more is removed. Raises `Conflict` if events cannot be sent.
+        """
+        offsets = self.coordination.offsets(subscription_id)
+        assignment = self.coordination.assignment(subscription_id)
+        changed: list[tuple[Entry, Position, Sequence[Parked]]] = []
+        for place, events in groupby(Lot(self.coordination, subscription_id).events(), key=lambda each: each.place):
+            entry = assignment.entry(place)
+            if entry is not None:
+                self._let_go(subscription_id, entry, parked := list(events), offsets)
+                changed += _replays(entry, parked, offsets[place].position, redrive)
+        self._check_timelines([each for *_, events in changed for each in events])
+        return {entry.place: (entry, position) for entry, position, _ in changed}
 
     def _let_go(self, subscription_id: str, entry: Entry, parked: list[Parked], offsets: Offsets) -> None:
         """What was sent once more and consumed since then goes; so does what the log will give once more."""
@@ -210,16 +214,18 @@ def is_over(parked: Parked, entry: Entry, reached: Position) -> bool:
 
 
 def _replays(
-    entry: Entry, parked: Sequence[Parked], reached: Position, chosen: Callable[[Parked], bool], *, all_: bool
+    entry: Entry, parked: Sequence[Parked], reached: Position, redrive: Redrive
 ) -> Iterator[tuple[Entry, Position, Sequence[Parked]]]:
     """The entry of a partition with what is to be sent once more, where its cursor goes, and these events."""
-    if not any(map(chosen, parked)):
+    chosen = {each.key for each in parked if _is_meant(each, redrive)}
+    if not chosen:
         return
+    all_ = redrive.of is None
     old = entry.replay
     # Of what was to be sent once more already, the rest still is, but for keys that were parked again meanwhile.
     failed = {each.key for each in parked if old is not None and not old.has(each)}
     going_on = {each.key for each in parked if old is not None and old.has(each)} - failed
-    keys = going_on | {each.key for each in parked if chosen(each)}
+    keys = going_on | chosen
     if not all_ and len(keys) > MOST_KEYS:
         raise Conflict(TOO_MANY)
     events = [each for each in parked if all_ or each.key in keys]
@@ -228,6 +234,10 @@ def _replays(
     replay = Replay(str(uuid4()), until, None if all_ else tuple(sorted(keys)))
     position = min(reached, Position(first.timeline, first.offset - 1))
     yield replace(entry, replay=replay), position, events
+
+
+def _is_meant(parked: Parked, redrive: Redrive) -> bool:
+    return redrive.of is None or redrive.of == (parked.place, parked.key)
 
 
 def id_of(parked: Parked) -> str:

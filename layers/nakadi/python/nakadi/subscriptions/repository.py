@@ -27,7 +27,7 @@ MARKS = "subscription-marks"
 LEFTOVERS = "subscription-leftovers"
 
 PAGE = 1000
-MOST_CHANGES = 100
+MOST_CHANGES = 99
 
 # A line comes before its subscription when there are too many for one write; much later it is a leftover.
 BEGUN_FOR = timedelta(minutes=1)
@@ -179,8 +179,8 @@ def removal(subscription: Subscription) -> tuple[Change, ...]:
 def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
     """The changes in writes, the first ones last; three by three from the end they stay together."""
     while len(changes) > MOST_CHANGES:
-        yield changes[-MOST_CHANGES + 1 :]
-        changes = changes[: -MOST_CHANGES + 1]
+        yield changes[-MOST_CHANGES:]
+        changes = changes[:-MOST_CHANGES]
     yield changes
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from nakadi.chores import attempted
+from nakadi.model.coordination import Assignment
 from nakadi.model.subscription import Subscription
+from nakadi.ports import Coordination
 from nakadi.subscriptions.repository import Subscriptions
 from nakadi.subscriptions.stats import Stats
 
@@ -16,10 +19,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallWatch:
-    """Looks at all subscriptions now and then. `stalled` are those that were so the last time, by id."""
+    """Looks at all subscriptions now and then. `stalled` are those that were so the last time, by id.
+
+    `fulfil_wish` does what a reset wishes whose process died, and which no stream has found since.
+    """
 
     subscriptions: Subscriptions
+    coordination: Coordination
     stats: Stats
+    fulfil_wish: Callable[[str], Assignment]
     stalled: list[str] = field(default_factory=list)
 
     def look(self) -> None:
@@ -32,7 +40,10 @@ class StallWatch:
             _tell(each)
 
     def _look_at(self, subscription: Subscription, found: list[Subscription]) -> None:
-        if self.stats.is_stalled(subscription):
+        assignment = self.coordination.assignment(subscription.id)
+        if assignment.reset is not None:
+            assignment = self.fulfil_wish(subscription.id)
+        if self.stats.is_stalled(subscription, assignment):
             found.append(subscription)
 
 

@@ -14,7 +14,7 @@ from nakadi.cursors import timelines
 from nakadi.cursors.conversion import CursorError
 from nakadi.cursors.service import Cursors
 from nakadi.model.authorization import Operation, Subject
-from nakadi.model.coordination import Entry, EntryState, Offset, Session
+from nakadi.model.coordination import Assignment, Entry, EntryState, Offset, Session
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Invalid, Unavailable
@@ -85,12 +85,13 @@ class Stats:
         event_types = [self.event_types.get(name) for name in subscription.event_types]
         for each in event_types:
             self.permissions.require(Operation.VIEW, each.resource, subject)
-        shared = self._shared(subscription, with_offsets=True)
+        shared = self._shared(self.coordination.assignment(subscription_id))
+        shared = replace(shared, offsets=self.coordination.offsets(subscription_id))
         return [self._of_event_type(each, shared, with_lag=with_lag) for each in event_types]
 
     def status(self, subscription: Subscription, subject: Subject) -> Sequence[EventTypeStats]:
         """Who reads what, of the event types that are there and that the subject may see."""
-        shared = self._shared(subscription, with_offsets=False)
+        shared = self._shared(self.coordination.assignment(subscription.id))
         found = [self.event_types.find(name) for name in subscription.event_types]
         return [
             EventTypeStats(each.name, [reading(EventTypePartition(each.name, name), shared) for name in _sorted(each)])
@@ -98,9 +99,9 @@ class Stats:
             if each is not None and self.permissions.allows(Operation.VIEW, each.resource, subject)
         ]
 
-    def is_stalled(self, subscription: Subscription) -> bool:
+    def is_stalled(self, subscription: Subscription, assignment: Assignment) -> bool:
         """Whether a partition is; looked into no further than it takes to see that none is."""
-        shared = self._shared(subscription, with_offsets=False)
+        shared = self._shared(assignment)
         if not shared.sessions:
             return False
         shared = replace(shared, offsets=self.coordination.offsets(subscription.id))
@@ -113,13 +114,13 @@ class Stats:
         owner = shared.owner(place)
         return owner is not None and is_overdue(owner, shared.offsets[place].since, self.clock.now())
 
-    def _shared(self, subscription: Subscription, *, with_offsets: bool) -> _Shared:
-        assignment = self.coordination.assignment(subscription.id)
+    def _shared(self, assignment: Assignment) -> _Shared:
+        """Without the offsets, which are a read of their own."""
         living = self.leases.living() if assignment.sessions else ()
         return _Shared(
             entries={each.place: each for each in assignment.entries},
             sessions={each.id: each for each in assignment.sessions if each.holder in living},
-            offsets=self.coordination.offsets(subscription.id) if with_offsets else {},
+            offsets={},
         )
 
     def _of_event_type(self, event_type: EventType, shared: _Shared, *, with_lag: bool) -> EventTypeStats:

@@ -5,15 +5,17 @@ The stream itself never changes. From then on readers take what is compacted fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from nakadi.archive import members
+from nakadi.archive.merging import Busy, alone
 from nakadi.eventlogs.keeping import Rule
+from nakadi.eventlogs.kinesis.continuity import Ancestry
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.places import hash_key, partition_key
-from nakadi.eventlogs.kinesis.tails import Ancestry
 from nakadi.eventlogs.kinesis.topics import Topics
 from nakadi.eventlogs.kinesis.waking import LastingReader
 from nakadi.model.events import StoredEvent
@@ -23,9 +25,6 @@ from nakadi.ports import ArchiveStore, LogIndex
 
 FOLDER = "compacted/"
 """Objects in here hold one segment each, and nobody else's events: they can be removed when it is replaced."""
-
-CLAIMED_FOR = 600.0
-"""Seconds. Of two who compact a partition at once, the second one has nothing to do."""
 
 GROUP_EVENTS = 20_000
 GROUP_BYTES = 16_000_000
@@ -49,13 +48,9 @@ class Compactor:
             return
         if self.archive is None:
             raise Unavailable("Compaction needs an archive")
-        claim, owner = f"compaction/{topic}/{partition}", uuid4().hex
-        if self.index.claim(claim, owner, CLAIMED_FOR):
-            try:
-                self._index_up_to(topic, partition, end)
-                self._rewrite(topic, partition, self._rule(topic, partition, oldest, end, tombstones_before))
-            finally:
-                self.index.release(claim, owner)
+        with suppress(Busy), alone(self.index, topic, partition) as make_sure:
+            self._index_up_to(topic, partition, end)
+            self._rewrite(topic, partition, self._rule(topic, partition, oldest, end, tombstones_before), make_sure)
 
     def removed(self, locations: Sequence[Location]) -> None:
         """Nothing refers to these any more."""
@@ -80,10 +75,11 @@ class Compactor:
         last = self.reader.state(topic, partition).next - 1
         return Rule(oldest=oldest, end=end, last=last, newest=newest, tombstones_before=tombstones_before)
 
-    def _rewrite(self, topic: str, partition: int, rule: Rule) -> None:
+    def _rewrite(self, topic: str, partition: int, rule: Rule, make_sure: Callable[[], None]) -> None:
         there = list(self._segments(topic, partition, rule.oldest, rule.end))
         written = [self._written(topic, partition, group, rule) for group in _groups(there)]
         end = there[-1].end
+        make_sure()
         if written != there:
             self.index.replace(topic, partition, written, end)
         elif not self._was_cut_short(topic, partition, there):

@@ -41,6 +41,13 @@ class Lineage:
         """Those that are still listed."""
         return [parent for parent in self._shards[shard].parents if parent in self._shards]
 
+    def origins(self, shard: str) -> tuple[str, ...]:
+        """Those it came from, whether or not they are still listed."""
+        return self._shards[shard].parents if shard in self._shards else ()
+
+    def first_hash(self, shard: str) -> int:
+        return self._shards[shard].first_hash
+
     def children(self, shard: str) -> list[str]:
         return [each.id for each in self._shards.values() if shard in each.parents]
 

@@ -3,31 +3,37 @@
 What the port leaves open is this here. An append that timed out may have been stored; whoever publishes again may store
 its events twice, each time whole and in order. Bounds, and offsets that are asked for by time, are exact: they have
 whatever was acknowledged before the question. A read sees at once what this process stored, and what others stored at
-the latest `shared_for` seconds later. A topic that is deleted takes appends of other processes for a lease longer; they
+the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes it, and `push_silence` seconds later
+where it fails to. A topic that is deleted takes appends of other processes for a lease longer; they
 are gone with it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from nakadi.archive.library import Library
+from nakadi.caching import ChangeWatch
 from nakadi.eventlogs.announcements import Announcements
 from nakadi.eventlogs.kinesis.compaction import Compactor
+from nakadi.eventlogs.kinesis.continuity import Ancestry
+from nakadi.eventlogs.kinesis.fan_out import FanOut
+from nakadi.eventlogs.kinesis.gaps import GapCloser
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.places import LONGEST_TOPIC
 from nakadi.eventlogs.kinesis.reading import Reader
 from nakadi.eventlogs.kinesis.stream import Stream
-from nakadi.eventlogs.kinesis.tails import Ancestry, Ours
+from nakadi.eventlogs.kinesis.tails import Ours
 from nakadi.eventlogs.kinesis.topics import Known, Topics
 from nakadi.eventlogs.kinesis.waking import LastingReader
 from nakadi.eventlogs.kinesis.watching import Watcher
 from nakadi.eventlogs.kinesis.writing import GIVE_UP_AFTER, RECORD_BYTES, TIMED_OUT, Writer
-from nakadi.model.events import Bounds, Fate, Record, Refused, Slice, Stored
-from nakadi.model.log_index import Mark
+from nakadi.metrics import Metrics
+from nakadi.model.events import Bounds, Continuation, Fate, Record, Refused, Slice, Stored
+from nakadi.model.log_index import Gap, Head, Mark
 from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveStore, Clock, LogIndex, SealedTopic, UnknownTopic
@@ -37,6 +43,8 @@ from nakadi.ports import ArchiveStore, Clock, LogIndex, SealedTopic, UnknownTopi
 class Options:
     """Seconds and bytes. `lease`: how long a publisher relies on what it knows of a topic. `shared_for`: how old the
     tip may be. `poll`: how often a watched shard is asked. `window_bytes`: how much a process remembers of the stream.
+    `fan_out`: what the names of consumers begin with that watched shards are pushed to; without it there are none.
+    `push_silence`: how long a push may be silent before the shard is asked what there is.
     """
 
     lease: float = 2.0
@@ -45,6 +53,8 @@ class Options:
     window_bytes: int = 128_000_000
     record_bytes: int = RECORD_BYTES
     give_up_after: float = GIVE_UP_AFTER
+    fan_out: str = ""
+    push_silence: float = 10.0
 
 
 DEFAULTS = Options()
@@ -58,21 +68,27 @@ class KinesisLog:
         archive: ArchiveStore | None,
         clock: Clock,
         options: Options = DEFAULTS,
+        watch: ChangeWatch | None = None,
+        fan_out: FanOut | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        """`watch` tells what changed in the index, if somebody asks for that already."""
         self._stream = stream
         self._index = index
         self._archive = archive
         self._clock = clock
         self._closed = False
         self._announcements = Announcements()
-        self._topics = Topics(index, options.lease)
+        self._topics = Topics(index, options.lease, watch or ChangeWatch(index.changes, clock))
         self._writer = Writer(stream, options.record_bytes, options.give_up_after)
         self._ancestry = Ancestry(stream)
-        self._library = Library(archive) if archive else None
+        self._library = Library(archive, metrics=metrics) if archive else None
         self._options = options
         self._reader = LastingReader(self._new_reader, self._ancestry)
-        self._watcher = Watcher(self._reader, self._ancestry, options.poll)
+        self._fan_out = fan_out
+        self._watcher = Watcher(self._reader, self._ancestry, options.poll, fan_out)
         self._indexer = Indexer(stream, self._ancestry, index, archive)
+        self._gap_closer = GapCloser(index=index, archive=archive, ancestry=self._ancestry, indexer=self._indexer)
 
     def _new_reader(self, ours: Ours) -> Reader:
         return Reader(
@@ -96,14 +112,22 @@ class KinesisLog:
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         self._refuse_if_closed()
-        self._index.grow_topic(topic, partitions)
-        self._topics.forget(topic)
+        # Who continues a topic looks at it again afterwards. So one of both sees what the other has done.
+        for each in self._with_continuations(topic):
+            known = self._index.topic(each)
+            if known is not None and known.continues is not None:
+                for number in range(known.partitions, partitions):
+                    self._index.extend(each, number, 0, Head(), None)
+            self._index.grow_topic(each, partitions)
+            self._topics.forget(each)
 
     def seal_topic(self, topic: str) -> None:
         """Say so, wait until every publisher must have heard, and only then write it into the log."""
         self._refuse_if_closed()
-        self._index.seal_topic(topic)
-        self._topics.forget(topic)
+        for each in self._with_continuations(topic):
+            self._index.seal_topic(each)
+            self._topics.forget(each)
+            topic = each
         self._topics.wait_for_leases()
         partitions = range(self._topics.fresh(topic).topic.partitions)
         fates = self._writer.seal(topic, partitions, self._now())
@@ -111,6 +135,18 @@ class KinesisLog:
             if isinstance(fate, Refused):
                 raise Unavailable(f"The seal of {topic} is not known to be written")
             self._reader.acknowledged(fate)
+
+    def _with_continuations(self, topic: str) -> Iterator[str]:
+        """The topic, and those that continue it, each as it is after the one before was dealt with."""
+        following: str | None = topic
+        while following is not None:
+            found = self._index.topic(following)
+            if found is None:
+                raise UnknownTopic(topic)
+            if found.partitions:
+                yield following
+                found = self._index.topic(following) or found
+            following = found.continued_in
 
     def delete_topic(self, topic: str) -> None:
         """Return when no publisher takes it for one that is still there: its event type may be made again at once, and
@@ -126,7 +162,7 @@ class KinesisLog:
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
         self._refuse_if_closed()
-        known = self._open_for(topic, batches)
+        topic, known = self._open_for(topic, batches)
         fates = dict(
             self._writer.append(topic, {number: batch for number, batch in batches.items() if batch}, self._now())
         )
@@ -140,20 +176,25 @@ class KinesisLog:
                 self._announcements.announce(topic, number)
         return {number: _told(fates.get(number)) for number in batches}
 
-    def _open_for(self, topic: str, partitions: Mapping[int, object]) -> Known:
-        known = self._topics.known(topic)
+    def _open_for(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, Known]:
+        asked = topic
+        topic, known = self._topics.current(topic)
         if any(number >= known.topic.partitions for number in partitions):
-            known = self._topics.fresh(topic)
+            self._topics.fresh(asked)
+            self._topics.fresh(topic)
+            topic, known = self._topics.current(asked)
         missing = [number for number in partitions if not 0 <= number < known.topic.partitions]
         if missing:
             raise UnknownTopic(f"{topic} has no partition {missing}")
         if known.topic.sealed:
             raise SealedTopic(topic)
-        return known
+        return topic, known
 
     def _confirmed(self, topic: str, fates: Mapping[int, Mark | Refused]) -> dict[int, Mark | Refused]:
         """The fates, when a seal may have come in front of the records: then the log itself tells which was first."""
-        if not self._topics.fresh(topic).topic.sealed:
+        self._topics.fresh(topic)
+        topic, known = self._topics.current(topic)
+        if not known.topic.sealed:
             return dict(fates)
         confirmed = {number: self._in_front_of_seal(topic, number, fate) for number, fate in fates.items()}
         if confirmed and not any(isinstance(fate, Mark) for fate in confirmed.values()):
@@ -233,12 +274,36 @@ class KinesisLog:
         self._refuse_if_closed()
         return self._indexer.lag(self._clock.now())
 
+    def remove_orphans(self) -> None:
+        self._refuse_if_closed()
+        if self._fan_out is not None:
+            self._fan_out.remove_orphans(self._clock.now())
+
+    def gaps(self) -> Sequence[Gap]:
+        self._refuse_if_closed()
+        return self._gap_closer.gaps()
+
+    def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
+        self._refuse_if_closed()
+        found = self._gap_closer.continuations(topic, gaps)
+        self._topics.forget(topic)
+        return found
+
+    def close_gaps(self, gaps: Sequence[Gap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+        self._refuse_if_closed()
+        self._gap_closer.close(gaps, topics)
+
     def close(self) -> None:
         self._closed = True
         self._announcements.wake_all()
+        if self._fan_out is not None:
+            # First: it ends the subscriptions that the watcher's threads would else wait for.
+            self._fan_out.close()
         self._watcher.close()
         self._stream.close()
         self._index.close()
+        if self._library is not None:
+            self._library.close()
         if self._archive is not None:
             self._archive.close()
 

@@ -10,10 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 from botocore.config import Config
 
 from nakadi.botocore_sessions import new_session
+from nakadi.caching import ChangeWatch
+from nakadi.eventlogs.kinesis.continuity import Ancestry
+from nakadi.eventlogs.kinesis.fan_out import Consumers, FanOut
 from nakadi.eventlogs.kinesis.indexing import Indexer
 from nakadi.eventlogs.kinesis.log import DEFAULTS, KinesisLog, Options
 from nakadi.eventlogs.kinesis.stream import Patience, Stream
-from nakadi.eventlogs.kinesis.tails import Ancestry
+from nakadi.metrics import Metrics
 from nakadi.ports import ArchiveStore, Clock, LogIndex
 
 CONNECT_TIMEOUT = 2
@@ -22,10 +25,25 @@ CHECK_SECONDS = 5
 """How long a call that only failed for the moment is tried again when a stream is checked."""
 
 
-def open_at(url: str, clock: Clock, index: LogIndex, archive: ArchiveStore | None) -> KinesisLog:
+def open_at(
+    url: str,
+    clock: Clock,
+    index: LogIndex,
+    archive: ArchiveStore | None,
+    watch: ChangeWatch | None = None,
+    metrics: Metrics | None = None,
+) -> KinesisLog:
     """`kinesis://stream?region=…&endpoint=…`, and any of `Options` by its name."""
     name, asked = parsed(url)
-    return KinesisLog(open_stream(url), index, archive, clock, options_in(name, asked))
+    options = options_in(name, asked)
+    return KinesisLog(open_stream(url), index, archive, clock, options, watch, _fan_out(name, asked, options), metrics)
+
+
+def _fan_out(name: str, asked: Mapping[str, str], options: Options) -> FanOut | None:
+    """With a client of its own: connections are kept open, and are to be silent no longer than that."""
+    if not options.fan_out:
+        return None
+    return FanOut(Consumers(client(asked, read_timeout=options.push_silence), name), options.fan_out)
 
 
 def open_indexer(url: str, index: LogIndex, archive: ArchiveStore | None) -> Indexer:
@@ -49,11 +67,11 @@ def check_stream(url: str) -> None:
         stream.close()
 
 
-def client(asked: Mapping[str, str]) -> Any:
+def client(asked: Mapping[str, str], read_timeout: float = READ_TIMEOUT) -> Any:
     """A client that tries nothing again by itself: the engine knows what may be repeated, and for how long."""
     config = Config(
         connect_timeout=CONNECT_TIMEOUT,
-        read_timeout=READ_TIMEOUT,
+        read_timeout=read_timeout,
         retries={"mode": "standard", "total_max_attempts": 1},
         max_pool_connections=50,
     )

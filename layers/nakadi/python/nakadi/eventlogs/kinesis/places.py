@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 HASH_KEYS = (1 << 128) - 1
 """The greatest hash key of all is left out: not every Kinesis takes it."""
@@ -10,9 +11,27 @@ HASH_KEYS = (1 << 128) - 1
 LONGEST_TOPIC = 240
 """A partition key has 256 characters."""
 
+GAP_KEY = "behind a gap"
+"""The key of records that only mark a place in a shard, so that there is something to go on from."""
+
+CONTINUED = re.compile(r"(.+)~[0-9]+")
+
+
+def shared(topic: str) -> str:
+    """The topic whose records this one counts: its own, or those of the topic that it continues."""
+    continued = CONTINUED.fullmatch(topic)
+    return continued[1] if continued else topic
+
+
+def following(topic: str) -> str:
+    """The name of the topic that continues this one."""
+    first = shared(topic)
+    number = int(topic.removeprefix(f"{first}~")) if topic != first else 1
+    return f"{first}~{number + 1}"
+
 
 def partition_key(topic: str, partition: int) -> str:
-    return f"{topic}/{partition}"
+    return f"{shared(topic)}/{partition}"
 
 
 def place_of(key: str) -> tuple[str, int] | None:

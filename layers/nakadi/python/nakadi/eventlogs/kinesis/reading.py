@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from nakadi.archive.library import Library
-from nakadi.archive.manifest import first_until, with_following
-from nakadi.eventlogs.kinesis.events import before, cut, slice_of
-from nakadi.eventlogs.kinesis.places import hash_key, partition_key, place_of
+from nakadi.archive.manifest import first_until
+from nakadi.archive.reading import ArchiveReader
+from nakadi.eventlogs.kinesis.continuity import GIVE_UP_AFTER, Ancestry, GapFound, confirm, place_in, unfinished
+from nakadi.eventlogs.kinesis.events import before, slice_of
+from nakadi.eventlogs.kinesis.places import hash_key, partition_key, place_of, shared
 from nakadi.eventlogs.kinesis.scanning import Scanner, Start
-from nakadi.eventlogs.kinesis.tails import Ancestry, Ours, Tails
+from nakadi.eventlogs.kinesis.stream import Patience
+from nakadi.eventlogs.kinesis.tails import Ours, Tails
 from nakadi.eventlogs.kinesis.tally import Arrived
 from nakadi.eventlogs.kinesis.topics import Topics
-from nakadi.eventlogs.kinesis.trails import Rank, Trails
-from nakadi.model.events import Bounds, Slice, StoredEvent
-from nakadi.model.log_index import Counted, Segment, Topic
+from nakadi.eventlogs.kinesis.trails import Frame, Rank, Trails
+from nakadi.model.events import Bounds, Slice
+from nakadi.model.log_index import ENDED, Counted, Segment, Topic
 from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveGone, LogIndex, OffsetUnavailable
 
 SEARCHED_AT_ONCE = 1000
 MANY_BYTES = 4_000_000
+
+Found = TypeVar("Found")
 
 
 class Reader:
@@ -42,7 +48,10 @@ class Reader:
         self._index = index
         self._ancestry = ancestry
         self._topics = topics
-        self._library = library
+        self._archive = ArchiveReader(index, library) if library else None
+        self._stream = stream
+        self._continued: dict[str, str] = {}
+        self._ends: dict[tuple[str, int], Counted] = {}
         self._announce = announce
         self._shared_for = shared_for
         self._trails = Trails(window_bytes)
@@ -53,8 +62,15 @@ class Reader:
 
     def state(self, topic: str, partition: int, since: float | None = None) -> Counted:
         """A partition, counted to its tip as it was at `since`; without it, as it was a little while ago."""
+        if self._topics.known(topic).topic.continued_in is not None:
+            return self._end(topic, partition)
         key = partition_key(topic, partition)
-        self.tails.know(hash_key(key), time.monotonic() - self._shared_for if since is None else since)
+        if topic != shared(topic):
+            self._continued[shared(topic)] = topic
+        if since is None:
+            self.tails.know(hash_key(key), time.monotonic() - self._shared_for, pushed=True)
+        else:
+            self.tails.know(hash_key(key), since)
         return self._counted(key, topic, partition)
 
     def bounds(self, topic: str, partition: int, since: float) -> Bounds:
@@ -68,30 +84,71 @@ class Reader:
             place = place_of(key)
             if place is not None:
                 self._announce(*place)
+                if place[0] in self._continued:
+                    self._announce(self._continued[place[0]], place[1])
+
+    def _end(self, topic: str, partition: int) -> Counted:
+        """Where a partition of a topic ends that is continued in another."""
+        if (topic, partition) not in self._ends:
+            self._ends[topic, partition] = self._head(topic, partition)
+        return self._ends[topic, partition]
+
+    def _head(self, topic: str, partition: int) -> Counted:
+        head = self._index.heads([(topic, partition)])[topic, partition]
+        if not head.revision and self._topics.known(topic).topic.continues is not None:
+            raise Unavailable(f"It is not noted yet where {topic}/{partition} begins")
+        return head.counted
 
     def _counted(self, key: str, topic: str, partition: int) -> Counted:
-        while (state := self._trails.state(key)) is None:
-            start = self._index.heads([(topic, partition)])[topic, partition].counted
-            if not self._count_from(key, start):
-                lost = self._trails.lost(key)
-                assert lost is not None
-                self._count_from(key, self._scanner.state_behind(key, start, lost))
+        while (state := self._trails.state(key, topic)) is None:
+            start = self._head(topic, partition)
+            if start.sealed_at == ENDED:
+                return start
+            if not self._count_from(key, topic, start):
+                behind = self._unbroken(key, lambda: self._behind_what_is_lost(key, topic, partition))
+                self._count_from(key, topic, behind)
         return state
 
-    def _count_from(self, key: str, start: Counted) -> bool:
+    def _behind_what_is_lost(self, key: str, topic: str, partition: int) -> Counted:
+        """The partition counted up to the last record that is remembered no more."""
+        lost = self._trails.lost(key)
+        assert lost is not None
+        return self._scanner.state_behind(key, self._head(topic, partition), lost)
+
+    def _count_from(self, key: str, topic: str, start: Counted) -> bool:
         parts = self._scanner.parts(start)
-        return self._trails.count_from(key, start, parts, self._ancestry.placing(start.mark).rank)
+        return self._trails.count_from(key, topic, start, parts, self._ancestry.placing(start.mark).rank)
+
+    def _unbroken(self, key: str, scan: Callable[[], Found]) -> Found:
+        """What a scan of the stream finds that begins where the index ends. Raises `GapFound` when it may lack events.
+
+        The progress is read first: what the index counts meanwhile may be forgotten right after.
+        """
+        progress = self._index.progress(self._stream.name)
+        found = scan()
+        lineage = self._ancestry.current
+        patience = Patience(GIVE_UP_AFTER)
+        for shard in lineage.chain(hash_key(key)):
+            place = place_in(progress, lineage, shard)
+            lost = [] if place.sequence else unfinished(progress, lineage, lineage.origins(shard))
+            if lost:
+                raise GapFound(lost[0])
+            confirm(self._ancestry, shard, place, patience)
+        return found
 
     # Events
 
     def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
         found = self._topics.with_partition(topic, partition)
-        state = self._trails.state(partition_key(topic, partition))
-        if state is None or start >= state.next:
+        state = self._trails.state(partition_key(topic, partition), topic)
+        if found.continued_in is not None or state is None or start >= state.next:
             state = self.state(topic, partition)
         if start > state.next:
             # Somebody else may have heard of more a moment ago.
             state = self.state(topic, partition, time.monotonic())
+        if start > state.next and state.sealed_at == ENDED:
+            # Its number was told before the topic ended in front of it, and is found in the timeline that follows.
+            raise Unavailable(f"{topic}/{partition} ends at {state.next}, and is continued in another timeline")
         oldest = found.oldest.get(partition, 0)
         if not oldest <= start <= state.next:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {state.next}")
@@ -124,18 +181,32 @@ class Reader:
         key = partition_key(topic, partition)
         compacted = start < found.compacted.get(partition, 0)
         if not compacted:
-            remembered = self._trails.frames(key, start, limit, max_bytes)
-            if remembered is not None:
+            remembered = self._trails.frames(key, topic, start, limit, max_bytes)
+            # A topic that has ended may be indexed further than this process has read it.
+            if remembered:
                 return slice_of(remembered, start, limit, max_bytes)
         segment, known = self._known_before(topic, partition, start)
-        if segment is not None and segment.archived and self._library:
+        while segment is not None and segment.archived and self._archive:
             archived = self._from_archive(segment, topic, partition, start, limit, max_bytes)
             if archived is not None:
                 return archived
+            newer = self._segment_with(topic, partition, start)
+            if newer is None or newer.archived == segment.archived:
+                break
+            # Somebody wrote it anew meanwhile, and let the old object go.
+            segment = newer
         if compacted:
             raise Unavailable(f"The archive lacks offset {start} of {key}")
-        frames = self._scanner.frames(key, known, start, self._trails.first(key), max_bytes)
+        if segment is None:
+            frames = self._unbroken(key, lambda: self._scanned_behind_the_head(topic, partition, start, max_bytes))
+        else:
+            frames = self._scanner.frames(key, known, start, self._trails.first(key, topic), max_bytes)
         return slice_of(frames, start, limit, max_bytes)
+
+    def _scanned_behind_the_head(self, topic: str, partition: int, start: int, max_bytes: int) -> Sequence[Frame]:
+        key = partition_key(topic, partition)
+        _, known = self._known_before(topic, partition, start)
+        return self._scanner.frames(key, known, start, self._trails.first(key, topic), max_bytes)
 
     def _known_before(self, topic: str, partition: int, start: int) -> tuple[Segment | None, Start]:
         """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
@@ -159,23 +230,11 @@ class Reader:
         self, segment: Segment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> Slice | None:
         """What is behind an offset in its segment and those that follow. None when the object is not there any more."""
-        assert self._library is not None
-        events: list[StoredEvent] = []
-        following = start
-        size = 0
-        for each in with_following(self._index, segment, topic, partition, limit):
-            if each.archived is None or each.first > following:
-                break
-            try:
-                found = [event for event in self._library.events(topic, partition, each) if event.offset >= start]
-            except ArchiveGone:
-                break
-            events += found
-            following = each.end
-            size += sum([len(event.record.value or b"") for event in found])
-            if len(events) >= limit or size >= max_bytes:
-                break
-        return cut(events, following, limit, max_bytes) if following > start else None
+        assert self._archive is not None
+        try:
+            return self._archive.from_segment(segment, topic, partition, start, limit, max_bytes)
+        except ArchiveGone:
+            return None
 
     # Times
 
@@ -188,7 +247,7 @@ class Reader:
 
     def _shortly_before(self, topic: str, partition: int, start: int, stored_at: int) -> int:
         """The same, with a look at what is remembered."""
-        times = self._trails.times(partition_key(topic, partition))
+        times = self._trails.times(partition_key(topic, partition), topic)
         if not times or times[0].first > start:
             return start
         at = bisect_left(times, stored_at, key=lambda frame: frame.stored_at)

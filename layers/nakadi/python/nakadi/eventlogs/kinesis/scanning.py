@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from nakadi.eventlogs.kinesis.continuity import GIVE_UP_AFTER, Ancestry, Cursor
 from nakadi.eventlogs.kinesis.envelopes import opened
 from nakadi.eventlogs.kinesis.places import hash_key
 from nakadi.eventlogs.kinesis.stream import Patience, Stream
-from nakadi.eventlogs.kinesis.tails import GIVE_UP_AFTER, Ancestry, Cursor
 from nakadi.eventlogs.kinesis.tally import Arrived
 from nakadi.eventlogs.kinesis.trails import Counter, Frame
 from nakadi.model.log_index import Counted, Mark
@@ -88,7 +88,7 @@ class Scanner:
         """Counting on would give events the wrong numbers when the stream has forgotten some."""
         counter = Counter(start.state, self.parts(start.state))
         expected = start.since
-        for record in self._records(key, start.state):
+        for record in self.records(key, start.state):
             frame = counter.met(record)
             if frame.lacking or (frame.events and expected not in {None, frame.stored_at}):
                 raise Unavailable(f"The stream has forgotten events behind offset {frame.first} of {key}")
@@ -99,7 +99,7 @@ class Scanner:
         """The partition counted on up to a record that is known to be there."""
         counter = Counter(start, self.parts(start))
         goal = self._ancestry.rank(last)
-        for record in self._records(key, start):
+        for record in self.records(key, start):
             if self._ancestry.rank(record.mark) > goal:
                 return counter.state
             counter.met(record)
@@ -112,7 +112,7 @@ class Scanner:
         if time.time() - last.at / 1000 < YOUNG:
             self._remembered.note(key, state)
 
-    def _records(self, key: str, start: Counted) -> Iterator[Arrived]:
+    def records(self, key: str, start: Counted) -> Iterator[Arrived]:
         """The partition's records behind a state, to the end of what is there now."""
         patience = Patience(GIVE_UP_AFTER)
         began_in = start.mark.shard if start.mark else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +19,7 @@ from botocore.exceptions import (
     EndpointConnectionError,
     NoCredentialsError,
 )
+from botocore.parsers import ResponseParserError
 
 from nakadi.eventlogs.kinesis.lineage import Shard
 from nakadi.eventlogs.kinesis.tally import Arrived
@@ -41,7 +42,8 @@ IDLE_SECONDS = 10.0
 """A connection that was not used for so long may be gone at its other end without our knowledge, above all after a
 function was frozen. A write on it would fail, and nothing would tell whether it was stored; a new one costs little."""
 
-READING = {"GetRecords", "GetShardIterator"}
+CONSUMING = {"DescribeStreamConsumer", "DeregisterStreamConsumer", "SubscribeToShard"}
+READING = {"GetRecords", "GetShardIterator"} | CONSUMING
 NOTHING_SENT = (ConnectTimeoutError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError)
 
 
@@ -55,7 +57,7 @@ class Trouble(Unavailable):
 
 
 class NoSuchShard(Trouble):
-    """Raised when a shard is not there: the stream has forgotten it, or there is no such stream."""
+    """Raised when a shard, or a consumer, is not there: the stream has forgotten it, or there is no such stream."""
 
 
 class IteratorExpired(Exception):
@@ -109,14 +111,14 @@ class Stream:
         while True:
             with self._calling():
                 answer = self._client.list_shards(**asked)
-            found += [_shard(each) for each in answer["Shards"]]
+            found += [_shard(each) for each in _member(answer, "Shards")]
             if not answer.get("NextToken"):
                 return found
             asked = {"NextToken": answer["NextToken"]}
 
     def check(self) -> None:
         """Raise `Trouble` unless the stream is there and answers."""
-        with _as_trouble():
+        with as_trouble():
             self._client.list_shards(StreamName=self.name, MaxResults=1)
 
     def from_beginning(self, shard: str) -> str:
@@ -144,7 +146,7 @@ class Stream:
             raise
         self._pace.faster(shard)
         following = answer.get("NextShardIterator")
-        records = [_arrived(shard, each) for each in answer["Records"]]
+        records = [arrived(shard, each) for each in _member(answer, "Records")]
         return Page(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
 
     def put(self, records: Sequence[Outgoing]) -> list[Mark | Failure]:
@@ -155,7 +157,7 @@ class Stream:
         ]
         with self._calling():
             answer = self._client.put_records(StreamName=self.name, Records=entries)
-        return [_fate(each) for each in answer["Records"]]
+        return [_fate(each) for each in _member(answer, "Records")]
 
     def close(self) -> None:
         self._client.close()
@@ -170,7 +172,7 @@ class Stream:
                 self._client.close()
             self._under_way += 1
         try:
-            with _as_trouble():
+            with as_trouble():
                 yield
         finally:
             with self._lock:
@@ -180,7 +182,7 @@ class Stream:
     def _iterator(self, shard: str, **place: str) -> str:
         with self._calling():
             answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **place)
-        return str(answer["ShardIterator"])
+        return str(_member(answer, "ShardIterator"))
 
 
 class Pace:
@@ -245,13 +247,20 @@ class Patience:
 
 
 @contextmanager
-def _as_trouble() -> Iterator[None]:
+def as_trouble() -> Iterator[None]:
     try:
         yield
     except ClientError as error:
         raise _trouble_of(error) from error
-    except BotoCoreError as error:
+    except (BotoCoreError, ResponseParserError) as error:
         raise Trouble(f"Kinesis: {error}", passing=True, undone=isinstance(error, NOTHING_SENT)) from error
+
+
+def _member(answer: Mapping[str, Any], name: str) -> Any:
+    """Something in between may have answered in the place of Kinesis; what Kinesis did, if it was asked, is unknown."""
+    if name not in answer:
+        raise Trouble(f"Kinesis: the answer cannot be read, it has no {name}", passing=True, undone=False)
+    return answer[name]
 
 
 def _trouble_of(error: ClientError) -> Exception:
@@ -259,7 +268,7 @@ def _trouble_of(error: ClientError) -> Exception:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
     if code == "ExpiredIteratorException":
         return IteratorExpired(str(error))
-    if code == "InvalidArgumentException" and error.operation_name == "GetShardIterator":
+    if code == "InvalidArgumentException" and error.operation_name in {"GetShardIterator", "SubscribeToShard"}:
         return NoSuchPlace(str(error))
     if code == "ResourceNotFoundException" and error.operation_name in READING:
         return NoSuchShard(f"Kinesis: {error}", passing=False, undone=True)
@@ -281,7 +290,7 @@ def _shard(described: dict[str, Any]) -> Shard:
     )
 
 
-def _arrived(shard: str, record: dict[str, Any]) -> Arrived:
+def arrived(shard: str, record: dict[str, Any]) -> Arrived:
     mark = Mark(shard, int(record["SequenceNumber"]))
     return Arrived(mark, record["PartitionKey"], milliseconds(record["ApproximateArrivalTimestamp"]), record["Data"])
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 
+from nakadi.eventlogs.kinesis.continuity import GIVE_UP_AFTER, Ancestry, GapFound, UnbrokenCursor, place_in, unfinished
+from nakadi.eventlogs.kinesis.fan_out import FanOut
 from nakadi.eventlogs.kinesis.lineage import Lineage
-from nakadi.eventlogs.kinesis.stream import IteratorExpired, NoSuchPlace, NoSuchShard, Page, Patience, Stream
+from nakadi.eventlogs.kinesis.stream import NoSuchShard, Page, Patience, Stream
 from nakadi.eventlogs.kinesis.tally import Arrived
 from nakadi.eventlogs.kinesis.trails import Rank
-from nakadi.model.log_index import Mark
+from nakadi.model.log_index import Mark, Progress
 from nakadi.model.outcomes import Unavailable
 
 Receive = Callable[[list[Arrived], Rank], None]
@@ -25,110 +27,33 @@ class Asleep(Exception):
     """Raised when a shard was not read for so long that the stream may have forgotten what came next."""
 
 
-GIVE_UP_AFTER = 10.0
-"""Seconds. Then a reader is told that nothing can be known at the moment."""
-
 ASLEEP_AFTER = 3600.0
 """Seconds. A stream keeps records for a day at least, and what was read last may have been hours behind."""
-
-
-class Ancestry:
-    """The lineage, as fresh as it has to be."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self._lock = threading.Lock()
-        self._lineage: Lineage | None = None
-        self._forgotten: set[str] = set()
-
-    @property
-    def current(self) -> Lineage:
-        return self._lineage or self.refreshed()
-
-    def knowing(self, shard: str) -> Lineage:
-        lineage = self.current
-        return lineage if shard in lineage else self.refreshed()
-
-    def placing(self, mark: Mark | None) -> Lineage:
-        """A lineage that tells where a record is among others, though it came from a shard that is new."""
-        lineage = self.current
-        if mark is None or mark.shard in lineage or mark.shard in self._forgotten:
-            return lineage
-        lineage = self.refreshed()
-        if mark.shard not in lineage:
-            # A shard is listed before anybody has records from it, so this one is older than all that are listed.
-            self._forgotten.add(mark.shard)
-        return lineage
-
-    def rank(self, mark: Mark | None) -> tuple[int, int]:
-        return self.placing(mark).rank(mark)
-
-    def refreshed(self) -> Lineage:
-        with self._lock:
-            self._lineage = Lineage(Patience(GIVE_UP_AFTER).calling(self.stream.shards))
-            return self._lineage
-
-
-class Cursor:
-    """A place in a shard, from which one reads on."""
-
-    def __init__(self, stream: Stream, shard: str, sequence: int | None, *, including: bool = False) -> None:
-        self._stream = stream
-        self.shard = shard
-        self.sequence = sequence
-        self._including = including
-        self._iterator: str | None = None
-        self.ended = False
-
-    def read(self, patience: Patience, limit: int = 10_000) -> Page:
-        """The next records. What this shard does not want to answer now is asked again."""
-        while True:
-            iterator = self._iterator or patience.calling(self._new_iterator)
-            try:
-                page: Page = patience.calling(partial(self._stream.page, self.shard, iterator, limit))
-            except IteratorExpired as expired:
-                self._iterator = None
-                if patience.over:
-                    raise Unavailable("Kinesis lets no iterator live") from expired
-                continue
-            return self._moved_behind(page)
-
-    def _moved_behind(self, page: Page) -> Page:
-        self._iterator = page.following
-        self.ended = page.following is None
-        if self.sequence is not None:
-            first = self.sequence + (0 if self._including else 1)
-            page = page._replace(records=[record for record in page.records if record.mark.sequence >= first])
-        if page.records:
-            self._including = False
-            self.sequence = page.records[-1].mark.sequence
-        return page
-
-    def _new_iterator(self) -> str:
-        if self.sequence is None:
-            return self._stream.from_beginning(self.shard)
-        try:
-            mark = Mark(self.shard, self.sequence)
-            return self._stream.at(mark) if self._including else self._stream.behind(mark)
-        except NoSuchPlace:
-            # The stream keeps nothing so old any more: what it has lies behind it.
-            return self._stream.from_beginning(self.shard)
 
 
 class Tail:
     """The reader of one shard."""
 
-    def __init__(self, cursor: Cursor, parents: list[str], read_at: float) -> None:
+    def __init__(self, cursor: UnbrokenCursor, parents: list[str], read_at: float) -> None:
         self.cursor = cursor
         self.parents = parents
         # By the clock on the wall: a machine may stand still, and its other clock with it.
         self.read_at = read_at
         self._lock = threading.Lock()
         self._known_at = float("-inf")
+        self._pushes = 0
 
     @property
     def ended(self) -> bool:
         return self.cursor.ended
+
+    def begin_behind(self, parents: list[Tail]) -> None:
+        """Those that this shard came from are read to their ends."""
+        with self._lock:
+            if self.parents:
+                moments = [parent.cursor.complete_at for parent in parents]
+                self.cursor.complete_at = min((moment for moment in moments if moment is not None), default=None)
+                self.parents = []
 
     def advance(self, since: float, through: int, receive: Callable[[list[Arrived]], None], patience: Patience) -> None:
         """Read on until all is known that was there at `since`, and the record with that sequence number."""
@@ -143,6 +68,27 @@ class Tail:
                     raise Unavailable("There is more to be read than a reader can wait for")
                 if self._known_at >= since and (self.cursor.sequence or 0) < through and patience.over:
                     raise Unavailable("Kinesis does not show yet what it has taken")
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether Kinesis tells by itself what comes: who does not need to know the very tip need not ask."""
+        return self._pushes > 0
+
+    def take_pushed(self, pages: Iterator[Page], receive: Callable[[list[Arrived]], None]) -> Generator[None]:
+        """Take what is pushed, page by page. It begins behind what was read at that moment and leaves nothing out, and
+        so does what is read meanwhile: whichever comes first is taken, and the other one's records are known then."""
+        pushed = False
+        try:
+            for page in pages:
+                with self._lock:
+                    receive(self.cursor.pushed(page))
+                    self.read_at = time.time()
+                    self._pushes += not pushed
+                    pushed = True
+                yield
+        finally:
+            with self._lock:
+                self._pushes -= pushed
 
     def _page(self, patience: Patience) -> Page:
         began = time.time()
@@ -186,7 +132,7 @@ class Tails:
         self,
         stream: Stream,
         ancestry: Ancestry,
-        progress: Callable[[], Mapping[str, int]],
+        progress: Callable[[], Mapping[str, Progress]],
         receive: Receive,
         ours: Ours,
     ) -> None:
@@ -198,11 +144,11 @@ class Tails:
         self._tails: dict[str, Tail] = {}
         self._ours = ours
 
-    def know(self, hash_key: int, since: float) -> None:
-        """See to it that everything is known that was in a partition at `since`."""
+    def know(self, hash_key: int, since: float, *, pushed: bool = False) -> None:
+        """See to it that everything is known that was in a partition at `since`; `pushed`: or what is pushed of it."""
         patience = Patience(GIVE_UP_AFTER)
         lineage = self._knowing_where_ours_went()
-        while self.advance(lineage.chain(hash_key)[-1], since, patience):
+        while self.advance(lineage.chain(hash_key)[-1], since, patience, pushed=pushed):
             ended = lineage.chain(hash_key)[-1]
             lineage = self._ancestry.refreshed()
             if lineage.chain(hash_key)[-1] != ended:
@@ -212,13 +158,33 @@ class Tails:
             else:
                 patience.pause()
 
-    def advance(self, shard: str, since: float, patience: Patience) -> bool:
-        """Read a shard on to its tip. Whether it has come to its end."""
+    def advance(self, shard: str, since: float, patience: Patience, *, pushed: bool = False) -> bool:
+        """Read a shard on to its tip; `pushed`: unless it is pushed. Whether it has come to its end."""
         tail = self._tail(shard)
-        for parent in tail.parents:
-            self.advance(parent, float("inf"), patience)
-        tail.parents = []
-        tail.advance(since, self._ours.last(shard), self._take, patience)
+        if tail.parents:
+            for parent in tail.parents:
+                self.advance(parent, float("inf"), patience)
+            tail.begin_behind([self._tail(parent) for parent in tail.parents])
+        enough = float("-inf") if pushed and tail.is_pushed else since
+        try:
+            tail.advance(enough, self._ours.last(shard), self._take, patience)
+        except GapFound:
+            # Once the gap is closed, the shard is begun anew behind it.
+            with self._lock:
+                self._tails.pop(shard, None)
+            raise
+        return tail.ended
+
+    def follow(self, shard: str, fan_out: FanOut, over: Callable[[], bool]) -> bool:
+        """Take what is pushed of a shard that was read to its tip, as long as it is. Whether it has come to its end."""
+        tail = self._tail(shard)
+        with (
+            closing(fan_out.pages(shard, tail.cursor.sequence)) as pages,
+            closing(tail.take_pushed(pages, self._take)) as taken,
+        ):
+            for _ in taken:
+                if tail.ended or over():
+                    break
         return tail.ended
 
     def _take(self, records: list[Arrived]) -> None:
@@ -243,24 +209,36 @@ class Tails:
                 found = self._begun(shard, progress)
         return found
 
-    def _begun(self, shard: str, progress: Mapping[str, int]) -> Tail:
+    def _follows(self, lineage: Lineage, shard: str) -> bool:
+        """Whether a shard is read, or one that it came from, however many splits and merges ago."""
+        return shard in self._tails or any(self._follows(lineage, parent) for parent in lineage.parents(shard))
+
+    def _begun(self, shard: str, progress: Mapping[str, Progress]) -> Tail:
         """A reader that begins where its parents' readers end, or else where the index ends."""
         if shard not in self._tails:
             now = time.time()
             lineage = self._ancestry.knowing(shard)
             if shard not in lineage:
                 raise Asleep(shard)
+            place = place_in(progress, lineage, shard)
             parents = lineage.parents(shard)
-            followed = [parent for parent in parents if parent in self._tails]
-            if followed or shard not in progress:
-                for parent in parents if shard not in progress else followed:
+            followed = [parent for parent in parents if self._follows(lineage, parent)]
+            if not followed and any(known not in lineage for known in self._tails):
+                # This shard may come from one that was followed, by way of others that are gone: what was in those is
+                # counted by the index, and not by the trails of this process.
+                raise Asleep(shard)
+            if followed or not place.sequence:
+                lost = unfinished(progress, lineage, lineage.origins(shard))
+                if lost and not followed:
+                    raise GapFound(lost[0])
+                for parent in followed if place.sequence else parents:
                     self._begun(parent, progress)
-                cursor = Cursor(self._stream, shard, None)
+                cursor = UnbrokenCursor(self._ancestry, shard, place._replace(sequence=0, ended=False))
                 # What came first in this shard may be as old as the last look at those before it.
                 known_at = min(
                     [self._tails[parent].read_at for parent in parents if parent in self._tails], default=now
                 )
-                self._tails[shard] = Tail(cursor, parents if shard not in progress else followed, known_at)
+                self._tails[shard] = Tail(cursor, followed if place.sequence else parents, known_at)
             else:
-                self._tails[shard] = Tail(Cursor(self._stream, shard, progress[shard]), [], now)
+                self._tails[shard] = Tail(UnbrokenCursor(self._ancestry, shard, place._replace(ended=False)), [], now)
         return self._tails[shard]

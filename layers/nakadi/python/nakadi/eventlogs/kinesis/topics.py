@@ -3,36 +3,48 @@
 A publisher does not ask the index about every append. It relies for a while, its *lease*, on what it knows; whoever
 seals a topic says so first, waits until every lease has run out, and only then writes the seal into the log. So a
 publisher whose lease still holds when its records are acknowledged knows that they lie in front of the seal.
+
+Sealing, continuing and deleting are counted in the step that makes them. So when the number of a topic is what it was
+before the topic was read, a new lease begins where that number was asked for, and one question renews the leases of all
+topics.
+What moves often, as the oldest offset does, is not counted: whoever reads asks for the topic itself.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from nakadi.caching import ChangeWatch
+from nakadi.model.changes import bucket_of
 from nakadi.model.log_index import Topic
-from nakadi.ports import LogIndex, UnknownTopic
+from nakadi.ports import TOPICS, LogIndex, UnknownTopic
 
 MOST_KNOWN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A topic as it was at a moment, by two clocks: one may be put back, the other stop with the machine."""
+    """A topic as it was at a moment, by two clocks: one may be put back, the other stop with the machine.
+
+    `number` is what its bucket had before it was read, if that is known.
+    """
 
     topic: Topic
     monotonic: float
     wall: float
+    number: int | None = None
 
     def holds(self, seconds: float) -> bool:
         return time.monotonic() - self.monotonic < seconds and 0 <= time.time() - self.wall < seconds
 
 
 class Topics:
-    def __init__(self, index: LogIndex, lease: float) -> None:
+    def __init__(self, index: LogIndex, lease: float, watch: ChangeWatch) -> None:
         self._index = index
         self._lease = lease
+        self._watch = watch
         self._lock = threading.Lock()
         self._known: dict[str, Known] = {}
 
@@ -41,19 +53,47 @@ class Topics:
         known = self._known.get(topic)
         return known if known is not None and self.holds(known) else self.fresh(topic)
 
+    def for_append(self, topic: str) -> Known:
+        """The topic, of which nothing that matters to an append changed until less than a lease ago. Raises
+        `UnknownTopic`.
+        """
+        known = self._known.get(topic)
+        if known is not None and self.holds(known):
+            return known
+        look = self._watch.look(self._lease)
+        if known is not None and known.number == look.changes.number(bucket_of(TOPICS, topic)):
+            renewed = replace(known, monotonic=look.monotonic, wall=look.wall)
+            # The machine may have stood still since that look, and the clock that the look goes by with it.
+            if self.holds(renewed):
+                return renewed
+        return self.fresh(topic)
+
     def fresh(self, topic: str) -> Known:
         """The topic as it is now. Raises `UnknownTopic`."""
+        look = self._watch.latest
+        number = look.changes.number(bucket_of(TOPICS, topic)) if look is not None else None
         monotonic, wall = time.monotonic(), time.time()
         found = self._index.topic(topic)
         if found is None:
             self.forget(topic)
             raise UnknownTopic(topic)
-        known = Known(found, monotonic, wall)
+        known = Known(found, monotonic, wall, number)
         with self._lock:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[topic] = known
         return known
+
+    def current(self, topic: str) -> tuple[str, Known]:
+        """The topic in which a topic's records are counted, and what is known of it. Raises `UnknownTopic`.
+
+        A publisher may hold on to a topic that is continued, or even deleted: its records are those of the other one.
+        """
+        known = self.for_append(topic)
+        while known.topic.continued_in is not None:
+            topic = known.topic.continued_in
+            known = self.for_append(topic)
+        return topic, known
 
     def with_partition(self, topic: str, partition: int) -> Topic:
         """The topic, which has this partition. Raises `UnknownTopic`."""

@@ -2,6 +2,9 @@
 
 A partition's trail is just a row of records until somebody asks for it. Then it is counted from a place that is known,
 and goes on being counted with every record that comes.
+
+The records of a topic that is continued are counted anew for the topic that continues it. So a trail that is counted
+says for which one; it shows nothing to those who ask for another.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ class Counter:
 class Trail:
     """One partition's row: records as they came while `counter` is None, frames afterwards.
 
-    `lost` is the last record that is no longer in it.
+    `lost` is the last record that is no longer in it. `topic` is the one that it is counted for.
     """
 
     records: deque[Arrived] = field(default_factory=deque)
@@ -77,6 +80,10 @@ class Trail:
     dropped: int = 0
     counter: Counter | None = None
     lost: Mark | None = None
+    topic: str = ""
+
+    def counter_for(self, topic: str) -> Counter | None:
+        return self.counter if self.topic == topic else None
 
 
 class Trails:
@@ -106,52 +113,56 @@ class Trails:
             self._forget_oldest()
         return told
 
-    def state(self, key: str) -> Counted | None:
+    def state(self, key: str, topic: str) -> Counted | None:
         """How far a partition is counted; None when it is not."""
         with self._lock:
             trail = self._trails.get(key)
-            return trail.counter.state if trail and trail.counter else None
+            counter = trail.counter_for(topic) if trail else None
+            return counter.state if counter else None
 
     def lost(self, key: str) -> Mark | None:
         with self._lock:
             trail = self._trails.get(key)
             return trail.lost if trail else None
 
-    def count_from(self, key: str, start: Counted, parts: Mapping[Mark, bytes], rank: Rank) -> bool:
+    def count_from(self, key: str, topic: str, start: Counted, parts: Mapping[Mark, bytes], rank: Rank) -> bool:
         """Count a partition from a known place. False when records behind that place are no longer here."""
         with self._lock:
             trail = self._trails.setdefault(key, Trail())
-            if trail.counter is not None:
+            if trail.counter_for(topic) is not None:
                 return True
+            if trail.counter is not None:
+                # It has frames of the topic before. What comes from here on is kept as records again.
+                trail = self._trails[key] = Trail(lost=trail.counter.state.mark)
             if rank(trail.lost) > rank(start.mark):
                 return False
-            trail.counter = Counter(start, parts)
+            trail.counter, trail.topic = Counter(start, parts), topic
             for record in trail.records:
                 trail.frames.append(self._counted(trail.counter, record, rank))
             trail.records.clear()
             return True
 
-    def frames(self, key: str, start: int, limit: int, most_bytes: int) -> Sequence[Frame] | None:
+    def frames(self, key: str, topic: str, start: int, limit: int, most_bytes: int) -> Sequence[Frame] | None:
         """Frames from the one with offset `start` on; None when that one is not here."""
         with self._lock:
             trail = self._trails.get(key)
-            if trail is None or trail.counter is None or start < self._first(trail):
+            if trail is None or trail.counter_for(topic) is None or start < self._first(trail):
                 return None
             at = bisect_right(trail.frames, start, lo=trail.dropped, key=_end)
             room = _Room(limit + start, most_bytes)
             return list(takewhile(room.has_place_for, trail.frames[at : at + limit + 1]))
 
-    def first(self, key: str) -> int:
+    def first(self, key: str, topic: str) -> int:
         """The first offset that can be had from here."""
         with self._lock:
             trail = self._trails.get(key)
-            return self._first(trail) if trail and trail.counter else 0
+            return self._first(trail) if trail and trail.counter_for(topic) else 0
 
-    def times(self, key: str) -> Sequence[Frame]:
+    def times(self, key: str, topic: str) -> Sequence[Frame]:
         """All that is here of a partition."""
         with self._lock:
             trail = self._trails.get(key)
-            return trail.frames[trail.dropped :] if trail and trail.counter else []
+            return trail.frames[trail.dropped :] if trail and trail.counter_for(topic) else []
 
     def _first(self, trail: Trail) -> int:
         assert trail.counter is not None

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from nakadi.eventlogs.kinesis.continuity import Ancestry
+from nakadi.eventlogs.kinesis.fan_out import FanOut
 from nakadi.eventlogs.kinesis.reading import Reader
 from nakadi.eventlogs.kinesis.stream import Patience
-from nakadi.eventlogs.kinesis.tails import Ancestry, Asleep, Ours
+from nakadi.eventlogs.kinesis.tails import Asleep, Ours
 from nakadi.model.events import Bounds, Slice
 from nakadi.model.log_index import Counted, Mark
 from nakadi.model.outcomes import Unavailable
@@ -36,6 +38,12 @@ class LastingReader:
 
     def advance(self, shard: str, since: float, patience: Patience) -> bool:
         return self._awake(lambda reader: reader.tails.advance(shard, since, patience))
+
+    def follow(self, shard: str, fan_out: FanOut, ended: Callable[[], bool]) -> bool:
+        """Take what is pushed, as long as this is the reader that is asked."""
+        return self._awake(
+            lambda reader: reader.tails.follow(shard, fan_out, lambda: ended() or self._reader is not reader)
+        )
 
     def state(self, topic: str, partition: int, since: float | None = None) -> Counted:
         return self._awake(lambda reader: reader.state(topic, partition, since))

@@ -1,4 +1,4 @@
-"""Watching: while anybody wants to know at once what is stored, every shard is asked again and again."""
+"""Watching: while anybody wants to know at once what is stored, every shard is asked again and again, or pushed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from nakadi.eventlogs.kinesis.continuity import GIVE_UP_AFTER, Ancestry, GapFound
+from nakadi.eventlogs.kinesis.fan_out import FanOut
 from nakadi.eventlogs.kinesis.stream import Patience
-from nakadi.eventlogs.kinesis.tails import GIVE_UP_AFTER, Ancestry
 from nakadi.eventlogs.kinesis.waking import LastingReader
 from nakadi.model.outcomes import Unavailable
 
 log = logging.getLogger(__name__)
 
+GAP_INTERVALS = 25
+"""A gap is closed by housekeeping, which takes minutes: until then a shard is not asked as often."""
+
 
 class Watch:
     """One thread for each shard, from now until `end`."""
 
-    def __init__(self, reader: LastingReader, ancestry: Ancestry, interval: float) -> None:
+    def __init__(
+        self, reader: LastingReader, ancestry: Ancestry, interval: float, fan_out: FanOut | None = None
+    ) -> None:
         self._reader = reader
         self._ancestry = ancestry
         self._interval = interval
+        self._fan_out = fan_out
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self._ended = threading.Event()
@@ -60,8 +67,14 @@ class Watch:
         while not self._ended.is_set():
             try:
                 ended = self._reader.advance(shard, time.monotonic(), Patience(GIVE_UP_AFTER))
+                if not ended and self._fan_out is not None:
+                    # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
+                    ended = self._reader.follow(shard, self._fan_out, self._ended.is_set)
                 if ended and self._begin_children(shard):
                     return
+            except GapFound as gap:
+                log.warning("Watching shard %s waits for housekeeping: %s", shard, gap)
+                self._ended.wait(GAP_INTERVALS * self._interval)
             except Unavailable:
                 log.warning("Shard %s is asked again", shard, exc_info=True)
                 if self._is_forgotten(shard):
@@ -87,10 +100,13 @@ class Watch:
 class Watcher:
     """Watches as long as anybody wants it to."""
 
-    def __init__(self, reader: LastingReader, ancestry: Ancestry, interval: float) -> None:
+    def __init__(
+        self, reader: LastingReader, ancestry: Ancestry, interval: float, fan_out: FanOut | None = None
+    ) -> None:
         self._reader = reader
         self._ancestry = ancestry
         self._interval = interval
+        self._fan_out = fan_out
         self._lock = threading.Lock()
         self._wanted = 0
         self._watch: Watch | None = None
@@ -102,7 +118,7 @@ class Watcher:
                 raise Unavailable("The event log is closed.")
             self._wanted += 1
             if self._watch is None:
-                self._watch = Watch(self._reader, self._ancestry, self._interval)
+                self._watch = Watch(self._reader, self._ancestry, self._interval, self._fan_out)
 
     def not_wanted(self) -> None:
         with self._lock:

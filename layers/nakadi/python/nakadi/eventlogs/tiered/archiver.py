@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from nakadi.archive import keys
 from nakadi.archive.members import Packer
 from nakadi.eventlogs.tiered.options import Directory
+from nakadi.metrics import Metrics
 from nakadi.model.events import Bounds
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.model.moments import microseconds, moment_of
@@ -61,11 +62,19 @@ class Packed:
 
 
 class Archiver:
-    def __init__(self, hot: EventLog, index: LogIndex, store: ArchiveStore, directory: Directory) -> None:
+    def __init__(
+        self,
+        hot: EventLog,
+        index: LogIndex,
+        store: ArchiveStore,
+        directory: Directory,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._hot = hot
         self._index = index
         self._store = store
         self._directory = directory
+        self._metrics = metrics or Metrics()
         self._namespace = index.identity()
 
     def archive(self, topic: str, partitions: Collection[int], rest: Callable[[], None] = _no_rest) -> bool:
@@ -162,3 +171,7 @@ class Archiver:
                 continue
             if not self._index.extend(topic, each.partition, each.revision, each.head, segment):
                 lost.add(each.partition)  # somebody else was faster, and whoever comes next goes on from there
+                continue
+            self._metrics.archive_segments.add()
+            self._metrics.archive_events.add(each.events)
+            self._metrics.archive_bytes.add(len(each.content))

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from nakadi.archive.manifest import archived
+from nakadi.archive.merging import Busy
 from nakadi.eventlogs.tiered.options import Directory, Tiers
-from nakadi.eventlogs.tiered.rewriting import Busy, Rewriter
+from nakadi.eventlogs.tiered.rewriting import Rewriter
 from nakadi.model.events import Bounds
 from nakadi.model.log_index import Topic
 from nakadi.model.moments import microseconds, moment_of

@@ -11,12 +11,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
 
+from nakadi.archive.merging import Busy, Merger
 from nakadi.archive.sweeping import Sweep
 from nakadi.chores import Stopped, attempted
 from nakadi.eventlogs.tiered.archiver import Archiver
 from nakadi.eventlogs.tiered.cooling import cool
 from nakadi.eventlogs.tiered.options import Directory, Tiers
-from nakadi.eventlogs.tiered.rewriting import Busy, Rewriter
+from nakadi.metrics import Metrics
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex, UnknownTopic
 
@@ -41,20 +42,24 @@ class Worker:
         clock: Clock,
         directory: Directory,
         tiers: Tiers,
+        metrics: Metrics | None = None,
     ) -> None:
         self._hot = hot
         self._index = index
         self._clock = clock
         self._directory = directory
         self._tiers = tiers
-        self._archiver = Archiver(hot, index, store, directory)
-        self._rewriter = Rewriter(index, store, directory)
+        self._metrics = metrics or Metrics()
+        self._archiver = Archiver(hot, index, store, directory, self._metrics)
+        self._merger = Merger(index=index, store=store, event_type_of=directory.event_type_of)
         self._sweep = Sweep(index, store, namespaces=(index.identity(),))
         # Place -> since when it has something to archive. Whoever takes a place out looks at all that is there then.
         self._waiting: dict[Place, float] = {}
         self._warm: set[Place] = set()
         self._turn = threading.Lock()
         self._closing = threading.Event()
+        self._metrics.archive_waiting.follow(lambda: {(): len(self._waiting)})
+        self._metrics.archive_lag.follow(lambda: {(): self._longest_wait()})
         self._thread = threading.Thread(target=self._work, name="event-log-archiver", daemon=True)
         if tiers.after != inf:
             self._thread.start()
@@ -113,7 +118,9 @@ class Worker:
 
     def _merge(self, topic: str, partition: int, rest: Callable[[], None]) -> None:
         with suppress(Busy):
-            self._rewriter.merge(topic, partition, rest)
+            for piece in self._merger.plan(topic, partition):
+                self._merger.merge(piece)
+                rest()
 
     def stop(self) -> None:
         """End what is under way after its current step."""
@@ -140,7 +147,14 @@ class Worker:
     def _attempted(self, operation: str, thing: str, work: Callable[[], None]) -> bool:
         if self._closing.is_set():
             raise Stopped
-        return attempted(operation, thing, work)
+        succeeded = attempted(operation, thing, work)
+        if not succeeded:
+            self._metrics.archive_failures.add(1, operation)
+        return succeeded
+
+    def _longest_wait(self) -> float:
+        """Seconds. Others add to what waits meanwhile, so it is copied first."""
+        return max(0.0, time.monotonic() - min(tuple(self._waiting.values()), default=inf))
 
     def _tried(self, work: Callable[[], None]) -> None:
         try:

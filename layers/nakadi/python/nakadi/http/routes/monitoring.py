@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import orjson
 
 from nakadi.http.message import JSON, Request, Response, json_response
-from nakadi.http.metrics import Metrics
+from nakadi.http.metrics import Text, as_json, prometheus_text
+from nakadi.http.negotiation import text_of_metrics
 from nakadi.http.routing import Lane, Route
+from nakadi.metrics import Metrics
 from nakadi.ports import Clock
 from nakadi.readiness import Readiness
 
@@ -32,7 +35,7 @@ def routes(metrics: Metrics, clock: Clock, readiness: Readiness, version: str) -
     return [health, *(replace(each, lane=Lane.MONITORING) for each in (ready, figures, running))]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Monitoring:
     metrics: Metrics
     clock: Clock
@@ -48,9 +51,18 @@ class _Monitoring:
         return Response(200, {"content-type": "text/plain"}, b"OK")
 
     def metrics_now(self, request: Request) -> Response:
+        media = text_of_metrics(request.headers.get("accept", ""))
+        if media is not None and self._text is not None:
+            text, media_type = self._text(media)
+            return Response(200, {"content-type": media_type, **NOT_KEPT}, text)
         layout = orjson.OPT_INDENT_2 if request.flag("pretty") else 0
-        body = orjson.dumps(self.metrics.view(self.clock.monotonic()), option=layout)
+        body = orjson.dumps(as_json(self.metrics, self.clock.monotonic()), option=layout)
         return Response(200, {"content-type": JSON, **NOT_KEPT}, body)
+
+    @cached_property
+    def _text(self) -> Text | None:
+        # Loaded when Prometheus asks for the first time.
+        return prometheus_text(self.metrics)
 
     def version_now(self, _: Request) -> Response:
         """What is running, in the place where the revision used to stand."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from nakadi.http.compression import MAX_UNPACKED
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.http.routing import Lane, Route
-from nakadi.model.outcomes import Malformed
+from nakadi.model.outcomes import Fault, Malformed, Outcome
 from nakadi.publishing.consumer_tag import directed_to
 from nakadi.publishing.figures import Figures
 from nakadi.publishing.outcome import BatchOutcome, Verdict
@@ -55,21 +56,34 @@ class _Publishing:
     figures: Figures
 
     def publish(self, request: Request) -> Response:
-        _check_body(request)
-        tag = directed_to(request.headers.get("x-consumer-tag"))
-        name = self._unblocked(request)
-        request.memory.take(self.publisher.memory_needed(request.body))
-        began = time.perf_counter()
-        outcome = self.publisher.publish(name, request.body, request.subject, request.flow_id, tag, request.gone)
+        try:
+            _check_body(request)
+            tag = directed_to(request.headers.get("x-consumer-tag"))
+            name = self._unblocked(request)
+            request.memory.take(self.publisher.memory_needed(request.body))
+            began = time.perf_counter()
+            outcome = self.publisher.publish(name, request.body, request.subject, request.flow_id, tag, request.gone)
+        except Exception as error:
+            self._count(error)
+            raise
         return self._answer(request, outcome, began)
 
     def delete(self, request: Request) -> Response:
-        _check_body(request)
-        name = self._unblocked(request)
-        request.memory.take(self.publisher.memory_needed(request.body))
-        began = time.perf_counter()
-        outcome = self.publisher.delete(name, request.body, request.subject, request.flow_id, request.gone)
+        try:
+            _check_body(request)
+            name = self._unblocked(request)
+            request.memory.take(self.publisher.memory_needed(request.body))
+            began = time.perf_counter()
+            outcome = self.publisher.delete(name, request.body, request.subject, request.flow_id, request.gone)
+        except Exception as error:
+            self._count(error)
+            raise
         return self._answer(request, outcome, began)
+
+    def _count(self, error: Exception) -> None:
+        """Count a batch that was refused as a whole, by the kind of the outcome: `not_found` or `try_later`."""
+        kind = type(error).__name__ if isinstance(error, Outcome | Fault) else "Fault"
+        self.publisher.metrics.batches_refused.add(1, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower())
 
     def _answer(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
         if outcome.verdict is Verdict.STORED:

@@ -84,7 +84,8 @@ class _Counted:
 
     def batch(self, batch: SendBatch) -> bytes:
         line = self._lines.batch(batch)
-        self._figures.batch(self._event_type, sum(len(run.values) for run in batch.runs), len(line))
+        newest = batch.runs[-1].stored_at(-1)
+        self._figures.batch(self._event_type, sum(map(len, batch.runs)), len(line), newest)
         return line
 
     def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:

@@ -96,7 +96,8 @@ class _Counted:
     def line(self, line: Line) -> bytes:
         text = self._lines.line(line)
         if isinstance(line, SendBatch):
-            self._figures.batch(line.place.event_type, sum(len(run.values) for run in line.runs), len(text))
+            newest = line.runs[-1].stored_at(-1)
+            self._figures.batch(line.place.event_type, sum(map(len, line.runs)), len(text), newest)
         else:
             self._figures.tell_if_due()
         return text

@@ -1,0 +1,310 @@
+"""What Prometheus is told, of what clients have done."""
+
+import json
+from contextlib import ExitStack
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+
+from nakadi.local import Broker
+from tests.support.api import a_business_definition, created
+from tests.support.consumer import Consumer
+from tests.support.http import described
+from tests.support.metrics import PROMETHEUS, TEXT, scraped, value
+from tests.support.open_stream import OpenStream
+from tests.support.parking import COUNT, PARKING, POLICY, give_up_on_the_next, keyed, lot, published
+from tests.support.patience import PATIENCE, until
+from tests.support.subscriptions import publish, subscribed
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A broker that archives what it stores at once, and lets go of it in its data file."""
+    folder = tmp_path_factory.mktemp("data")
+    url = f"sqlite:///{folder}/nakadi.db"
+    settings = {"archive": str(folder / "archive"), "archive_after_seconds": 0, "hot_retention_ms": 0}
+    with Broker(registry=url, event_log=url, max_partitions=4, **settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def api(running):
+    with described(httpx.Client(base_url=running.url, timeout=PATIENCE)) as client:
+        yield client
+
+
+@pytest.fixture
+def moved(api):
+    """By how much a sample has grown since the test began."""
+    before = scraped(api)
+
+    def difference(name, **labels):
+        return value(scraped(api), name, **labels) - value(before, name, **labels)
+
+    return difference
+
+
+@pytest.fixture
+def consumer(api):
+    with ExitStack() as streams:
+        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
+
+
+# Formats
+
+
+def test_prometheus_gets_what_it_likes_best(api):
+    """What Prometheus says it accepts gets OpenMetrics, which its own parser reads."""
+    answer = api.get("/metrics", headers={"accept": PROMETHEUS})
+
+    assert answer.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert answer.headers["cache-control"] == "must-revalidate,no-cache,no-store"
+    assert "nakadi_http_requests" in {family.name for family in read_openmetrics(answer.text)}
+
+
+def test_the_older_text_format_is_there_too(api):
+    """A client that accepts the text format of version 0.0.4 gets it."""
+    answer = api.get("/metrics", headers={"accept": TEXT})
+
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert value(scraped(api), "nakadi_http_requests_total", operation="get_metrics", status="200") >= 1
+    assert value(scraped(api), "process_resident_memory_bytes") > 0
+
+
+@pytest.mark.parametrize(
+    "accept", ["", "*/*", "application/json", "text/plain", "text/html,*/*;q=0.8", f"application/json, {TEXT};q=0.9"]
+)
+def test_everybody_else_gets_json(api, accept):
+    """Whoever does not ask for a text format of Prometheus gets JSON, as ever. (R245)"""
+    assert api.get("/metrics", headers={"accept": accept}).headers["content-type"] == "application/json"
+
+
+# Publishing
+
+
+def test_published_events_are_counted(api, moved):
+    """Events and bytes are counted by event type, and requests, their time and bytes by operation."""
+    name = created(api)["name"]
+    publish(api, name, 3)
+
+    assert moved("nakadi_events_published_total", event_type=name) == 3
+    size = len(json.dumps([{"n": number} for number in range(3)], separators=(",", ":")))
+    assert moved("nakadi_published_bytes_total", event_type=name) == size
+    assert moved("nakadi_http_requests_total", operation="publish_events", status="200") == 1
+    assert moved("nakadi_http_request_duration_seconds_count", operation="publish_events") == 1
+    assert moved("nakadi_http_request_bytes_total", operation="publish_events") == size
+    assert moved("nakadi_http_response_bytes_total", operation="get_event_type") > 0
+    assert moved("nakadi_sqlite_commit_duration_seconds_count") >= 1
+    assert moved("nakadi_sqlite_commit_appends_count") >= 1
+    assert moved("nakadi_cache_misses_total", cache="validators") == 1
+
+
+def test_refused_events_are_counted_by_their_reason(api, moved):
+    """A batch that a step refuses counts with its events, one that is not looked at as a batch."""
+    name = created(api, schema={"type": "object", "properties": {"n": {"type": "integer"}}})["name"]
+    target = f"/event-types/{name}/events"
+    assert api.post(target, json=[{"n": 1}, {"n": "two"}]).status_code == 422
+    assert api.post(target, content=b"[").status_code == 400
+    assert api.post("/event-types/nowhere/events", json=[{}]).status_code == 404
+
+    assert moved("nakadi_events_refused_total", event_type=name, reason="validating") == 2
+    assert moved("nakadi_batches_refused_total", reason="malformed") == 1
+    assert moved("nakadi_batches_refused_total", reason="not_found") == 1
+    assert moved("nakadi_events_published_total", event_type=name) == 0
+
+
+def test_deleted_events_are_counted(api, moved):
+    """Tombstones count apart from events."""
+    compacted = {"cleanup_policy": "compact", "partition_compaction_key_field": "n"}
+    name = created(api, a_business_definition(**compacted))["name"]
+    event = {"metadata": {"eid": "70779f46-950d-4e48-9fca-10c413845e7f", "occurred_at": "2026-11-21T12:00:00Z"}}
+    event["metadata"]["partition_compaction_key"] = "a"
+    answer = api.post(f"/event-types/{name}/deleted-events", json=[event])
+    assert answer.status_code == 200, answer.text
+
+    assert moved("nakadi_events_deleted_total", event_type=name) == 1
+
+
+def test_requests_without_an_operation_are_counted(api, moved):
+    """A request for what does not exist counts by its status."""
+    api.get("/nowhere")
+
+    assert moved("nakadi_http_requests_total", operation="unrouted", status="404") == 1
+
+
+def test_figures_are_counted(api, moved):
+    """Each figure (KPI) that was written counts."""
+    assert api.post("/settings/features", json={"feature": "kpi_collection", "enabled": True}).status_code == 204
+    try:
+        name = created(api)["name"]
+        # A process that found the feature off looks at it again after a while.
+        until(lambda: publish(api, name) or moved("nakadi_kpi_figures_total", outcome="written") >= 1)
+    finally:
+        api.post("/settings/features", json={"feature": "kpi_collection", "enabled": False})
+
+
+# Streams
+
+
+def test_streams_are_counted_with_what_they_send(api, moved, running):
+    """A stream counts while it is open and at its end, with the reason; so do its events, their bytes and age."""
+    name = created(api)["name"]
+    publish(api, name, 3)
+    begin = {"X-nakadi-cursors": '[{"partition": "0", "offset": "BEGIN"}]'}
+    with OpenStream(running.url, f"/event-types/{name}/events?batch_limit=3&stream_limit=4", begin) as stream:
+        line = stream.line()
+        assert moved("nakadi_open_streams", api="low-level") == 1
+        publish(api, name, 1)
+        rest = stream.rest()
+
+    until(lambda: moved("nakadi_streams_ended_total", api="low-level", reason="limit") == 1)
+    assert moved("nakadi_open_streams", api="low-level") == 0
+    assert moved("nakadi_streams_opened_total", api="low-level") == 1
+    assert moved("nakadi_events_sent_total", api="low-level", event_type=name) == 4
+    assert moved("nakadi_sent_bytes_total", api="low-level") == len(line) + len(rest)
+    assert moved("nakadi_delivery_delay_seconds_count", api="low-level") == 2
+
+
+def test_a_client_that_goes_away_is_a_reason(api, moved, running):
+    """A stream whose client has closed its connection ends for that."""
+    with OpenStream(running.url, f"/event-types/{created(api)['name']}/events"):
+        pass
+
+    until(lambda: moved("nakadi_streams_ended_total", api="low-level", reason="gone") == 1)
+
+
+def test_a_subscription_tells_how_far_its_consumers_are(api, moved, consumer):
+    """Of what is sent and not committed there is the number of events, and the age of the oldest, by subscription."""
+    name = created(api)["name"]
+    subscription = subscribed(api, name, read_from="begin")
+    publish(api, name, 2)
+    stream = consumer(subscription, batch_limit=2)
+    batch = stream.batch()
+    mine = {"subscription": subscription["id"]}
+    assert moved("nakadi_partitions_held") == 1
+    assert moved("nakadi_subscription_uncommitted_events", **mine) == 2
+    assert moved("nakadi_subscription_lag_seconds", **mine) > 0
+    assert moved("nakadi_lease_renewals_total", outcome="renewed") >= 1
+
+    assert stream.commit(batch).status_code == 204
+    until(lambda: moved("nakadi_subscription_uncommitted_events", **mine) == 0)
+    assert moved("nakadi_subscription_lag_seconds", **mine) == 0
+    assert stream.commit(batch).status_code == 200
+    assert stream.commit({**batch["cursor"], "partition": "7"}).status_code == 422
+    outcomes = ("committed", "outdated", "refused")
+    assert [moved("nakadi_cursors_committed_total", outcome=each) for each in outcomes] == [1, 1, 1]
+    assert moved("nakadi_cache_hits_total", cache="subscriptions") >= 1
+
+
+def test_a_stuck_consumer_is_seen(api, moved, consumer):
+    """A stream whose client takes events and commits none ends with a commit timeout."""
+    name = created(api)["name"]
+    publish(api, name, 1)
+    stream = consumer(subscribed(api, name, read_from="begin"), batch_limit=1, commit_timeout=1)
+    assert stream.debug_at_the_end()
+
+    until(lambda: moved("nakadi_streams_ended_total", api="subscription", reason="commit_timeout") == 1)
+
+
+def test_partitions_that_change_hands_are_counted(api, moved, consumer):
+    """A second stream gets half of the partitions from the first, which hands them over."""
+    statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
+    subscription = subscribed(api, created(api, default_statistic=statistic)["name"])
+    first = consumer(subscription, batch_flush_timeout=1)
+    assert first.keep_alive()
+    second = consumer(subscription, batch_flush_timeout=1)
+    assert second.keep_alive()
+
+    assert moved("nakadi_partitions_handed_over_total") == 1
+    assert moved("nakadi_partitions_held") == 2
+
+
+def test_a_removed_stream_loses_its_partitions(api, moved, consumer):
+    """Partitions of a stream that was removed, as by the deletion of its subscription, are lost."""
+    subscription = subscribed(api, created(api)["name"])
+    stream = consumer(subscription, batch_flush_timeout=1)
+    assert stream.keep_alive()
+    assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
+    stream.rest()
+
+    until(lambda: moved("nakadi_partitions_lost_total") == 1)
+    assert moved("nakadi_streams_ended_total", api="subscription", reason="removed") == 1
+
+
+# What consumers fail at
+
+
+def test_parked_events_are_counted(api, moved, running, consumer):
+    """The event that consumers failed at counts, and those that follow it."""
+    name = created(api, keyed())["name"]
+    subscription = subscribed(api, name, read_from="begin", annotations=PARKING)
+    published(api, name, "a1", "a2", "b1")
+    give_up_on_the_next(running, api, subscription)
+    assert [each["event"] for each in consumer(subscription).consumed(1)] == ["b1"]
+    until(lambda: len(lot(api, subscription)) == 2)
+
+    assert moved("nakadi_events_parked_total", cause="failed") == 1
+    assert moved("nakadi_events_parked_total", cause="followed") == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "metric", "labels"),
+    [
+        ("DEAD_LETTER_QUEUE", "nakadi_dead_letters_total", {"outcome": "stored"}),
+        ("SKIP_EVENT", "nakadi_events_skipped_total", {}),
+    ],
+)
+def test_events_that_are_given_up_are_counted(api, moved, running, consumer, policy, metric, labels):
+    """An event that goes to the dead letters, or is skipped, counts."""
+    name = created(api)["name"]
+    subscription = subscribed(api, name, read_from="begin", annotations={COUNT: "2", POLICY: policy})
+    publish(api, name, 2)
+    give_up_on_the_next(running, api, subscription)
+    assert [each["n"] for each in consumer(subscription, batch_flush_timeout=1).consumed(1)] == [1]
+
+    assert moved(metric, **labels) == 1
+
+
+# What the broker does by itself
+
+
+def test_the_archive_is_counted(api, moved, running):
+    """What is archived counts in segments, events and bytes; what is read from there asks the cache first."""
+    name = created(api)["name"]
+    for _ in range(5):
+        publish(api, name)
+    until(lambda: moved("nakadi_archive_events_written_total") >= 5)
+    until(lambda: value(scraped(api), "nakadi_archive_partitions_waiting") == 0)
+    running._inside.logs.of("default")._log.archive()
+
+    assert moved("nakadi_archive_segments_written_total") >= 1
+    assert moved("nakadi_archive_bytes_written_total") > 0
+    assert value(scraped(api), "nakadi_archive_lag_seconds") == 0
+    begin = {"X-nakadi-cursors": '[{"partition": "0", "offset": "BEGIN"}]'}
+    with OpenStream(running.url, f"/event-types/{name}/events?batch_limit=5&stream_limit=5", begin) as stream:
+        stream.rest()
+    assert moved("nakadi_cache_misses_total", cache="archive") + moved("nakadi_cache_hits_total", cache="archive") >= 1
+
+
+def test_housekeeping_is_counted(api, moved, running):
+    """Each round counts with its time, and says when it ended; the last one's stalled subscriptions are told."""
+    running._inside.housekeeping.run()
+
+    assert moved("nakadi_housekeeping_duration_seconds_count") >= 1
+    assert moved("nakadi_housekeeping_last_round_timestamp_seconds") > 0
+    assert ("nakadi_stalled_subscriptions", frozenset()) in scraped(api)
+
+
+def test_json_tells_the_same(api):
+    """What is counted for Prometheus is in the JSON too, under a name made of the metric's and its labels. (R245)"""
+    name = created(api)["name"]
+    publish(api, name, 2)
+    told = api.get("/metrics").json()
+
+    assert told["counters"][f"nakadi.events_published.{name}"]["count"] == 2
+    assert told["counters"]["nakadi.http.publish_events.200"]["count"] >= 1
+    assert told["timers"]["nakadi.http.publish_events"]["p99"] >= 0
+    assert told["gauges"]["nakadi.http_request_memory_bytes"]["value"] >= 0
+    assert told["gauges"]["nakadi.uptime"]["value"] > 0
+    assert told["histograms"]["nakadi.sqlite_commit_appends"]["max"] >= 1

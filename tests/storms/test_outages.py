@@ -1,0 +1,36 @@
+"""While the indexer and housekeeping come and go, no event that is left is skipped, and no offset is given twice."""
+
+import logging
+
+import pytest
+
+from tests.storms.outages import days_of, outages
+
+STEPS = 40
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_outages_of_every_length_skip_nothing_that_is_left(seed, caplog):
+    """Days with outages of minutes to more than the stream remembers, several tasks, splits, merges, new timelines, and
+    others at work between any two steps: each consumer gets what is left, in its order, and what is not was told by a
+    new timeline.
+    """
+    caplog.set_level(logging.CRITICAL)
+    figures = days_of(seed, STEPS)
+    print(f"seed {seed}: {figures}")
+    assert (figures.doubled, figures.skipped, figures.missed, figures.lost, figures.left) == (0, 0, 0, 0, 0)
+    assert figures.unclear == []
+    assert figures.acknowledged > 20
+    assert figures.forgotten > 0
+    assert figures.new_timelines > 0
+
+
+def test_no_timeline_is_begun_while_somebody_looks(caplog):
+    """Shards that are idle for days, split and merge are no gap, as long as the indexer and housekeeping are there."""
+    caplog.set_level(logging.CRITICAL)
+    with outages(11) as days:
+        for _ in range(STEPS):
+            days.indexer_is_here = days.keeper_is_here = True
+            days.step()
+        figures = days.finish()
+    assert (figures.wrong, figures.new_timelines, figures.forgotten) == (0, 0, 0)

@@ -1,0 +1,107 @@
+"""A broker on a Kinesis that forgets: hours pass in no time, and every log stands for a task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from nakadi.archive.stores import MemoryStore
+from nakadi.authentication import authentication
+from nakadi.bootstrap import Broker
+from nakadi.caching import ChangeWatch
+from nakadi.eventlogs.kinesis.continuity import Ancestry
+from nakadi.eventlogs.kinesis.indexing import Indexer
+from nakadi.eventlogs.kinesis.log import KinesisLog, Options
+from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.metrics import Metrics
+from nakadi.ports import LogIndex
+from nakadi.registries.log_index_memory import MemoryLogIndex
+from nakadi.registries.memory import MemoryRegistry
+from nakadi.settings import Settings
+from tests.storms.weather import Time
+from tests.support.builders import a_timeline, an_event_type
+from tests.support.kinesis_forgetful import ForgetfulKinesis
+from tests.support.shared import kept_open
+
+HOUR = 3600.0
+OPTIONS = Options(lease=2.0, shared_for=0.0, give_up_after=1.0)
+
+
+class Now:
+    """The time of day that is in force while a test has its own."""
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(time.time(), UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Hours:
+    """One stream, its index and its archive, a registry, and a broker that keeps house."""
+
+    def __init__(self, clock: Time, *, strict: bool = False, window_bytes: int = OPTIONS.window_bytes) -> None:
+        self.clock = clock
+        self.kinesis = ForgetfulKinesis(clock.time, strict=strict)
+        self.index: LogIndex = kept_open(MemoryLogIndex())
+        self.archive = kept_open(MemoryStore())
+        self.window_bytes = window_bytes
+        self._registry = MemoryRegistry()
+        self.broker = self.a_broker()
+
+    def a_broker(self, index: LogIndex | None = None) -> Broker:
+        settings = Settings()
+        log = self.a_log(index=index)
+        watch = ChangeWatch(self._registry.changes, Now())
+        return Broker(
+            settings=settings,
+            clock=Now(),
+            registry=self._registry,
+            watch=watch,
+            event_log=log,
+            around_log=lambda log: log,
+            authenticate=authentication(settings, Now()),
+            metrics=Metrics(),
+        )
+
+    def pass_by(self, hours: float) -> None:
+        self.clock.sleep(hours * HOUR)
+
+    def a_log(self, window_bytes: int | None = None, *, index: LogIndex | None = None) -> KinesisLog:
+        options = Options(
+            lease=OPTIONS.lease,
+            shared_for=0.0,
+            give_up_after=OPTIONS.give_up_after,
+            window_bytes=window_bytes or self.window_bytes,
+        )
+        return KinesisLog(self._stream(), index or self.index, self.archive, Now(), options)
+
+    def an_indexer(self, index: LogIndex | None = None) -> Indexer:
+        stream = self._stream()
+        return Indexer(stream, Ancestry(stream), index or self.index, self.archive)
+
+    def index_all(self, index: LogIndex | None = None) -> None:
+        """Index what is there, shard by shard, as the indexer does whose batches come in order."""
+        indexer = self.an_indexer(index)
+        for shard in self.kinesis.listed():
+            indexer.catch_up(shard.id)
+
+    def an_event_type(self, name: str, partitions: int = 1) -> str:
+        """The name of an event type, registered with its topic."""
+        timeline = a_timeline(topic=f"topic-of-{name}", partitions=partitions)
+        event_type = an_event_type(name=name, timelines=(timeline,), retention_time=3650 * 86_400_000)
+        self.broker.logs.of("default").create_topic(event_type.timeline.topic, partitions)
+        self.broker.event_types.add(event_type)
+        return name
+
+    def _stream(self) -> Stream:
+        return Stream(self.kinesis, "live", reads_per_second=1_000_000)
+
+
+@contextmanager
+def hours(*, strict: bool = False, window_bytes: int = OPTIONS.window_bytes) -> Iterator[Hours]:
+    clock = Time()
+    with clock.instead():
+        yield Hours(clock, strict=strict, window_bytes=window_bytes)

@@ -1,0 +1,49 @@
+"""The metrics of a process, as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from nakadi.http.metrics import PLAIN, prometheus_text
+from nakadi.metrics import Metrics
+
+TEXT = "text/plain;version=0.0.4"
+
+# What Prometheus 3 sends.
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples_in(text: str) -> Samples:
+    """Every sample, by its name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def scraped(api: httpx.Client) -> Samples:
+    answer = api.get("/metrics", headers={"accept": TEXT})
+    assert answer.status_code == 200, answer.text
+    return samples_in(answer.text)
+
+
+def told(metrics: Metrics) -> Samples:
+    """What a process without a server would tell."""
+    text_of = prometheus_text(metrics)
+    assert text_of is not None
+    return samples_in(text_of(PLAIN)[0].decode())
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    """Zero if there is no such sample: nothing of the kind has happened yet."""
+    return samples.get((name, frozenset(labels.items())), 0)

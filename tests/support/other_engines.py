@@ -1,0 +1,61 @@
+"""DynamoDB Local and kinesalite, which no engine was fitted to: started once for the tests of a process.
+
+They are asked for by `make test-engines` alone, which puts them there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from infra.laptop.kinesis_local import ON_LOOPBACK, free_port, node
+from infra.laptop.processes import end_with_the_starter, ended, started
+from tests.support.patience import until
+from tests.support.processes import listens
+
+WANTED = os.environ.get("OTHER_ENGINES") == "1"
+
+FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "engines"
+SOURCES = Path(__file__).with_name("others")
+
+
+@cache
+def dynamodb_local() -> str:
+    """Its address. It keeps everything in memory, and knows neither regions nor accounts."""
+    jars, port = FOLDER / "dynamodb", free_port()
+    program = ("-cp", f"{jars}/*", str(SOURCES / "OnLoopback.java"))
+    return _begun(
+        "java", f"-Djava.library.path={jars}", *program, "-inMemory", "-sharedDb", "-disableTelemetry", port=port
+    )
+
+
+@cache
+def kinesalite() -> str:
+    """Its address."""
+    program = FOLDER / "node_modules" / "kinesalite" / "cli.js"
+    hurried = [part for name in ("create", "delete", "update") for part in (f"--{name}StreamMs", "10")]
+    return _begun(
+        node(), "--require", str(ON_LOOPBACK), str(program), "--shardLimit", "5000", *hurried, port=free_port()
+    )
+
+
+def _begun(*command: str, port: int) -> str:
+    argument = "-port" if command[0] == "java" else "--port"
+    process = started(
+        [*command, argument, str(port)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=end_with_the_starter,
+    )
+    atexit.register(ended, process)
+    until(lambda: _answers(process, port))
+    return f"http://127.0.0.1:{port}"
+
+
+def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+    assert process.poll() is None, f"{process.args} has ended"
+    return listens(port)

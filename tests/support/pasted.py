@@ -1,0 +1,26 @@
+"""Commands of the guides, pasted into a shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.support.patience import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+
+
+def pasted(command: str, **variables: str) -> tuple[int, str]:
+    """Status and body of what a line with curl is answered, with these variables in the shell."""
+    done = subprocess.run(
+        ["bash", "-c", f"{command} -sS --max-time {PATIENCE:.0f} -w '\\n%{{http_code}}'"],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=True,
+    )
+    body, _, status = done.stdout.rpartition("\n")
+    return int(status), body

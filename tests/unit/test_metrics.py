@@ -1,0 +1,366 @@
+"""Counting, and what is counted of parts that fail or wait."""
+
+import asyncio
+import sqlite3
+import sys
+import threading
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nakadi.archive.library import Library, Unreadable
+from nakadi.archive.stores import MemoryStore
+from nakadi.bootstrap import open_broker
+from nakadi.chores import attempted
+from nakadi.consuming.actions import Drop
+from nakadi.consuming.dead_letters import DeadLetters
+from nakadi.consuming.host import Host
+from nakadi.consuming.members import Members
+from nakadi.coordination.memory import MemoryCoordination
+from nakadi.eventlogs.memory import MemoryLog
+from nakadi.eventlogs.sqlite import SqliteLog
+from nakadi.eventlogs.tiered.options import Tiers
+from nakadi.eventlogs.tiered.worker import Worker
+from nakadi.http.application import Application
+from nakadi.http.asgi import asgi_application
+from nakadi.http.message import empty_response
+from nakadi.http.metrics import as_json
+from nakadi.http.routing import Lane, Route
+from nakadi.metrics import OTHER, Metrics
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.coordination import NOTHING_YET
+from nakadi.model.cursor import Position
+from nakadi.model.events import Record, Slice, StoredEvent
+from nakadi.model.log_index import Counted, Location, Segment
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.subscription import EventTypePartition
+from nakadi.registries.log_index_memory import MemoryLogIndex
+from nakadi.settings import Settings
+from nakadi.streaming.chunks import Chunk
+from nakadi.turns import Turns
+from tests.support.clock import HandMovedClock
+from tests.support.coordination import a_session, an_assignment
+from tests.support.metrics import told, value
+from tests.support.patience import PATIENCE, until
+
+
+@pytest.fixture
+def metrics():
+    return Metrics(most_names=2)
+
+
+def seen(metrics, name, **labels):
+    return value(told(metrics), name, **labels)
+
+
+# Counting
+
+
+def test_threads_that_count_at_once_lose_nothing(metrics):
+    """However threads take turns, every count is kept."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    class Yielding(str):
+        """Lets other threads run in the middle of counting, where a label is looked up."""
+
+        __slots__ = ()
+
+        def __hash__(self):
+            time.sleep(0)
+            return super().__hash__()
+
+        __eq__ = str.__eq__
+
+    def count():
+        label = Yielding("low-level")
+        for _ in range(500):
+            metrics.streams_opened.add(1, label)
+            metrics.stored("a", 2, 10)
+            metrics.answered("publish_events", 200, 0.5, 10, 0)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    try:
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(PATIENCE)
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert seen(metrics, "nakadi_streams_opened_total", api="low-level") == 2000
+    assert seen(metrics, "nakadi_events_published_total", event_type="a") == 4000
+    assert seen(metrics, "nakadi_http_request_duration_seconds_count", operation="publish_events") == 2000
+
+
+def test_event_types_beyond_a_number_are_counted_together(metrics):
+    """The first names have values of their own in every metric, and all others share one."""
+    for name in ("a", "b", "c", "d"):
+        metrics.stored(name, 1, 10)
+        metrics.events_refused.add(1, name, "validating")
+
+    counted = {name: seen(metrics, "nakadi_events_published_total", event_type=name) for name in ("a", "b", "c", OTHER)}
+    assert counted == {"a": 1, "b": 1, "c": 0, OTHER: 2}
+    assert seen(metrics, "nakadi_events_refused_total", event_type=OTHER, reason="validating") == 2
+
+
+def test_the_largest_subscriptions_are_told_by_their_ids(metrics):
+    """Of more subscriptions than there is room for, the largest values stay, and the rest is put together."""
+    lags = {("s1",): 5.0, ("s2",): 70.0, ("s3",): 1.0, ("s4",): 20.0}
+    metrics.subscription_lag.follow(lambda: lags)
+    metrics.subscription_uncommitted.follow(lambda: lags)
+
+    rows = {each: seen(metrics, "nakadi_subscription_lag_seconds", subscription=each) for each in ("s2", "s4", OTHER)}
+    assert rows == {"s2": 70, "s4": 20, OTHER: 5}
+    assert seen(metrics, "nakadi_subscription_uncommitted_events", subscription=OTHER) == 6
+
+
+def test_values_are_put_into_buckets(metrics):
+    """A bucket has every value up to its bound, the bound included."""
+    for seconds in (0.001, 0.002, 40.0):
+        metrics.request_seconds.observe(seconds, "x")
+
+    buckets = {
+        bound: seen(metrics, "nakadi_http_request_duration_seconds_bucket", operation="x", le=bound)
+        for bound in ("0.001", "0.0025", "30.0", "+Inf")
+    }
+    assert buckets == {"0.001": 1, "0.0025": 2, "30.0": 2, "+Inf": 3}
+
+
+def test_json_keeps_its_names():
+    """What JSON told before there was Prometheus has the names that it had. (R245)"""
+    metrics = Metrics(started=10)
+    metrics.answered("get_health", 200, 0.25)
+    metrics.kpi_figures.add(7, "dropped")
+    attempted("a try of json", "x", lambda: 1 / 0)
+
+    found = as_json(metrics, now=70)
+    assert found["gauges"]["nakadi.uptime"] == {"value": 60}
+    assert found["counters"]["nakadi.http.get_health.200"] == {"count": 1}
+    assert found["counters"]["nakadi.kpi.dropped"] == {"count": 7}
+    assert found["counters"]["nakadi.chores.failed.a-try-of-json"] == {"count": 1}
+    assert found["timers"]["nakadi.http.get_health"] == {
+        "count": 1,
+        **dict.fromkeys(("max", "mean", "min", "p50", "p75", "p95", "p98", "p99", "p999"), 0.25),
+        "mean_rate": 1 / 60,
+        "duration_units": "seconds",
+        "rate_units": "calls/second",
+    }
+
+
+# What fails
+
+
+def test_failed_chores_are_counted(metrics):
+    """A step of housekeeping that fails counts by its operation."""
+    before = seen(metrics, "nakadi_chore_failures_total", operation="a try")
+    attempted("a try", "x", lambda: 1 / 0)
+
+    assert seen(metrics, "nakadi_chore_failures_total", operation="a try") == before + 1
+
+
+def test_a_commit_that_fails_is_counted(metrics, tmp_path):
+    """A commit of the event log that fails counts, and its appends do not wait any more."""
+    clock = HandMovedClock()
+    with closing(SqliteLog(tmp_path / "nakadi.db", clock, metrics)) as log:
+        log.create_topic("t", 1)
+        log._writer._clock = None
+        with pytest.raises(AttributeError):
+            log.append("t", {0: []})
+
+    assert seen(metrics, "nakadi_sqlite_commit_failures_total") == 1
+    assert seen(metrics, "nakadi_sqlite_appends_waiting") == 0
+
+
+def test_appends_that_wait_are_told(metrics, tmp_path):
+    """While the writer is busy, what waits for it has a number and bytes."""
+    busy, free = threading.Event(), threading.Event()
+
+    def hold(_connection: sqlite3.Connection) -> None:
+        busy.set()
+        assert free.wait(PATIENCE)
+
+    with closing(SqliteLog(tmp_path / "nakadi.db", HandMovedClock(), metrics)) as log:
+        log.create_topic("t", 1)
+        threads = [threading.Thread(target=log._writer.run, args=(hold,))]
+        threads[0].start()
+        assert busy.wait(PATIENCE)
+        threads.append(threading.Thread(target=log.append, args=("t", {0: []})))
+        threads[1].start()
+        until(lambda: seen(metrics, "nakadi_sqlite_appends_waiting") == 1)
+        bytes_waiting = seen(metrics, "nakadi_sqlite_bytes_waiting")
+        free.set()
+        for each in threads:
+            each.join(PATIENCE)
+
+    assert bytes_waiting == 0
+    assert seen(metrics, "nakadi_sqlite_commit_appends_count") == 1
+
+
+def test_work_on_the_archive_that_fails_is_counted(metrics):
+    """A topic that could not be archived counts as a failure of archiving, and goes on waiting."""
+
+    class OutOfReach(MemoryStore):
+        def put(self, _key, _content):
+            raise Unavailable("on purpose")
+
+    clock = HandMovedClock()
+    hot = MemoryLog(clock)
+    hot.create_topic("t", 1)
+    worker = Worker(hot, MemoryLogIndex(), OutOfReach(), clock, Names(), Tiers(hot=0, grace=0), metrics)
+    hot.append("t", {0: [Record(b"{}")]})
+    worker.stored("t", [0])
+    with pytest.raises(Unavailable):
+        worker.archive_all()
+    worker.stop()
+
+    assert seen(metrics, "nakadi_archive_failures_total", operation="archiving") == 1
+    assert seen(metrics, "nakadi_archive_partitions_waiting") == 1
+    assert seen(metrics, "nakadi_archive_lag_seconds") >= 0
+
+
+class Names:
+    def topics(self):
+        return [("t", 1)]
+
+    def event_type_of(self, _topic):
+        return "order.placed"
+
+
+def test_segments_that_cannot_be_read_are_counted(metrics):
+    """A read of a segment that is gone counts, and as a miss of the cache."""
+    location = Location("gone", 0, 10)
+    segment = Segment(before=Counted(next=0), count=1, since=0, until=0, archived=location, events=1)
+    with closing(Library(MemoryStore(), metrics=metrics)) as library, pytest.raises(Unreadable):
+        library.events("t", 0, segment)
+
+    assert seen(metrics, "nakadi_archive_unreadable_total") == 1
+    assert seen(metrics, "nakadi_cache_misses_total", cache="archive") == 1
+
+
+def test_renewals_that_fail_are_counted(metrics):
+    """A lease that cannot be renewed counts as failed."""
+
+    class Silent(MemoryCoordination):
+        def renew(self, _holder, _until):
+            raise Unavailable("no")
+
+    host = Host(Silent(), HandMovedClock(), metrics=metrics)
+    with pytest.raises(Unavailable):
+        host.renew()
+
+    assert seen(metrics, "nakadi_lease_renewals_total", outcome="failed") == 1
+
+
+def test_dead_letters_that_are_not_stored_are_counted(metrics):
+    """An attempt to publish a dead letter that fails counts as such."""
+
+    class Nothing:
+        def ensure(self, _name):
+            pass
+
+        def publish(self, *_args, **_more):
+            raise Unavailable("no")
+
+    letters = DeadLetters(own=Nothing(), publisher=Nothing(), clock=HandMovedClock(), name="dead", metrics=metrics)
+    with pytest.raises(Unavailable):
+        letters.keep("subscription", a_drop())
+
+    assert seen(metrics, "nakadi_dead_letters_total", outcome="failed") == 1
+
+
+def a_drop():
+    found = Slice((StoredEvent(0, Record(b"{}"), datetime(2026, 11, 21, tzinfo=UTC)),), 1)
+    return Drop(EventTypePartition("order", "0"), Chunk(1, 0, found).behind(0), 3)
+
+
+def test_sessions_of_dead_processes_are_counted(metrics):
+    """Each stream that is removed for its process has no lease any more counts."""
+    clock, coordination = HandMovedClock(), MemoryCoordination()
+    host = Host(coordination, clock, metrics=metrics)
+    sessions = [a_session("mine", holder=host.lease().holder), a_session("theirs", holder="a dead process")]
+    new = an_assignment("mine", "theirs", sessions=sessions)
+    offsets = {each.place: Position(1, -1) for each in new.entries}
+    members = Members(coordination, "s", clock, lambda _subscription: None)
+    assignment = coordination.write("s", NOTHING_YET, new, clock.now(), offsets)
+    for _ in range(2):  # what was read before is looked at once more
+        host.bury(members, assignment)
+
+    assert seen(metrics, "nakadi_dead_sessions_removed_total") == 1
+
+
+# What waits
+
+
+def test_turns_that_are_waited_for_are_told(metrics):
+    """While one thread has the turn, those that wait for theirs are told."""
+    turns = Turns()
+    metrics.turns_waiting.follow(lambda: {("publishing",): turns.waiting})
+    with turns.turn(lambda: False):
+        thread = threading.Thread(target=turn, args=(turns,))
+        thread.start()
+        until(lambda: seen(metrics, "nakadi_turns_waiting", work="publishing") == 1)
+    thread.join(PATIENCE)
+
+    assert seen(metrics, "nakadi_turns_waiting", work="publishing") == 0
+
+
+def turn(turns):
+    with turns.turn(lambda: False):
+        pass
+
+
+def test_requests_in_work_are_told_with_their_memory(metrics):
+    """While the threads of a lane are taken, requests that wait for one are told, and the bytes of all bodies."""
+    entered, free = threading.Event(), threading.Event()
+
+    def stuck(_request):
+        entered.set()
+        assert free.wait(PATIENCE)
+        return empty_response()
+
+    route = Route(method="POST", template="/x", handler=stuck, operation="x", any_body=True, lane=Lane.EVENTS)
+    application = Application([route], lambda _: UNAUTHENTICATED)
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "raw_path": b"/x",
+        "query_string": b"",
+        "headers": [(b"content-length", b"1000")],
+    }
+
+    async def receive():
+        return {"type": "http.request", "body": b"x" * 1000}
+
+    async def send(_message):
+        pass
+
+    async def run():
+        edge = asgi_application(application, threads=1, metrics=metrics)
+        requests = [asyncio.create_task(edge(scope, receive, send)) for _ in range(2)]
+        assert await asyncio.to_thread(entered.wait, PATIENCE)
+        await asyncio.to_thread(until, lambda: seen(metrics, "nakadi_http_requests_waiting", lane="events") == 1)
+        taken = seen(metrics, "nakadi_http_request_memory_bytes")
+        free.set()
+        await asyncio.gather(*requests)
+        edge.close()
+        return taken
+
+    assert asyncio.run(run()) >= 1000
+    assert seen(metrics, "nakadi_http_request_memory_bytes") == 0
+
+
+def test_index_lag_is_told_once_it_was_measured():
+    """The housekeeping measures how late the log indexer is, where there is one."""
+
+    class Late(MemoryLog):
+        def index_lag(self):
+            return timedelta(seconds=7)
+
+    clock = HandMovedClock()
+    with closing(open_broker(Settings(), clock, around_log=lambda _: Late(clock))) as broker:
+        assert not broker.metrics.index_lag.rows()
+        assert broker.keep_house() == timedelta(seconds=7)
+        assert seen(broker.metrics, "nakadi_index_lag_seconds") == 7

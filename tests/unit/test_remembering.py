@@ -1,0 +1,182 @@
+"""What a broker asks of DynamoDB to stay up to date with what it remembers."""
+
+from contextlib import closing, contextmanager
+from itertools import count
+
+import pytest
+
+from nakadi import caching
+from nakadi.bootstrap import Broker, open_broker
+from nakadi.catalog.documents import event_type_body
+from nakadi.catalog.event_types import KIND as EVENT_TYPES
+from nakadi.eventlogs.kinesis import topics
+from nakadi.model.administration import BlockedKind, Feature
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.outcomes import NotPermitted
+from nakadi.ports import ABSENT, Put
+from nakadi.publishing.outcome import Verdict
+from nakadi.settings import Settings
+from nakadi.streaming.judge import Blocked, Changed
+from nakadi.streaming.oversight import Audience, Oversight
+from tests.support.aws import Aws, aws
+from tests.support.builders import an_event_type
+from tests.support.clock import HandMovedClock
+from tests.support.kinesis import REGION, made_stream, quick_clients, session
+
+TABLES = f"dynamodb://test?region={REGION}"
+
+
+class MachineTime:
+    """The two clocks of the machine, moved with the broker's."""
+
+    def __init__(self, clock: HandMovedClock) -> None:
+        self._clock = clock
+        self.sleep = clock.move
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def time(self) -> float:
+        return self._clock.now().timestamp()
+
+
+class World:
+    """AWS, and brokers whose time is moved by hand."""
+
+    def __init__(self, service: Aws, stream: str, monkeypatch) -> None:
+        self.service = service
+        self.stream = stream
+        self.clock = HandMovedClock()
+        for module in (caching, topics):
+            monkeypatch.setattr(module, "time", MachineTime(self.clock))
+        self._names = (f"event.type.{number}" for number in count())
+
+    @contextmanager
+    def a_broker(self):
+        event_log = f"kinesis://{self.stream}?region={REGION}&reads_per_second=10000"
+        settings = Settings(registry=TABLES, log_index=TABLES, event_log=event_log, archive="")
+        with closing(open_broker(settings, self.clock)) as broker:
+            yield broker
+
+    def calls(self, act) -> dict[str, int]:
+        self.service.calls.clear()
+        act()
+        return dict(self.service.calls)
+
+    def make_event_types(self, broker: Broker, number: int, *, topics: bool = True) -> list[str]:
+        made = [an_event_type(name=next(self._names)) for _ in range(number)]
+        for each in made:
+            if topics:
+                broker.logs.of("default").create_topic(each.timeline.topic, each.timeline.partitions)
+            broker.registry.write(Put(EVENT_TYPES, each.name, event_type_body(each), ABSENT))
+        return [each.name for each in made]
+
+
+@pytest.fixture
+def world(monkeypatch):
+    with aws() as service, quick_clients():
+        service.made_tables("test")
+        yield World(service, made_stream(session().create_client("kinesis", REGION), shards=1), monkeypatch)
+
+
+def publish(broker: Broker, name: str) -> None:
+    broker.permissions.require_producer(UNAUTHENTICATED, name)
+    outcome = broker.publisher.publish(name, b"[{}]", UNAUTHENTICATED, flow_id="")
+    assert outcome.verdict is Verdict.STORED
+
+
+class TestPublishing:
+    def test_asks_one_question_when_what_is_remembered_is_too_old(self, world: World):
+        """However many event types a process publishes to, settings, event types and leases are renewed together."""
+        with world.a_broker() as broker:
+            names = world.make_event_types(broker, 3)
+            for name in names:
+                publish(broker, name)
+            for _ in range(3):
+                world.clock.move(3)
+                assert world.calls(lambda: [publish(broker, name) for name in names]) == {
+                    "GetItem": 1,
+                    "PutRecords": len(names),
+                }
+
+    def test_asks_nothing_while_everything_is_fresh(self, world: World):
+        """Within a second a publish is a call to Kinesis and nothing else."""
+        with world.a_broker() as broker:
+            [name] = world.make_event_types(broker, 1)
+            publish(broker, name)
+            world.clock.move(0.9)
+            assert world.calls(lambda: publish(broker, name)) == {"PutRecords": 1}
+
+    def test_goes_by_a_block_in_time(self, world: World):
+        """What another process blocks is refused once the remembered second is over."""
+        with world.a_broker() as broker, world.a_broker() as elsewhere:
+            [name] = world.make_event_types(broker, 1)
+            broker.permissions.require_producer(UNAUTHENTICATED, name)
+            elsewhere.blacklist.block(BlockedKind.PRODUCER_EVENT_TYPE, name)
+            world.clock.move(1)
+            with pytest.raises(NotPermitted):
+                broker.permissions.require_producer(UNAUTHENTICATED, name)
+
+    def test_goes_on_in_the_new_timeline_in_time(self, world: World):
+        """A topic that another process seals takes nothing more, however long its publishers remember it."""
+        with world.a_broker() as broker, world.a_broker() as elsewhere:
+            [name] = world.make_event_types(broker, 1)
+            publish(broker, name)
+            for order in (2, 3):
+                for _ in range(5):
+                    world.clock.move(3)
+                    publish(broker, name)
+                elsewhere.timelines.switch(name, "default", UNAUTHENTICATED)
+                publish(broker, name)
+                assert broker.event_types.cached(name).timeline.order == order
+            timelines = broker.event_types.get(name).timelines
+            assert [each.latest_positions for each in timelines] == [{0: 5}, {0: 5}, None]
+
+
+class TestStreaming:
+    @staticmethod
+    def _verdicts(broker: Broker, names: list[str]):
+        oversight = Oversight(broker.streams._oversight._judge)
+        known = [Audience(UNAUTHENTICATED, broker.event_types.get(name)) for name in names]
+        return lambda: oversight._verdicts(known)
+
+    @pytest.mark.parametrize("number", [1, 100])
+    def test_idle_asks_as_often_for_many_event_types_as_for_one(self, world: World, number):
+        """A task that streams event types on which nothing happens asks once a second what changed, and no more."""
+        with world.a_broker() as broker:
+            verdicts = self._verdicts(broker, world.make_event_types(broker, number, topics=False))
+            verdicts()
+
+            def a_minute() -> None:
+                for _ in range(60):
+                    world.clock.move(1)
+                    assert verdicts() == [None] * number
+
+            assert world.calls(a_minute) == {"GetItem": 60}
+
+    def test_sees_what_other_processes_change(self, world: World):
+        """Of many event types the one that changed is told, and so is a block of all."""
+        with world.a_broker() as broker, world.a_broker() as elsewhere:
+            names = world.make_event_types(broker, 20, topics=False)
+            verdicts = self._verdicts(broker, names)
+            verdicts()
+            changed = elsewhere.event_types.get(names[7])
+            elsewhere.event_types.replace(changed, changed)
+            elsewhere.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, names[3])
+            world.clock.move(1)
+            found = verdicts()
+            assert isinstance(found[7], Changed)
+            assert isinstance(found[3], Blocked)
+            assert [at for at, each in enumerate(found) if each] == [3, 7]
+
+
+class TestWriting:
+    def test_what_changes_often_is_not_counted(self, world: World):
+        """Registering event types and subscriptions, measuring them and storing their events empties no caches."""
+        with world.a_broker() as broker:
+            before = broker.registry.changes()
+            [name] = world.make_event_types(broker, 1)
+            publish(broker, name)
+            broker.registry.write(Put("measured", name, {}))
+            broker.features.is_on(Feature.KPI_COLLECTION)
+            assert broker.registry.changes() == before
