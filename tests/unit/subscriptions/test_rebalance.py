@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nakadi.model.cursor import Position
-from nakadi.subscriptions.rebalance import handed_over, moved_to, rebalance
+from nakadi.subscriptions.rebalance import given_to_next, moved_to, rebalance
 from tests.support.coordination import a_place, a_session, entries, entry, told
 
 
@@ -124,7 +124,7 @@ class TestHandOver:
     def test_gives_what_was_promised(self):
         """An owner that lets go of partitions gives them to whom they are promised; nothing else moves. (S242, S313)"""
         before = entries("a>b", "a", "c>b", "a>b", "")
-        changed = handed_over(before, "a", {each.place for each in before[:3]})
+        changed = given_to_next(before, "a", {each.place for each in before[:3]})
         assert [(each.place, *told([each])) for each in changed] == [(a_place(0), "b")]
 
 

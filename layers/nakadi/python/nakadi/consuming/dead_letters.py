@@ -17,7 +17,7 @@ from nakadi.metrics import Metrics
 from nakadi.model.outcomes import TryLater
 from nakadi.model.subscription import Subscription
 from nakadi.ports import Clock
-from nakadi.publishing.outcome import Verdict
+from nakadi.publishing import outcome as publishing_outcome
 from nakadi.publishing.pipeline import Publisher
 from nakadi.publishing.system import BROKER
 
@@ -43,8 +43,8 @@ class DeadLetters:
         except Exception:
             self.metrics.dead_letters.add(1, "failed")
             raise
-        self.metrics.dead_letters.add(1, "stored" if outcome.verdict is Verdict.STORED else "failed")
-        if outcome.verdict is not Verdict.STORED:
+        self.metrics.dead_letters.add(1, "stored" if outcome.verdict is publishing_outcome.Verdict.STORED else "failed")
+        if outcome.verdict is not publishing_outcome.Verdict.STORED:
             log.warning("A dead letter was not stored in %s: %s", self.name, outcome.items)
             raise TryLater(f"A dead letter was not stored in {self.name}")
 

@@ -52,7 +52,7 @@ def rebalanced(assignment: Assignment) -> Assignment:
 
 def handed_over(assignment: Assignment, session: str, places: Collection[EventTypePartition]) -> Assignment:
     """With what a session lets go of in the hands of those who wait for it."""
-    changes = rebalance.handed_over(assignment.entries, session, places)
+    changes = rebalance.given_to_next(assignment.entries, session, places)
     return replace(assignment, entries=_within_one_write(assignment.entries, _changed(assignment.entries, changes)))
 
 

@@ -44,7 +44,7 @@ def moved_to(entry: Entry, session: str, live: Collection[str]) -> Entry:
     return replace(entry, next=session)
 
 
-def handed_over(entries: Iterable[Entry], session: str, places: Collection[EventTypePartition]) -> tuple[Entry, ...]:
+def given_to_next(entries: Iterable[Entry], session: str, places: Collection[EventTypePartition]) -> tuple[Entry, ...]:
     """The entries that change when a session lets go of partitions that somebody else waits for."""
     return tuple(
         replace(entry, owner=entry.next, next=None)
