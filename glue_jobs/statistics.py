@@ -29,8 +29,8 @@ from nakadi.analytics.stretches import NOTHING_READ, Stretch, stretches
 from nakadi.catalog.measured import KIND, Measured, measured_body
 from nakadi.model.event_type import Category, EventType
 from nakadi.ports import Put, Remove
-from nakadi.subscriptions.documents import subscription_of
-from nakadi.subscriptions.repository import KIND as SUBSCRIPTIONS
+from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
+from nakadi.subscriptions.api.repository import subscription_of
 
 DESCRIPTION = """\
 Measure the traffic of each event type from the archive, and tell how many partitions it asks for.

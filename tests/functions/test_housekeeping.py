@@ -11,7 +11,7 @@ from moto.kinesis.models import kinesis_backends
 
 from nakadi import chores
 from nakadi.catalog.housekeeping import Housekeeping
-from nakadi.subscriptions.stalling import StallWatch
+from nakadi.subscriptions.api.stats import StallWatch
 from tests.support.aws import REGION
 
 ACCOUNT = "123456789012"

@@ -11,10 +11,10 @@ from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import ReadFrom, Subscription
-from nakadi.subscriptions.assignments import TIMEOUT
-from nakadi.subscriptions.initialisation import Initialisation
-from nakadi.subscriptions.liveness import LeaseWatch
-from nakadi.subscriptions.resets import Resets, WishFulfilment
+from nakadi.subscriptions.api.assignments import TIMEOUT
+from nakadi.subscriptions.api.initialisation import Initialisation
+from nakadi.subscriptions.api.leases import LeaseWatch
+from nakadi.subscriptions.api.resets import Resets, WishFulfilment
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place
 from tests.simulation.wire import Wire

@@ -9,17 +9,6 @@ from math import inf
 from random import Random
 from typing import Any
 
-from nakadi.consuming.actions import Action, Call, Close, Open, SendBatch, SendKeepAlive
-from nakadi.consuming.clerk import Clerk, Fact
-from nakadi.consuming.facts import Shared, Surroundings
-from nakadi.consuming.host import Host, Lease, tend
-from nakadi.consuming.members import Members
-from nakadi.consuming.news import LOOK_AGAIN_SECONDS, LastLook
-from nakadi.consuming.parameters import Limits
-from nakadi.consuming.parking import Attendant
-from nakadi.consuming.policy import Policy
-from nakadi.consuming.session import Session
-from nakadi.consuming.survey import Beginning
 from nakadi.model import coordination
 from nakadi.model.coordination import Changed
 from nakadi.model.cursor import Position
@@ -27,7 +16,25 @@ from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import Subscription
 from nakadi.streaming.chunks import Chunk, Run
-from nakadi.subscriptions.lot import Lot
+from nakadi.subscriptions.api.fields import Policy
+from nakadi.subscriptions.api.parked_events import Lot
+from nakadi.subscriptions.stream.actions import (
+    Action,
+    Call,
+    Close,
+    Open,
+    SendBatch,
+    SendKeepAlive,
+    Shared,
+    Surroundings,
+)
+from nakadi.subscriptions.stream.admission import Beginning
+from nakadi.subscriptions.stream.calls import Clerk, Fact
+from nakadi.subscriptions.stream.members import Host, Lease, Members, tend
+from nakadi.subscriptions.stream.parameters import Limits
+from nakadi.subscriptions.stream.parking import Attendant
+from nakadi.subscriptions.stream.session import Session
+from nakadi.subscriptions.stream.watch import LOOK_AGAIN_SECONDS, LastLook
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place, promise
 from tests.simulation.operators import SUBSCRIPTION, Topic, fulfilment, initialisation

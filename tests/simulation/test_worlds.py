@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.consuming.session import Session
+from nakadi.subscriptions.stream.session import Session
 from tests.simulation.history import Broken
 from tests.simulation.mutants import MUTANTS, PACKAGE, mutated
 from tests.simulation.world import World, run

@@ -14,14 +14,14 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from nakadi.consuming.parameters import Limits
-from nakadi.consuming.policy import Policy, Unprocessable
 from nakadi.coordination.memory import MemoryCoordination
 from nakadi.model.coordination import Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import ReadFrom
-from nakadi.subscriptions import assignments
+from nakadi.subscriptions.api import assignments
+from nakadi.subscriptions.api.fields import Policy, Unprocessable
+from nakadi.subscriptions.stream.parameters import Limits
 from tests.simulation.clocks import SkewedClock, Time
 from tests.simulation.history import Broken, Event, History, Place, promise
 from tests.simulation.operators import SUBSCRIPTION, Repartitioning, Resetting, Topic, a_subscription

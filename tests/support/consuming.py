@@ -6,16 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from nakadi.consuming.actions import Action, Open, SendBatch, SendKeepAlive
-from nakadi.consuming.facts import Shared, Surroundings
-from nakadi.consuming.parameters import Limits
-from nakadi.consuming.policy import Policy
-from nakadi.consuming.session import Session
 from nakadi.model.coordination import Assignment, Entry, Offset
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.chunks import Run
+from nakadi.subscriptions.api.fields import Policy
+from nakadi.subscriptions.stream.actions import Action, Open, SendBatch, SendKeepAlive, Shared, Surroundings
+from nakadi.subscriptions.stream.parameters import Limits
+from nakadi.subscriptions.stream.session import Session
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import some_events
 from tests.support.coordination import a_place, a_session, entry

@@ -11,25 +11,22 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from nakadi.consuming.actions import Action, Close, Open, SendBatch, SendKeepAlive
-from nakadi.consuming.clerk import Clerk
-from nakadi.consuming.facts import Shared, Surroundings
-from nakadi.consuming.members import Members
-from nakadi.consuming.parameters import Limits
-from nakadi.consuming.parking import Attendant
-from nakadi.consuming.policy import Policy, Unprocessable
-from nakadi.consuming.replaying import passed_over, runs_of
-from nakadi.consuming.session import Session
-from nakadi.consuming.survey import Beginning
 from nakadi.coordination.memory import MemoryCoordination
 from nakadi.model.coordination import Assignment, Entry, Parked, Redrive, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.streaming.chunks import Run
-from nakadi.subscriptions.liveness import LeaseWatch
-from nakadi.subscriptions.lot import Lot
-from nakadi.subscriptions.parked import Redriving
-from nakadi.subscriptions.resets import Resets, WishFulfilment
+from nakadi.subscriptions.api.fields import Policy, Unprocessable
+from nakadi.subscriptions.api.leases import LeaseWatch
+from nakadi.subscriptions.api.parked_events import Lot, Redriving
+from nakadi.subscriptions.api.resets import Resets, WishFulfilment
+from nakadi.subscriptions.stream.actions import Action, Close, Open, SendBatch, SendKeepAlive, Shared, Surroundings
+from nakadi.subscriptions.stream.admission import Beginning
+from nakadi.subscriptions.stream.calls import Clerk
+from nakadi.subscriptions.stream.members import Members
+from nakadi.subscriptions.stream.parameters import Limits
+from nakadi.subscriptions.stream.parking import Attendant, passed_over, runs_of
+from nakadi.subscriptions.stream.session import Session
 from tests.support.builders import an_event_type
 from tests.support.chunks import a_chunk
 from tests.support.clock import HandMovedClock

@@ -14,10 +14,6 @@ from nakadi.archive.library import Library, Unreadable
 from nakadi.archive.stores import MemoryStore
 from nakadi.bootstrap import open_broker
 from nakadi.chores import attempted
-from nakadi.consuming.actions import Drop
-from nakadi.consuming.dead_letters import DeadLetters
-from nakadi.consuming.host import Host
-from nakadi.consuming.members import Members
 from nakadi.coordination.memory import MemoryCoordination
 from nakadi.eventlogs.memory import MemoryLog
 from nakadi.eventlogs.sqlite import SqliteLog
@@ -39,6 +35,9 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.registries.log_index_memory import MemoryLogIndex
 from nakadi.settings import Settings
 from nakadi.streaming.chunks import Chunk
+from nakadi.subscriptions.stream.actions import Drop
+from nakadi.subscriptions.stream.calls import DeadLetters
+from nakadi.subscriptions.stream.members import Host, Members
 from nakadi.turns import Turns
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment

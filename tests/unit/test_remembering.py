@@ -16,8 +16,7 @@ from nakadi.model.outcomes import NotPermitted
 from nakadi.ports import ABSENT, Put
 from nakadi.publishing.outcome import Verdict
 from nakadi.settings import Settings
-from nakadi.streaming.judge import Blocked, Changed
-from nakadi.streaming.oversight import Audience, Oversight
+from nakadi.streaming.access import Audience, Blocked, Changed, Oversight
 from tests.support.aws import Aws, aws
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from nakadi.consuming import streams
 from nakadi.local import Broker
 from nakadi.model.outcomes import Unavailable
+from nakadi.subscriptions.stream import streams
 from tests.support.api import created, problem
 from tests.support.consumer import Consumer, soon
 from tests.support.http import described

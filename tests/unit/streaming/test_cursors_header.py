@@ -5,7 +5,7 @@ import pytest
 from nakadi.cursors.conversion import CursorError
 from nakadi.model.cursor import Cursor
 from nakadi.model.outcomes import Malformed
-from nakadi.streaming.cursors_header import cursors_in
+from nakadi.streaming.parameters import cursors_in
 
 ONE = Cursor("0", "001-0001-000000000000000012")
 

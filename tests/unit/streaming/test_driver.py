@@ -16,10 +16,9 @@ from nakadi.model.outcomes import NotPermitted, Unavailable
 from nakadi.ports import OffsetUnavailable
 from nakadi.streaming import driver as driver_module
 from nakadi.streaming.driver import Driver
-from nakadi.streaming.feeds import Feeds
+from nakadi.streaming.feeds import Feeds, PartitionReader
 from nakadi.streaming.lines import JsonLines, ServerSentEvents
 from nakadi.streaming.parameters import Limits
-from nakadi.streaming.places import Place
 from nakadi.streaming.session import End, Session
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.patience import PATIENCE
@@ -50,7 +49,7 @@ class Stage:
         wanted = Limits(**{"flush_seconds": 1000} | limits)
         driver = Driver(
             Session(wanted, starts, clock.monotonic()),
-            [Place(self.feeds, cursors, self.event_type, *start) for start in starts.items()],
+            [PartitionReader(self.feeds, cursors, self.event_type, *start) for start in starts.items()],
             JsonLines(starts),
             outlet,
             clock=clock,

@@ -12,7 +12,7 @@ from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.registries.memory import MemoryRegistry
-from nakadi.streaming.judge import Changed, Judge, Refused
+from nakadi.streaming.access import Changed, Judge, Refused
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock
 from tests.support.registry import settings_document

@@ -4,9 +4,9 @@ import orjson
 import pytest
 
 from nakadi.model.cursor import Position
-from nakadi.streaming.actions import SendBatch, SendKeepAlive
-from nakadi.streaming.cursors_header import cursors_in
 from nakadi.streaming.lines import JsonLines, ServerSentEvents
+from nakadi.streaming.parameters import cursors_in
+from nakadi.streaming.session import SendBatch, SendKeepAlive
 from tests.support.chunks import a_chunk, some_events
 
 STARTS = {"0": Position(1, -1), "1": Position(2, 6)}

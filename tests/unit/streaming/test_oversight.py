@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.streaming.oversight import Oversight
+from nakadi.streaming.access import Oversight
 from tests.support.builders import an_event_type
 from tests.support.patience import PATIENCE
 

@@ -6,9 +6,8 @@ from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotPermitted
 from nakadi.streaming import session as session_module
-from nakadi.streaming.actions import Action, SendBatch, SendKeepAlive, SendProblem
 from nakadi.streaming.parameters import Limits
-from nakadi.streaming.session import End, Session
+from nakadi.streaming.session import Action, End, SendBatch, SendKeepAlive, SendProblem, Session
 from tests.support.chunks import a_chunk, some_events, values
 
 BEFORE = Position(1, -1)

@@ -26,8 +26,8 @@ from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, NotPermitted, Unavailable
 from nakadi.registries.memory import MemoryRegistry
+from nakadi.streaming.access import Judge
 from nakadi.streaming.driver import Driver
-from nakadi.streaming.judge import Judge
 from nakadi.streaming.lines import JsonLines
 from nakadi.streaming.parameters import Asked
 from nakadi.streaming.streams import Streams

@@ -14,7 +14,7 @@ from nakadi.bootstrap import open_broker
 from nakadi.model.coordination import Assignment, Session
 from nakadi.model.subscription import EventTypePartition
 from nakadi.settings import Settings
-from nakadi.subscriptions import assignments
+from nakadi.subscriptions.api import assignments
 from tests.support.api import created
 from tests.support.clock import HandMovedClock
 from tests.support.http import client_of

@@ -13,7 +13,7 @@ from nakadi.model.administration import Feature
 from nakadi.model.coordination import Redrive, SetOffsets
 from nakadi.model.event_type import EventType
 from nakadi.publishing.system import SystemEvents, hashing
-from nakadi.subscriptions.lot import own_key
+from nakadi.subscriptions.api.parked_events import own_key
 
 
 def audit_of(broker: Broker) -> Audit:

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from nakadi.catalog.timelines import Timelines
     from nakadi.catalog.topics import TopicDirectory
     from nakadi.catalog.update import Update
-    from nakadi.consuming.streams import SubscriptionStreams
     from nakadi.cursors.service import Cursors
     from nakadi.eventlogs.tiered.options import Tiers
     from nakadi.model.event_type import EventType, EventTypeDraft
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from nakadi.publishing.pipeline import Publisher
     from nakadi.schemas.validation import Validators
     from nakadi.streaming.streams import Streams
+    from nakadi.subscriptions.stream.streams import SubscriptionStreams
     from nakadi.turns import Turns
 
 
@@ -537,7 +537,7 @@ class Broker:
 
     @cached_property
     def streams(self) -> Streams:
-        from nakadi.streaming.judge import Judge
+        from nakadi.streaming.access import Judge
         from nakadi.streaming.streams import Streams
 
         return Streams(

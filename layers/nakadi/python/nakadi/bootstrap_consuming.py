@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nakadi.consuming.admission import Admission
-from nakadi.consuming.dead_letters import DeadLetters
-from nakadi.consuming.streams import Bounds, SubscriptionStreams
-from nakadi.streaming.judge import Judge
+from nakadi.streaming.access import Judge
+from nakadi.subscriptions.stream.admission import Admission
+from nakadi.subscriptions.stream.calls import DeadLetters
+from nakadi.subscriptions.stream.streams import Bounds, SubscriptionStreams
 
 if TYPE_CHECKING:
     from nakadi.bootstrap import Broker

@@ -14,16 +14,15 @@ from nakadi.metrics import Metrics
 from nakadi.model.subscription import Subscription
 from nakadi.ports import Clock, Coordination, EventLogs, Registry
 from nakadi.settings import Settings
-from nakadi.subscriptions.attachment import Attachment
-from nakadi.subscriptions.initialisation import Initialisation
-from nakadi.subscriptions.leftovers import Leftovers
-from nakadi.subscriptions.liveness import LeaseWatch
-from nakadi.subscriptions.parked import Redriving
-from nakadi.subscriptions.repository import KIND as SUBSCRIPTIONS
-from nakadi.subscriptions.repository import Subscriptions
-from nakadi.subscriptions.resets import WishFulfilment
-from nakadi.subscriptions.stalling import StallWatch
-from nakadi.subscriptions.stats import Stats
+from nakadi.subscriptions.api.event_types import Attachment
+from nakadi.subscriptions.api.initialisation import Initialisation
+from nakadi.subscriptions.api.leases import LeaseWatch
+from nakadi.subscriptions.api.parked_events import Redriving
+from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
+from nakadi.subscriptions.api.repository import Subscriptions
+from nakadi.subscriptions.api.resets import WishFulfilment
+from nakadi.subscriptions.api.resource import Leftovers
+from nakadi.subscriptions.api.stats import StallWatch, Stats
 
 
 @dataclass(frozen=True, kw_only=True)

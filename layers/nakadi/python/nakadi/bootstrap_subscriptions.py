@@ -6,14 +6,12 @@ from functools import cached_property
 
 from nakadi.bootstrap_subscription_care import SubscriptionCare
 from nakadi.http.routes.subscriptions import SubscriptionDoors
-from nakadi.subscriptions.creation import Creation
-from nakadi.subscriptions.cursors import SubscriptionCursors
-from nakadi.subscriptions.deletion import Deletion
-from nakadi.subscriptions.event_types import SubscribedEventTypes
-from nakadi.subscriptions.listing import Listing
-from nakadi.subscriptions.parked import ParkedEvents
-from nakadi.subscriptions.resets import Resets
-from nakadi.subscriptions.update import Update
+from nakadi.subscriptions.api.cursors import SubscriptionCursors
+from nakadi.subscriptions.api.event_types import SubscribedEventTypes
+from nakadi.subscriptions.api.listing import Listing
+from nakadi.subscriptions.api.parked_events import ParkedEvents
+from nakadi.subscriptions.api.resets import Resets
+from nakadi.subscriptions.api.resource import Creation, Deletion, Update
 
 
 class Subscribing(SubscriptionCare):

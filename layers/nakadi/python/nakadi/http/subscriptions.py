@@ -21,9 +21,9 @@ from nakadi.model.subscription import (
     SubscriptionCursorDraft,
     SubscriptionDraft,
 )
-from nakadi.subscriptions.creation import cursors_of
-from nakadi.subscriptions.stats import EventTypeStats, PartitionStats
-from nakadi.subscriptions.violations import NOT_NULL, cursor_violations
+from nakadi.subscriptions.api.fields import NOT_NULL, cursor_violations
+from nakadi.subscriptions.api.resource import cursors_of
+from nakadi.subscriptions.api.stats import EventTypeStats, PartitionStats
 
 # Reading
 

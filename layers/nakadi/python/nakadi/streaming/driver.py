@@ -8,16 +8,86 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
 
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.ports import Clock
-from nakadi.streaming.actions import Action, SendBatch, SendKeepAlive, SendProblem
-from nakadi.streaming.alarm import Alarm
+from nakadi.streaming.feeds import PartitionReader
 from nakadi.streaming.lines import Lines
-from nakadi.streaming.outlet import Outlet, Pen
-from nakadi.streaming.places import Place
-from nakadi.streaming.session import End, Session
+from nakadi.streaming.session import Action, End, SendBatch, SendKeepAlive, SendProblem, Session
+
+# Event loops count milliseconds and may wake us up to one too early, for nothing.
+SLACK = 0.001
+
+# An alarm that is farther off, or for no time at all, is set anew when it rings.
+LONGEST = 3600.0
+
+
+class Alarm:
+    """Calls `ring` at the deadline or before; one that is too early costs less than setting a new one."""
+
+    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
+        self._clock = clock
+        self._ring = ring
+        self._set: tuple[float, asyncio.TimerHandle] | None = None
+
+    def set(self, deadline: float) -> None:
+        if self._set is not None and self._set[0] <= deadline:
+            return
+        self.cancel()
+        delay = min(deadline - self._clock.monotonic() + SLACK, LONGEST)
+        self._set = (deadline, asyncio.get_running_loop().call_later(delay, self._rings))
+
+    def cancel(self) -> None:
+        if self._set is not None:
+            self._set[1].cancel()
+            self._set = None
+
+    def _rings(self) -> None:
+        self._set = None
+        self._ring()
+
+
+# Small batches that are due together travel together.
+WRITE_BYTES = 64 * 1024
+
+
+class Outlet(Protocol):
+    """The way to the client."""
+
+    async def write(self, chunk: bytes) -> None:
+        """Send, flushed, and return once the client has room for more; raises when nobody is there."""
+
+    async def gone(self) -> None:
+        """Return when the client has gone away."""
+
+    async def draining(self) -> None:
+        """Return when the process is about to end."""
+
+
+class Pen:
+    """Lines in their order, several of them in one write."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._lines: list[bytes] = []
+        self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self._bytes >= WRITE_BYTES
+
+    def put(self, line: bytes) -> None:
+        if line:
+            self._lines.append(line)
+            self._bytes += len(line)
+
+    async def flush(self) -> None:
+        lines, self._lines, self._bytes = self._lines, [], 0
+        if lines:
+            await self._outlet.write(lines[0] if len(lines) == 1 else b"".join(lines))
+
 
 # How long a client that takes nothing may hold its stream beyond its time.
 GRACE_SECONDS = 30.0
@@ -32,7 +102,7 @@ class Driver:
     def __init__(
         self,
         session: Session,
-        places: Sequence[Place],
+        places: Sequence[PartitionReader],
         lines: Lines,
         outlet: Outlet,
         *,
@@ -129,7 +199,7 @@ class Driver:
             for place in self._places:
                 place.update(event_type)
 
-    async def _take(self, place: Place) -> bool:
+    async def _take(self, place: PartitionReader) -> bool:
         if self.session.end:
             return False
         if place.at_border:

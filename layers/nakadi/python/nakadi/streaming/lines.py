@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from nakadi.model.cursor import Position
-from nakadi.streaming.actions import SendBatch, SendKeepAlive
+from nakadi.streaming.session import SendBatch, SendKeepAlive
 
 # What browsers wait before they open a stream again, in milliseconds.
 RETRY = 3000

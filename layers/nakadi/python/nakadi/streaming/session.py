@@ -1,4 +1,4 @@
-"""The session: what a stream sends, and when it ends.
+"""The session of a low-level stream: what it sends, and when it ends.
 
 It never waits and knows no clock: facts come in as calls, with the time where time matters, and each answers with the
 actions that follow from it. Whoever carries them out hands in no more events before all of them are done, so that a
@@ -8,12 +8,40 @@ session holds only what is not due yet.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from nakadi.model.cursor import Position
-from nakadi.streaming.actions import Action, SendBatch, SendKeepAlive, SendProblem
 from nakadi.streaming.chunks import MayRead, Run, for_everybody
 from nakadi.streaming.parameters import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class SendBatch:
+    """Send events of a partition; `position` is the place of the last one."""
+
+    partition: str
+    position: Position
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendKeepAlive:
+    """Tell the client that nothing new has come to a partition since `position`."""
+
+    partition: str
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class SendProblem:
+    """Tell the client why there will be no more, in words."""
+
+    error: Exception
+
+
+Action = SendBatch | SendKeepAlive | SendProblem
+
 
 MOST_BUFFERED = 50_000_000
 

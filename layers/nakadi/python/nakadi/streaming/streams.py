@@ -18,15 +18,11 @@ from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unusable
 from nakadi.ports import Clock, EventLogs
-from nakadi.streaming.cursors_header import cursors_in
-from nakadi.streaming.driver import Describe, Driver
-from nakadi.streaming.feeds import Feeds
-from nakadi.streaming.judge import Judge
+from nakadi.streaming.access import Judge, Oversight
+from nakadi.streaming.driver import Describe, Driver, Outlet
+from nakadi.streaming.feeds import Feeds, PartitionReader
 from nakadi.streaming.lines import Lines
-from nakadi.streaming.outlet import Outlet
-from nakadi.streaming.oversight import Oversight
-from nakadi.streaming.parameters import Asked, Limits, PickSeconds, limits_of
-from nakadi.streaming.places import Place
+from nakadi.streaming.parameters import Asked, Limits, PickSeconds, cursors_in, limits_of
 from nakadi.streaming.session import Session
 
 
@@ -104,7 +100,7 @@ class Streams:
             Session(
                 opening.limits, opening.starts, self._clock.monotonic(), lambda each: judge.may_read(each, subject)
             ),
-            [Place(self._feeds, self._cursors, event_type, *start) for start in opening.starts.items()],
+            [PartitionReader(self._feeds, self._cursors, event_type, *start) for start in opening.starts.items()],
             lines,
             outlet,
             clock=self._clock,

@@ -1,1 +1,5 @@
-"""Subscriptions: the resource, its cursors, and how streams share it."""
+"""Subscriptions: `api` is the resource and everything its endpoints do; `stream` serves the streams that consume it.
+
+`stream` builds on `api` and on `nakadi.streaming`; `api` knows neither. Begin reading with `api/resource.py` and with
+`stream/session.py`.
+"""

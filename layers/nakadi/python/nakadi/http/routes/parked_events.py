@@ -12,9 +12,8 @@ from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.routing import Route
 from nakadi.http.views import View, timestamp
 from nakadi.model.outcomes import Malformed
-from nakadi.subscriptions.listing import DEFAULT_LIMIT
-from nakadi.subscriptions.lot import own_key
-from nakadi.subscriptions.parked import ParkedEvents, Standing, Wanted, place_in
+from nakadi.subscriptions.api.listing import DEFAULT_LIMIT
+from nakadi.subscriptions.api.parked_events import ParkedEvents, Standing, Wanted, own_key, place_in
 
 
 @dataclass(frozen=True, slots=True)

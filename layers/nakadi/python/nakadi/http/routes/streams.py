@@ -10,9 +10,9 @@ from nakadi.http.negotiation import preferred
 from nakadi.http.problem import logged_problem
 from nakadi.http.routing import Lane, Route
 from nakadi.publishing.figures import StreamFigures
-from nakadi.streaming.actions import SendBatch, SendKeepAlive
 from nakadi.streaming.lines import JsonLines, Lines, ServerSentEvents
 from nakadi.streaming.parameters import Asked
+from nakadi.streaming.session import SendBatch, SendKeepAlive
 from nakadi.streaming.streams import Opening, Streams
 
 WARNING = (

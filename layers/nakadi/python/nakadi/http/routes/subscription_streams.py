@@ -8,10 +8,6 @@ from typing import Protocol
 from uuid import uuid4
 
 from nakadi.catalog.system_event_types import FIGURES
-from nakadi.consuming.actions import Line, SendBatch
-from nakadi.consuming.lines import JsonLines, Lines, ServerSentEvents
-from nakadi.consuming.parameters import Asked
-from nakadi.consuming.streams import Opening, SubscriptionStreams
 from nakadi.http.bodies import Members, object_body
 from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response, is_about_figures
 from nakadi.http.routes.streams import wants_server_sent_events
@@ -19,6 +15,10 @@ from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import EventTypePartition
 from nakadi.publishing.figures import StreamFigures
+from nakadi.subscriptions.stream.actions import Line, SendBatch
+from nakadi.subscriptions.stream.lines import JsonLines, Lines, ServerSentEvents
+from nakadi.subscriptions.stream.parameters import Asked
+from nakadi.subscriptions.stream.streams import Opening, SubscriptionStreams
 
 STREAM_ID = "X-Nakadi-StreamId"
 

@@ -25,13 +25,11 @@ from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation
 from nakadi.model.coordination import Verdict
 from nakadi.model.outcomes import Malformed
-from nakadi.subscriptions.creation import Creation
-from nakadi.subscriptions.cursors import SubscriptionCursors
-from nakadi.subscriptions.deletion import Deletion
-from nakadi.subscriptions.listing import DEFAULT_LIMIT, NEW, Filters, Listing, Page
-from nakadi.subscriptions.repository import Subscriptions
-from nakadi.subscriptions.stats import Stats
-from nakadi.subscriptions.update import Update
+from nakadi.subscriptions.api.cursors import SubscriptionCursors
+from nakadi.subscriptions.api.listing import DEFAULT_LIMIT, NEW, Filters, Listing, Page
+from nakadi.subscriptions.api.repository import Subscriptions
+from nakadi.subscriptions.api.resource import Creation, Deletion, Update
+from nakadi.subscriptions.api.stats import Stats
 
 STREAM_ID = "X-Nakadi-StreamId"
 

@@ -1,1 +1,0 @@
-"""Consuming: the streams of subscriptions. They share what subscriptions coordinate, and read what streams read."""

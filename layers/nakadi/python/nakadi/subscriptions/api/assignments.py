@@ -1,0 +1,204 @@
+"""From one assignment to the next: sessions come and go, partitions change hands. Nothing here is stored.
+
+Whoever wants a change reads the assignment, asks for the next one here, writes it, and begins anew if somebody else was
+faster. One write moves `MOST_PLACES` partitions at most; what does not fit is moved by the next `rebalanced`, which is
+to be asked for until it answers what it was given.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from nakadi.model.coordination import Assignment, EndedReset, Entry, Session, SetOffsets
+from nakadi.model.outcomes import Conflict
+from nakadi.model.subscription import EventTypePartition
+from nakadi.ports import MOST_PLACES
+from nakadi.subscriptions.api.leases import MARGIN
+
+RESET_IN_PROGRESS = "Resetting subscription cursors request is still in progress"
+TIMEOUT = "Timeout resetting cursors"
+
+
+def joined(assignment: Assignment, session: Session, subscription: str, now: datetime) -> Assignment:
+    """With one more session, and the partitions shared anew; raises `Conflict` if there is no room for it."""
+    if session.requested:
+        _check_unclaimed(assignment.sessions, session.requested)
+    else:
+        _check_slots(assignment, subscription)
+    if being_reset(assignment, now):
+        raise Conflict(RESET_IN_PROGRESS)
+    if assignment.reset is not None:
+        # Its time is over, and other sessions have not ended.
+        assignment = reset_ended(assignment, assignment.reset.id, now, TIMEOUT)
+    return rebalanced(replace(assignment, sessions=(*assignment.sessions, session)))
+
+
+def left(assignment: Assignment, gone: Collection[str]) -> Assignment:
+    """Without these sessions. What they had goes to whom it was promised to, or is shared anew."""
+    staying = tuple(each for each in assignment.sessions if each.id not in gone)
+    released = tuple(_released(entry, gone) for entry in assignment.entries)
+    shared = _changed(released, rebalance(staying, released))
+    return replace(assignment, sessions=staying, entries=_within_one_write(assignment.entries, shared))
+
+
+def rebalanced(assignment: Assignment) -> Assignment:
+    """With everybody's fair share, as far as live owners have let go."""
+    shared = _changed(assignment.entries, rebalance(assignment.sessions, assignment.entries))
+    return replace(assignment, entries=_within_one_write(assignment.entries, shared))
+
+
+def handed_over(assignment: Assignment, session: str, places: Collection[EventTypePartition]) -> Assignment:
+    """With what a session lets go of in the hands of those who wait for it."""
+    changes = given_to_next(assignment.entries, session, places)
+    return replace(assignment, entries=_within_one_write(assignment.entries, _changed(assignment.entries, changes)))
+
+
+def with_entries(assignment: Assignment, changes: Iterable[Entry]) -> Assignment:
+    """With these entries in the places of those that were there."""
+    return replace(assignment, entries=_changed(assignment.entries, changes))
+
+
+def being_reset(assignment: Assignment, now: datetime) -> bool:
+    """Whether somebody sets offsets. A marker of the future went up before a clock was set back, and does not count:
+    whoever put it up may be long gone, or finds out in time, for offsets are only set while there is no session."""
+    reset = assignment.reset
+    return reset is not None and now < reset.until and (reset.since is None or reset.since <= now + MARGIN)
+
+
+def reset_ended(assignment: Assignment, reset_id: str, now: datetime, failure: str = "") -> Assignment:
+    """With this reset at its end, if it still stands."""
+    reset = assignment.reset
+    if reset is None or reset.id != reset_id:
+        return assignment
+    # That streams were to end is not remembered: the next request for it is about other partitions.
+    wish = None if reset.wish == SetOffsets() else reset.wish
+    return replace(assignment, reset=None, ended=EndedReset(reset_id, now, failure, wish))
+
+
+def _check_slots(assignment: Assignment, subscription: str) -> None:
+    sharing = sum(not each.requested for each in assignment.sessions)
+    claimed = {place for each in assignment.sessions for place in each.requested}
+    total = len(assignment.entries)
+    if sharing >= total - len(claimed):
+        raise Conflict(f"No free slots for streaming available for subscription {subscription}. Total slots: {total}")
+
+
+def _check_unclaimed(sessions: Iterable[Session], requested: Iterable[EventTypePartition]) -> None:
+    claimed = {place for each in sessions for place in each.requested}
+    taken = [str(place) for place in requested if place in claimed]
+    if taken:
+        raise Conflict(
+            "The following partitions are already requested by other stream(s) of this subscription: " + ",".join(taken)
+        )
+
+
+def _released(entry: Entry, gone: Collection[str]) -> Entry:
+    following = None if entry.next in gone else entry.next
+    if entry.owner in gone:
+        return replace(entry, owner=following, next=None)
+    return replace(entry, next=following)
+
+
+def _changed(entries: Iterable[Entry], changes: Iterable[Entry]) -> tuple[Entry, ...]:
+    new = {each.place: each for each in changes}
+    return tuple(new.get(each.place, each) for each in entries)
+
+
+def _within_one_write(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The new entries, but the old ones once so many owners have changed as one write may change."""
+    room, kept = MOST_PLACES, []
+    for before, after in zip(old, new, strict=True):
+        room -= before.owner != after.owner
+        kept.append(after if room >= 0 else before)
+    return tuple(kept)
+
+
+# Fair shares ----------------------------------------------------------------------------------------------------------
+
+
+NO_CHANGE: tuple[Entry, ...] = ()
+
+
+def rebalance(sessions: Sequence[Session], entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """The entries that have to change so that everybody has a fair share; none if that cannot be had.
+
+    It cannot be had if somebody asks for a partition that is not there or asked for twice, or if the sessions that
+    share outnumber the partitions left to them.
+    """
+    claimed = _claimed(sessions, entries)
+    if claimed is None:
+        return NO_CHANGE
+    live = {session.id for session in sessions}
+    sharing = sorted(session.id for session in sessions if not session.requested)
+    rest = [entry for entry in entries if entry.place not in claimed]
+    moved = [moved_to(entry, claimed[entry.place], live) for entry in entries if entry.place in claimed]
+    if sharing and rest:
+        if len(rest) < len(sharing):
+            return NO_CHANGE
+        moved += _shared(sharing, rest)
+    before = {entry.place: entry for entry in entries}
+    return tuple(entry for entry in moved if entry != before[entry.place])
+
+
+def moved_to(entry: Entry, session: str, live: Collection[str]) -> Entry:
+    """The entry on its way to a session: at once if nobody live stands in between."""
+    if entry.owner is None or entry.owner == session or entry.owner not in live:
+        return replace(entry, owner=session, next=None)
+    return replace(entry, next=session)
+
+
+def given_to_next(entries: Iterable[Entry], session: str, places: Collection[EventTypePartition]) -> tuple[Entry, ...]:
+    """The entries that change when a session lets go of partitions that somebody else waits for."""
+    return tuple(
+        replace(entry, owner=entry.next, next=None)
+        for entry in entries
+        if entry.place in places and entry.owner == session and entry.next is not None
+    )
+
+
+def _claimed(sessions: Iterable[Session], entries: Iterable[Entry]) -> Mapping[EventTypePartition, str] | None:
+    """Partition -> session that asked for it by name; None if they cannot all have what they asked for."""
+    there = {entry.place for entry in entries}
+    claimed: dict[EventTypePartition, str] = {}
+    for session in sessions:
+        for place in session.requested:
+            if place not in there or place in claimed:
+                return None
+            claimed[place] = session.id
+    return claimed
+
+
+def _shared(sharing: Sequence[str], entries: Sequence[Entry]) -> list[Entry]:
+    """The moves that give everybody a fair share of these entries."""
+    quota = _quotas(sharing, len(entries))
+    held: dict[str, list[Entry]] = {session: [] for session in sharing}
+    pool: deque[Entry] = deque()
+    for entry in entries:
+        (held[entry.next or entry.owner or ""] if _settled(entry, held) else pool).append(entry)
+    for session in sharing:
+        pool.extend(_surplus(held[session], quota[session]))
+    return [
+        moved_to(pool.popleft(), session, held)
+        for session in sharing
+        for _ in range(quota[session] - min(len(held[session]), quota[session]))
+    ]
+
+
+def _quotas(sharing: Sequence[str], count: int) -> Mapping[str, int]:
+    share, left_over = divmod(count, len(sharing))
+    return {session: share + (index < left_over) for index, session in enumerate(sharing)}
+
+
+def _settled(entry: Entry, sharing: Collection[str]) -> bool:
+    """Whether everybody that the entry names is one of those who share."""
+    return entry.owner in sharing and (entry.next is None or entry.next in sharing)
+
+
+def _surplus(entries: Sequence[Entry], quota: int) -> Sequence[Entry]:
+    """What a session has too much: first what it would only get later, then the last."""
+    coming = [entry for entry in entries if entry.next is not None]
+    present = [entry for entry in entries if entry.next is None]
+    return [*coming, *reversed(present)][: max(0, len(entries) - quota)]

@@ -1,0 +1,239 @@
+"""The cursors of a subscription: telling them, committing, and setting them anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nakadi.access.permissions import Permissions
+from nakadi.catalog.event_types import EventTypes
+from nakadi.cursors import conversion, timelines
+from nakadi.cursors.conversion import CursorError, CursorErrorKind
+from nakadi.cursors.service import Cursors
+from nakadi.metrics import Metrics
+from nakadi.model.authorization import Operation, Subject
+from nakadi.model.coordination import Verdict
+from nakadi.model.cursor import Cursor, Position
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Invalid, NotFound
+from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor
+from nakadi.ports import Clock, Coordination
+from nakadi.subscriptions.api.initialisation import Initialisation
+from nakadi.subscriptions.api.repository import Subscriptions, unknown
+from nakadi.subscriptions.api.resets import Resets
+
+BLOCKED = "Application or subscription is blocked"
+EMPTY = "Cursors are empty"
+
+_NUMBER = re.compile(r"[0-9]+", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+
+BEFORE_FIRST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """A cursor, and the place that it means."""
+
+    cursor: SubscriptionCursor
+    event_type: EventType
+    position: Position
+
+    @property
+    def place(self) -> EventTypePartition:
+        return self.cursor.place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionCursors:
+    subscriptions: Subscriptions
+    event_types: EventTypes
+    cursors: Cursors
+    permissions: Permissions
+    coordination: Coordination
+    initialisation: Initialisation
+    resets: Resets
+    clock: Clock
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def committed(self, subscription_id: str, subject: Subject) -> Sequence[tuple[EventTypePartition, Position]]:
+        """How far each partition is committed; nothing before the first stream."""
+        subscription = self._consumed(self._known(subscription_id), subscription_id, subject)
+        self.permissions.require(Operation.VIEW, subscription.resource, subject)
+        offsets = self.coordination.offsets(subscription_id)
+        return sorted(((place, each.position) for place, each in offsets.items()), key=_in_order)
+
+    # Committing
+
+    def commit(
+        self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
+    ) -> Sequence[Verdict]:
+        """Commit for a stream: for each cursor, in the order in which they came, whether it moved its partition."""
+        try:
+            verdicts = self._commit(subscription_id, stream_id, cursors, subject)
+        except Exception:
+            self.metrics.cursors_committed.add(len(cursors), "refused")
+            raise
+        for verdict in verdicts:
+            self.metrics.cursors_committed.add(1, verdict.name.lower())
+        return verdicts
+
+    def _commit(
+        self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
+    ) -> Sequence[Verdict]:
+        meant = [self._resolved(each) for each in cursors]
+        if not meant:
+            raise Invalid(EMPTY)
+        subscription = self._consumed(self._known(subscription_id), subscription_id, subject)
+        self.permissions.require(Operation.VIEW, subscription.resource, subject)
+        self.permissions.require(Operation.READ, subscription.resource, subject)
+        for each in meant:
+            _check_there(each)
+        if not _UUID.fullmatch(stream_id):
+            raise Invalid(f"Stream id has to be valid UUID, but `{stream_id} was provided")
+        if len(meant) == 1:
+            return self._commit_one(subscription_id, stream_id, meant[0])
+        return self._commit_several(subscription_id, stream_id, meant)
+
+    def _commit_one(self, subscription_id: str, stream_id: str, meant: _Meant) -> Sequence[Verdict]:
+        """Most commits are this: one conditional write, and nothing is read unless it fails."""
+        positions = {meant.place: _stored(meant.position)}
+        verdicts = self.coordination.commit(subscription_id, stream_id, positions, self.clock.now())
+        if verdicts[meant.place] is Verdict.NOT_OWNED:
+            raise self._refusal(subscription_id, stream_id, [meant])
+        return [verdicts[meant.place]]
+
+    def _commit_several(self, subscription_id: str, stream_id: str, meant: Sequence[_Meant]) -> Sequence[Verdict]:
+        """All partitions are looked at before the first is written."""
+        offsets = self.coordination.offsets(subscription_id)
+        if any(each.place not in offsets or offsets[each.place].owner != stream_id for each in meant):
+            raise self._refusal(subscription_id, stream_id, meant)
+        before = {each.place: offsets[each.place].position for each in meant}
+        judged, greatest = in_turn([(each.place, _stored(each.position)) for each in meant], before)
+        written = self.coordination.commit(subscription_id, stream_id, greatest, self.clock.now())
+        if Verdict.NOT_OWNED in written.values():
+            raise self._refusal(subscription_id, stream_id, meant)
+        # What somebody else committed meanwhile makes the rest of its partition outdated.
+        return [
+            verdict if written.get(each.place, verdict) is Verdict.COMMITTED else Verdict.OUTDATED
+            for each, verdict in zip(meant, judged, strict=True)
+        ]
+
+    def _refusal(self, subscription_id: str, stream_id: str, meant: Sequence[_Meant]) -> Invalid:
+        """Why a stream may not commit these: the first reason there is."""
+        assignment = self.coordination.assignment(subscription_id)
+        if assignment.session(stream_id) is None:
+            return Invalid(f"Session with stream id {stream_id} not found")
+        for each in meant:
+            entry = assignment.entry(each.place)
+            if entry is None or entry.owner is None:
+                return Invalid(str(_no_partition(each)))
+            if entry.owner != stream_id:
+                told = f"{each.place.event_type}:{each.place.partition}:{each.position}"
+                return Invalid(f"Cursor {told} cannot be committed with stream id {stream_id}")
+        # It was somebody else's just now.
+        return Invalid(str(_no_partition(meant[0])))
+
+    # Setting
+
+    def reset(self, subscription_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject) -> None:
+        """Set offsets, back or forth. Without cursors, only see to it that there are offsets."""
+        found = self.subscriptions.find(subscription_id)
+        self._refuse_blocked(found, subject)
+        # Not by what is remembered: the bounds that are asked for next are those of the event type that is there now.
+        meant = [self._resolved_now(each) for each in cursors]
+        if found is None:
+            raise unknown(subscription_id)
+        self.permissions.require(Operation.VIEW, found.resource, subject)
+        self.permissions.require(Operation.ADMIN, found.resource, subject)
+        self._check_own(found, meant)
+        self._check_readable(meant)
+        self.initialisation.initialised(found)
+        if meant:
+            self.resets.reset(subscription_id, {each.place: _stored(each.position) for each in meant})
+
+    def _check_own(self, subscription: Subscription, meant: Sequence[_Meant]) -> None:
+        foreign = sorted({each.event_type.name for each in meant} - set(subscription.event_types))
+        if foreign:
+            raise Invalid(f"Event type does not belong to subscription: [{', '.join(foreign)}]")
+
+    def _check_readable(self, meant: Sequence[_Meant]) -> None:
+        try:
+            for each in meant:
+                self.cursors.check_readable(each.event_type, each.cursor.partition, each.position, each.cursor.offset)
+        except CursorError as error:
+            raise Invalid(str(error)) from error
+
+    # Both
+
+    def _resolved(self, cursor: SubscriptionCursor) -> _Meant:
+        """What a cursor means. A timeline that is not known yet is looked for before the cursor is refused."""
+        try:
+            return self._resolved_in(self.event_types.cached, cursor)
+        except (CursorError, NotFound):
+            return self._resolved_now(cursor)
+
+    def _resolved_now(self, cursor: SubscriptionCursor) -> _Meant:
+        try:
+            return self._resolved_in(self.event_types.get, cursor)
+        except (CursorError, NotFound) as error:
+            raise Invalid(str(error)) from error
+
+    def _resolved_in(self, event_type_of: Callable[[str], EventType], cursor: SubscriptionCursor) -> _Meant:
+        event_type = event_type_of(cursor.event_type)
+        position = self.cursors.resolve(event_type, Cursor(cursor.partition, cursor.offset))
+        return _Meant(cursor, event_type, position)
+
+    def _known(self, subscription_id: str) -> Subscription | None:
+        try:
+            return self.subscriptions.cached(subscription_id)
+        except NotFound:
+            return None
+
+    def _consumed(self, found: Subscription | None, subscription_id: str, subject: Subject) -> Subscription:
+        """The subscription. Who is blocked does not learn whether it exists."""
+        self._refuse_blocked(found, subject)
+        if found is None:
+            raise unknown(subscription_id)
+        return found
+
+    def _refuse_blocked(self, subscription: Subscription | None, subject: Subject) -> None:
+        event_types = () if subscription is None else subscription.event_types
+        self.permissions.require_consumer(subject, event_types, BLOCKED)
+
+
+def in_turn(
+    cursors: Sequence[tuple[EventTypePartition, Position]], before: Mapping[EventTypePartition, Position]
+) -> tuple[Sequence[Verdict], Mapping[EventTypePartition, Position]]:
+    """Each cursor judged by what those before it have reached, and how far each partition gets that moves at all."""
+    reached, verdicts = dict(before), []
+    for place, position in cursors:
+        further = position > reached[place]
+        verdicts.append(Verdict.COMMITTED if further else Verdict.OUTDATED)
+        reached[place] = max(position, reached[place])
+    return verdicts, {place: position for place, position in reached.items() if position > before[place]}
+
+
+def _check_there(meant: _Meant) -> None:
+    """The partition's name has to be one, and the timeline's events must not have been let go of."""
+    partition = meant.cursor.partition
+    if not _NUMBER.fullmatch(partition):
+        raise Invalid(str(_no_partition(meant)))
+    timeline = timelines.timeline_of(meant.event_type, meant.position.timeline)
+    if timeline is None or timeline.deleted:
+        digits = conversion.digits(meant.position, meant.cursor.offset)
+        raise Invalid(str(CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, meant.event_type.name)))
+
+
+def _no_partition(meant: _Meant) -> CursorError:
+    return CursorError(CursorErrorKind.PARTITION_NOT_FOUND, meant.cursor.partition)
+
+
+def _stored(position: Position) -> Position:
+    """Nothing is stored that lies before the place before the first event."""
+    return Position(position.timeline, max(BEFORE_FIRST, position.offset))
+
+
+def _in_order(item: tuple[EventTypePartition, Position]) -> tuple[str, int]:
+    return item[0].event_type, int(item[0].partition)

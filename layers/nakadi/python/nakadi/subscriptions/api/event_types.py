@@ -1,0 +1,187 @@
+"""What becomes of subscriptions when an event type is deleted, or gets more partitions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from nakadi.administration.features import Features
+from nakadi.catalog.event_types import EventTypes
+from nakadi.chores import attempted
+from nakadi.cursors import timelines
+from nakadi.cursors.service import Cursors
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import WILDCARD
+from nakadi.model.cursor import Position
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Conflict
+from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.ports import Change, Coordination, EventLogs
+from nakadi.subscriptions.api.initialisation import Initialisation
+from nakadi.subscriptions.api.repository import Subscriptions, removal
+from nakadi.subscriptions.api.resets import Resets
+from nakadi.subscriptions.api.resource import Leftovers
+
+# What an event type's own removal needs beside.
+ROOM = 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscribedEventTypes:
+    """What the catalog asks before it deletes an event type, and tells when one has got partitions."""
+
+    subscriptions: Subscriptions
+    features: Features
+    initialisation: Initialisation
+    resets: Resets
+    leftovers: Leftovers
+    deletable_owner: str
+    deletable_group: str
+    attachment: Attachment
+
+    def released(self, event_type: EventType) -> tuple[Change, ...]:
+        """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
+        stand against it."""
+        if event_type.name == self.attachment.name and self.attachment.is_attached():
+            raise _subscribed(event_type)
+        mark = self.subscriptions.mark(event_type)
+        found = self.subscriptions.of_event_type(event_type.name)
+        if not self._may_go_too(found) or self.subscriptions.is_being_subscribed(event_type.name):
+            raise _subscribed(event_type)
+        changes = tuple(change for each in found for change in removal(each))
+        if len(changes) <= ROOM:
+            return (mark, *changes)
+        for each in found:
+            self.subscriptions.remove(each)
+        return (mark,)
+
+    def clear_up(self) -> None:
+        """An event type is deleted, and with it perhaps subscriptions: end what is left of them."""
+        self.leftovers.try_to_clear_all()
+
+    def growing(self, event_type: EventType) -> None:
+        """Subscriptions that were never streamed get their first offsets now, while what is new can be told apart."""
+        for each in self.subscriptions.of_event_type(event_type.name):
+            self.initialisation.initialised(each)
+
+    def grown(self, event_type: EventType) -> None:
+        """Have the subscriptions consume all partitions; the streams of those that got some end and come back."""
+        found = self.subscriptions.of_event_type(event_type.name)
+        extended = [each.id for each in found if self.initialisation.extended(each, event_type)[1]]
+        self.resets.close_streams(extended)
+        # Somebody who asked before may have been answered before streams had ended.
+        self.resets.wait_for_end([each.id for each in found])
+
+    def _may_go_too(self, subscriptions: Sequence[Subscription]) -> bool:
+        if not subscriptions or self.features.is_on(Feature.DELETE_EVENT_TYPE_WITH_SUBSCRIPTIONS):
+            return True
+        return all(
+            (each.owning_application, each.consumer_group) == (self.deletable_owner, self.deletable_group)
+            for each in subscriptions
+        )
+
+
+def _subscribed(event_type: EventType) -> Conflict:
+    return Conflict(f"Can't remove event type {event_type.name}, as it has subscriptions")
+
+
+# The redrive event type -----------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Looked:
+    """How far an event type has been looked through."""
+
+    event_type: str = ""
+    positions: dict[str, Position] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    subscriptions: Subscriptions
+    event_types: EventTypes
+    features: Features
+    cursors: Cursors
+    logs: EventLogs
+    coordination: Coordination
+    initialisation: Initialisation
+    name: str
+    guarded: bool = False
+    """Whether tokens are asked for."""
+    _looked: _Looked = field(default_factory=_Looked)
+
+    def run(self) -> None:
+        """Attach the redrive event type to whoever is named in it since the last time.
+
+        The feature that is named after this job switches it off.
+        """
+        event_type = self.event_types.find(self.name)
+        if event_type is None or self.features.is_on(Feature.DLQ_REDRIVE_EVENT_TYPE_ATTACHMENT_JOB):
+            return
+        if self.guarded and _is_open(event_type):
+            log.warning("%s is not attached: its writers are to be named, for now everybody is one", self.name)
+            return
+        if self._looked.event_type != event_type.id:
+            self._looked.event_type = event_type.id
+            self._looked.positions = dict(self.cursors.beginning(event_type))
+        for partition in event_type.partitions:
+            attempted(
+                "search for redriven events", f"partition {partition}", partial(self._look_on, event_type, partition)
+            )
+
+    def is_attached(self) -> bool:
+        """Whether anybody is."""
+        return any(
+            entry.place.event_type == self.name
+            for each in self.subscriptions.newest_first()
+            for entry in self.coordination.assignment(each.id).entries
+        )
+
+    def _look_on(self, event_type: EventType, partition: str) -> None:
+        """What was looked through before something failed is looked through once more."""
+        named: set[str] = set()
+        start = self._looked.positions.get(partition, Position(event_type.timeline.order, -1))
+        end = start
+        for tags, reached in self._stretches(event_type, partition, start):
+            named |= tags
+            end = reached
+        for subscription_id in named:
+            self._attach(subscription_id, event_type)
+        self._looked.positions[partition] = end
+
+    def _attach(self, subscription_id: str, event_type: EventType) -> None:
+        subscription = self.subscriptions.find(subscription_id)
+        if subscription is None:
+            return
+        beginnings = self.cursors.beginning(event_type)
+        places = {EventTypePartition(event_type.name, name): at for name, at in beginnings.items()}
+        self.initialisation.with_places(subscription, places)
+
+    def _stretches(
+        self, event_type: EventType, partition: str, position: Position
+    ) -> Iterator[tuple[set[str], Position]]:
+        """What follows a position, stretch by stretch: who is named in it, and where it ends."""
+        number = int(partition)
+        while True:
+            timeline, offset = self.cursors.following(event_type, position, partition)
+            event_log = self.logs.of(timeline.storage_id)
+            bounds = event_log.bounds(timeline.topic, [number])[number]
+            offset = max(offset, bounds.oldest)
+            while offset < bounds.next:
+                found = event_log.read(timeline.topic, number, offset)
+                offset = found.next_offset
+                named = {each.record.directed_to for each in found.events if each.record.directed_to is not None}
+                yield named, Position(timeline.order, offset - 1)
+            end = timelines.end_of(timeline, number)
+            if end is None:
+                return
+            position = Position(timeline.order, end)
+
+
+def _is_open(event_type: EventType) -> bool:
+    return event_type.authorization is None or WILDCARD in event_type.authorization.writers

@@ -1,0 +1,301 @@
+"""The events in a subscription's lot, for those who look after it: told, taken out, sent once more.
+
+Sending once more puts the cursors of the partitions back to before the first of the events, as a reset does, and with
+no stream open. What lies between was consumed or stays parked: the next stream is sent the events out of the lot, and
+then goes on where the cursors were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from uuid import uuid4
+
+from nakadi.access.permissions import Permissions
+from nakadi.administration.features import Features
+from nakadi.catalog.event_types import EventTypes
+from nakadi.cursors import timelines
+from nakadi.cursors.conversion import GREATEST
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import Authorization, Operation, Resource, ResourceType, Subject
+from nakadi.model.coordination import Entry, Offset, Parked, Redrive, Replay
+from nakadi.model.cursor import Position
+from nakadi.model.outcomes import Conflict, NotFound
+from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.ports import AssignmentChanged, Clock, Coordination
+from nakadi.subscriptions.api.cursors import BLOCKED
+from nakadi.subscriptions.api.repository import Subscriptions
+from nakadi.subscriptions.api.resets import Resets
+
+Place = EventTypePartition
+Offsets = Mapping[Place, Offset]
+
+MOST_KEYS = 50
+"""So many keys a partition may have in its entry; who wants more at once can have all."""
+
+TOO_MANY = f"More than {MOST_KEYS} keys are being redriven at once, wait for them or redrive all parked events"
+
+_ID = re.compile(r"(?P<event_type>[^:]+):(?P<partition>[^:]+):001-(?P<timeline>[0-9a-f]{4,8})-(?P<offset>[0-9]{18,19})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which parked events are asked for: those that fulfil all of these."""
+
+    event_type: str | None = None
+    partition: str | None = None
+    key: str | None = None
+
+    def has(self, parked: Parked) -> bool:
+        return (
+            self.event_type in (None, parked.place.event_type)
+            and self.partition in (None, parked.place.partition)
+            and self.key in (None, parked.key)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A parked event; `again` says that it is being sent once more."""
+
+    parked: Parked
+    again: bool
+
+    @property
+    def id(self) -> str:
+        return id_of(self.parked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedEvents:
+    subscriptions: Subscriptions
+    event_types: EventTypes
+    permissions: Permissions
+    features: Features
+    coordination: Coordination
+    resets: Resets
+    clock: Clock
+
+    def listed(
+        self, subscription_id: str, wanted: Wanted, after: str | None, limit: int, subject: Subject
+    ) -> Sequence[Standing]:
+        """So many of those that are wanted, from behind an id on."""
+        self._readable(subscription_id, subject)
+        begin = None if after is None else place_in(after)
+        entries = self._entries(subscription_id)
+        found = (each for each in Lot(self.coordination, subscription_id).events(after=begin) if wanted.has(each))
+        return [_standing(each, entries) for each in islice(found, limit)]
+
+    def one(self, subscription_id: str, parked_id: str, subject: Subject) -> tuple[Standing, bytes]:
+        """A parked event as it was published. Raises `NotPermitted` also for those who may not read this very event."""
+        self._readable(subscription_id, subject)
+        parked = self._found(subscription_id, parked_id)
+        event_type = self.event_types.find(parked.place.event_type)
+        if event_type is not None:
+            self.permissions.require(Operation.READ, event_type.resource, subject)
+        if parked.owner is not None and self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ):
+            lists = Authorization(admins=(), readers=(parked.owner,))
+            self.permissions.require(Operation.READ, Resource(ResourceType.EVENT, parked_id, lists), subject)
+        value = self.coordination.parked_value(subscription_id, parked.place, parked.position)
+        if value is None:
+            raise _unknown(parked_id)
+        return _standing(parked, self._entries(subscription_id)), value
+
+    def skip(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
+        """Take an event out for good. With the last of its key, later ones of the key are sent again."""
+        self._administered(subscription_id, subject)
+        parked = self._found(subscription_id, parked_id)
+        self.coordination.unpark(subscription_id, parked.place, [parked.position])
+        self._tell(subscription_id)
+
+    def redrive(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
+        """Have an event sent once more, with all that are parked for its key, in their order."""
+        self._administered(subscription_id, subject)
+        parked = self._found(subscription_id, parked_id)
+        self.resets.fulfil(subscription_id, Redrive((parked.place, parked.key)))
+
+    def redrive_all(self, subscription_id: str, subject: Subject) -> None:
+        """Have everything sent once more."""
+        self._administered(subscription_id, subject)
+        if any(True for _ in Lot(self.coordination, subscription_id).events()):
+            self.resets.fulfil(subscription_id, Redrive())
+
+    def find(self, subscription_id: str, parked_id: str) -> Parked | None:
+        meant = place_in(parked_id)
+        if meant is None:
+            return None
+        place, position = meant
+        before = place, Position(position.timeline, position.offset - 1)
+        found = self.coordination.parked(subscription_id, place=place, after=before, limit=1)
+        return found[0] if found and found[0].position == position else None
+
+    # Inside
+
+    def _readable(self, subscription_id: str, subject: Subject) -> None:
+        subscription = self.subscriptions.find(subscription_id)
+        event_types = () if subscription is None else subscription.event_types
+        self.permissions.require_consumer(subject, event_types, BLOCKED)
+        subscription = subscription or self.subscriptions.get(subscription_id)
+        for operation in (Operation.VIEW, Operation.READ):
+            self.permissions.require(operation, subscription.resource, subject)
+
+    def _administered(self, subscription_id: str, subject: Subject) -> Subscription:
+        subscription = self.subscriptions.get(subscription_id)
+        for operation in (Operation.VIEW, Operation.ADMIN):
+            self.permissions.require(operation, subscription.resource, subject)
+        return subscription
+
+    def _found(self, subscription_id: str, parked_id: str) -> Parked:
+        found = self.find(subscription_id, parked_id)
+        if found is None:
+            raise _unknown(parked_id)
+        return found
+
+    def _entries(self, subscription_id: str) -> Mapping[Place, Entry]:
+        return {each.place: each for each in self.coordination.assignment(subscription_id).entries}
+
+    def _tell(self, subscription_id: str) -> None:
+        """Have streams look at the lot anew; they do when the assignment is another one."""
+        old = self.coordination.assignment(subscription_id)
+        try:
+            self.coordination.write(subscription_id, old, old, self.clock.now())
+        except AssignmentChanged:
+            return  # that does it, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriving:
+    """What a redrive changes while no stream is open."""
+
+    coordination: Coordination
+    event_types: EventTypes
+
+    def replays(self, subscription_id: str, redrive: Redrive) -> Mapping[Place, tuple[Entry, Position]]:
+        """Where the cursors go, and entries that tell what is to be sent once more from there on. What is in the lot
+        for no reason any more is removed. Raises `Conflict` if events cannot be sent.
+        """
+        offsets = self.coordination.offsets(subscription_id)
+        assignment = self.coordination.assignment(subscription_id)
+        changed: list[tuple[Entry, Position, Sequence[Parked]]] = []
+        for place, events in groupby(Lot(self.coordination, subscription_id).events(), key=lambda each: each.place):
+            entry = assignment.entry(place)
+            if entry is not None:
+                self._let_go(subscription_id, entry, parked := list(events), offsets)
+                changed += _replays(entry, parked, offsets[place].position, redrive)
+        self._check_timelines([each for *_, events in changed for each in events])
+        return {entry.place: (entry, position) for entry, position, _ in changed}
+
+    def _let_go(self, subscription_id: str, entry: Entry, parked: list[Parked], offsets: Offsets) -> None:
+        """What was sent once more and consumed since then goes; so does what the log will give once more."""
+        reached = offsets[entry.place].position
+        gone = [each for each in parked if is_over(each, entry, reached)]
+        self.coordination.unpark(subscription_id, entry.place, [each.position for each in gone])
+        parked[:] = [each for each in parked if each not in gone]
+
+    def _check_timelines(self, events: Iterable[Parked]) -> None:
+        """A stream's commits have to name places that there still are."""
+        for name, group in groupby(events, key=lambda each: each.place.event_type):
+            event_type = self.event_types.get(name)
+            for each in group:
+                timeline = timelines.timeline_of(event_type, each.position.timeline)
+                if timeline is None or timeline.deleted:
+                    raise Conflict(f"{id_of(each)} cannot be redriven, its timeline is gone: read it here, and skip it")
+
+
+def is_over(parked: Parked, entry: Entry, reached: Position) -> bool:
+    """Whether an event is in the lot for no reason any more, where the cursor is at `reached` and no stream is open."""
+    if entry.replay is not None and entry.replay.has(parked):
+        return parked.position <= reached
+    until = reached if entry.replay is None else max(reached, entry.replay.until)
+    return parked.position > until
+
+
+def _replays(
+    entry: Entry, parked: Sequence[Parked], reached: Position, redrive: Redrive
+) -> Iterator[tuple[Entry, Position, Sequence[Parked]]]:
+    """The entry of a partition with what is to be sent once more, where its cursor goes, and these events."""
+    chosen = {each.key for each in parked if _is_meant(each, redrive)}
+    if not chosen:
+        return
+    all_ = redrive.of is None
+    old = entry.replay
+    # Of what was to be sent once more already, the rest still is, but for keys that were parked again meanwhile.
+    failed = {each.key for each in parked if old is not None and not old.has(each)}
+    going_on = {each.key for each in parked if old is not None and old.has(each)} - failed
+    keys = going_on | chosen
+    if not all_ and len(keys) > MOST_KEYS:
+        raise Conflict(TOO_MANY)
+    events = [each for each in parked if all_ or each.key in keys]
+    first = events[0].position
+    until = reached if old is None else max(reached, old.until)
+    replay = Replay(str(uuid4()), until, None if all_ else tuple(sorted(keys)))
+    position = min(reached, Position(first.timeline, first.offset - 1))
+    yield replace(entry, replay=replay), position, events
+
+
+def _is_meant(parked: Parked, redrive: Redrive) -> bool:
+    return redrive.of is None or redrive.of == (parked.place, parked.key)
+
+
+def id_of(parked: Parked) -> str:
+    return f"{parked.place.event_type}:{parked.place.partition}:{parked.position}"
+
+
+def place_in(parked_id: str) -> tuple[Place, Position] | None:
+    """The place that an id names; None if it is none."""
+    found = _ID.fullmatch(parked_id)
+    if found is None:
+        return None
+    position = Position(int(found["timeline"], 16), int(found["offset"]))
+    # Stores keep 64 bits.
+    if position.offset > GREATEST:
+        return None
+    return Place(found["event_type"], found["partition"]), position
+
+
+def _standing(parked: Parked, entries: Mapping[Place, Entry]) -> Standing:
+    entry = entries.get(parked.place)
+    return Standing(parked, entry is not None and entry.replay is not None and entry.replay.has(parked))
+
+
+def _unknown(parked_id: str) -> NotFound:
+    return NotFound(f'There is no parked event "{parked_id}"')
+
+
+# Storage --------------------------------------------------------------------------------------------------------------
+
+
+PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Of one subscription."""
+
+    coordination: Coordination
+    subscription: str
+
+    def events(
+        self, place: EventTypePartition | None = None, after: tuple[EventTypePartition, Position] | None = None
+    ) -> Iterator[Parked]:
+        """What is parked, or what of it is of a partition, in order."""
+        while page := self.coordination.parked(self.subscription, place=place, after=after, limit=PAGE):
+            yield from page
+            after = page[-1].place, page[-1].position
+
+    def clear(self, place: EventTypePartition, replay: Replay) -> None:
+        """Let go of what was sent once more, and not parked again."""
+        sent = [each.position for each in self.events(place) if replay.has(each)]
+        self.coordination.unpark(self.subscription, place, sent)
+
+
+def key_of(key: str | None, position: Position) -> str:
+    """What an event is parked under. One without a key is on its own: nothing follows it."""
+    return f"@{position}" if key is None else key
+
+
+def own_key(parked: Parked) -> str | None:
+    """The other way round."""
+    return None if parked.key == f"@{parked.position}" else parked.key

@@ -1,0 +1,285 @@
+"""The registered subscriptions: finding, listing, and writing them so that each key and each event type holds.
+
+Four kinds of documents: the subscription; its key, which makes it the only one of its kind; a line for each of its
+event types, by which it is found; and for each of those a mark, rewritten whenever a subscription to it begins, so that
+whoever deletes the event type notices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from nakadi.caching import Cache
+from nakadi.catalog.documents import authorization_body, authorization_of
+from nakadi.catalog.event_types import KIND as EVENT_TYPES
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Conflict, NotFound
+from nakadi.model.subscription import ReadFrom, Subscription, SubscriptionCursor
+from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Check, Clock, Document, Put, Registry, Remove
+
+KIND = "subscriptions"
+KEYS = "subscription-keys"
+LINES = "subscription-lines"
+MARKS = "subscription-marks"
+LEFTOVERS = "subscription-leftovers"
+
+PAGE = 1000
+MOST_CHANGES = 99
+
+# A line comes before its subscription when there are too many for one write; much later it is a leftover.
+BEGUN_FOR = timedelta(minutes=1)
+
+TAKEN = "Subscription with the same key properties already exists"
+
+
+class Subscriptions:
+    def __init__(self, registry: Registry, cache: Cache[str, Subscription], clock: Clock) -> None:
+        self._registry = registry
+        self._cache = cache
+        self._clock = clock
+
+    # Reading
+
+    def find(self, subscription_id: str) -> Subscription | None:
+        document = self._registry.get(KIND, subscription_id)
+        return None if document is None else subscription_of(document)
+
+    def get(self, subscription_id: str) -> Subscription:
+        subscription = self.find(subscription_id)
+        if subscription is None:
+            raise unknown(subscription_id)
+        return subscription
+
+    def cached(self, subscription_id: str) -> Subscription:
+        """A subscription as it was not long ago; what this process wrote is seen at once."""
+        return self._cache.get(subscription_id, lambda: self.get(subscription_id))
+
+    def with_key(self, key: str) -> Subscription | None:
+        """The subscription of an application, event types and group."""
+        document = self._registry.get(KEYS, key)
+        return None if document is None else self.find(document.body["id"])
+
+    def newest_first(self, *, after: str = "", event_type: str | None = None) -> Iterator[Subscription]:
+        """All of them, or those of an event type, in the order of their ids, from behind an id on."""
+        if event_type is not None:
+            yield from self._of_lines(event_type, after)
+            return
+        while page := self._registry.list(KIND, after=after, limit=PAGE):
+            yield from map(subscription_of, page)
+            after = page[-1].key
+
+    def of_event_type(self, event_type: str) -> Sequence[Subscription]:
+        return list(self._of_lines(event_type, ""))
+
+    def _of_lines(self, event_type: str, after: str) -> Iterator[Subscription]:
+        for subscription_id in self._line_ids(event_type, after):
+            found = self.find(subscription_id)
+            if found is not None:
+                yield found
+
+    def _line_ids(self, event_type: str, after: str = "") -> Iterator[str]:
+        prefix = f"{event_type}/"
+        while page := self._registry.list(LINES, prefix=prefix, after=prefix + after, limit=PAGE):
+            for line in page:
+                after = line.key.removeprefix(prefix)
+                yield after
+
+    # Writing
+
+    def add(self, subscription: Subscription, event_types: Sequence[EventType]) -> Subscription:
+        """Register a subscription to event types that are still as they were read.
+
+        Raises `Conflict` if there is one of the same key meanwhile, `ChangedMeanwhile` if an event type changed.
+        """
+        key = Put(KEYS, _key(subscription), {"id": subscription.id}, expected=ABSENT)
+        changes: list[Change] = [key, Put(KIND, subscription.id, subscription_body(subscription), expected=ABSENT)]
+        changes += (change for each in event_types for change in self._subscribed(subscription, each))
+        try:
+            for part in _parts(changes):
+                self._registry.write(*part)
+        except ChangedMeanwhile as error:
+            if len(changes) > MOST_CHANGES:
+                self._write_in_parts([Remove(LINES, _line(each.name, subscription.id)) for each in event_types])
+            if error.change is key:
+                raise Conflict(TAKEN) from error
+            raise
+        return replace(subscription, revision=1)
+
+    def _subscribed(self, subscription: Subscription, event_type: EventType) -> Sequence[Change]:
+        """The event type is there, whoever deletes it notices, and the subscription can be found by it."""
+        began = {"at": self._clock.now().isoformat()}
+        return (
+            Check(EVENT_TYPES, event_type.name, expected=event_type.revision),
+            Put(MARKS, event_type.id, {}),
+            Put(LINES, _line(event_type.name, subscription.id), began),
+        )
+
+    def replace(self, old: Subscription, new: Subscription) -> Subscription:
+        """Store `new` if nobody has touched `old` meanwhile, else raise `ChangedMeanwhile`."""
+        try:
+            self._registry.write(Put(KIND, old.id, subscription_body(new), expected=old.revision))
+        finally:
+            self._cache.forget(old.id)
+        return replace(new, revision=old.revision + 1)
+
+    def remove(self, subscription: Subscription) -> None:
+        """Remove it, leaving a note of what has to be cleared away; raises `ChangedMeanwhile`."""
+        try:
+            self._write_in_parts(removal(subscription))
+        finally:
+            self._cache.forget(subscription.id)
+
+    # Event types that are about to go
+
+    def mark(self, event_type: EventType) -> Change:
+        """What a write has to insist on, and clear away, when it removes an event type that nobody subscribed to since.
+
+        To be asked for before looking at its subscriptions.
+        """
+        document = self._registry.get(MARKS, event_type.id)
+        return Remove(MARKS, event_type.id, expected=ABSENT if document is None else document.revision)
+
+    def is_being_subscribed(self, event_type: str) -> bool:
+        """Whether a subscription to it may be about to come into being, of which there is only a line yet."""
+        now = self._clock.now()
+        return any(
+            # A line of the future was written before a clock was set back: nobody knows when.
+            abs(now - datetime.fromisoformat(line.body["at"])) < BEGUN_FOR
+            and self.find(line.key.rpartition("/")[2]) is None
+            for line in self._registry.list(LINES, prefix=f"{event_type}/")
+        )
+
+    # What is left of those that are gone
+
+    def leftovers(self) -> Sequence[str]:
+        return [note.key for note in self._registry.list(LEFTOVERS)]
+
+    def cleared(self, subscription_id: str) -> None:
+        self._registry.write(Remove(LEFTOVERS, subscription_id))
+        self._cache.forget(subscription_id)
+
+    def _write_in_parts(self, changes: Sequence[Change]) -> None:
+        for start in range(0, len(changes), MOST_CHANGES):
+            self._registry.write(*changes[start : start + MOST_CHANGES])
+
+
+def removal(subscription: Subscription) -> tuple[Change, ...]:
+    """The changes that remove a subscription and note what is left of it; the most important ones come first."""
+    return (
+        Remove(KIND, subscription.id, expected=subscription.revision),
+        Remove(KEYS, _key(subscription)),
+        Put(LEFTOVERS, subscription.id, {}),
+        *(Remove(LINES, _line(each, subscription.id)) for each in subscription.event_types),
+    )
+
+
+def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    """The changes in writes, the first ones last; three by three from the end they stay together."""
+    while len(changes) > MOST_CHANGES:
+        yield changes[-MOST_CHANGES:]
+        changes = changes[:-MOST_CHANGES]
+    yield changes
+
+
+def unknown(subscription_id: str) -> NotFound:
+    return NotFound(f'Subscription with id "{subscription_id}" does not exist')
+
+
+def _key(subscription: Subscription) -> str:
+    return key_of(subscription.owning_application, subscription.event_types, subscription.consumer_group)
+
+
+def _line(event_type: str, subscription_id: str) -> str:
+    return f"{event_type}/{subscription_id}"
+
+
+# Documents ------------------------------------------------------------------------------------------------------------
+
+
+Body = Mapping[str, Any]
+
+
+def subscription_body(subscription: Subscription) -> Body:
+    authorization = subscription.authorization
+    return {
+        "owning_application": subscription.owning_application,
+        "event_types": list(subscription.event_types),
+        "consumer_group": subscription.consumer_group,
+        "read_from": subscription.read_from.value,
+        "initial_cursors": [[each.event_type, each.partition, each.offset] for each in subscription.initial_cursors],
+        "authorization": None if authorization is None else authorization_body(authorization),
+        "annotations": dict(subscription.annotations),
+        "labels": dict(subscription.labels),
+        "created_at": subscription.created_at.isoformat(),
+        "updated_at": subscription.updated_at.isoformat(),
+    }
+
+
+def subscription_of(document: Document) -> Subscription:
+    body = document.body
+    authorization = body["authorization"]
+    return Subscription(
+        id=document.key,
+        owning_application=body["owning_application"],
+        event_types=tuple(body["event_types"]),
+        consumer_group=body["consumer_group"],
+        read_from=ReadFrom(body["read_from"]),
+        initial_cursors=tuple(SubscriptionCursor(*each) for each in body["initial_cursors"]),
+        authorization=None if authorization is None else authorization_of(authorization),
+        annotations=body["annotations"],
+        labels=body["labels"],
+        created_at=datetime.fromisoformat(body["created_at"]),
+        updated_at=datetime.fromisoformat(body["updated_at"]),
+        revision=document.revision,
+    )
+
+
+# Ids and keys ---------------------------------------------------------------------------------------------------------
+
+
+_RANDOM = 74  # bits, behind 48 bits of milliseconds: together those that a UUID leaves free
+_LAST_MILLISECOND = (1 << 48) - 1
+_STEP = 64
+
+
+class Ids:
+    """Makes the ids of subscriptions.
+
+    Each is a UUID that cannot be guessed, and less than those made before: in the order of their ids, the newest
+    subscription is the first. Between processes that holds to the millisecond. Within a process it also holds in one
+    millisecond, for all its threads, and for as long as a clock that was set back is behind.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = (_LAST_MILLISECOND + 1) << _RANDOM
+
+    def next(self, created_at: datetime) -> str:
+        milliseconds = _LAST_MILLISECOND - int(created_at.timestamp() * 1000)
+        wanted = (milliseconds << _RANDOM) | secrets.randbits(_RANDOM)
+        with self._lock:
+            if wanted >= self._last:
+                wanted = self._last - 1 - secrets.randbits(_STEP)
+            self._last = wanted
+        return str(_as_uuid(wanted))
+
+
+def _as_uuid(number: int) -> UUID:
+    """A UUID of version 8, which leaves all bits but its version and variant to whoever makes it."""
+    high, middle, low = number >> 74, (number >> 62) & 0xFFF, number & ((1 << 62) - 1)
+    return UUID(int=(high << 80) | (8 << 76) | (middle << 64) | (2 << 62) | low)
+
+
+def key_of(owning_application: str, event_types: Iterable[str], consumer_group: str) -> str:
+    """The same for subscriptions that may not both exist."""
+    identity = orjson.dumps([owning_application, sorted(set(event_types)), consumer_group])
+    return hashlib.sha256(identity).hexdigest()

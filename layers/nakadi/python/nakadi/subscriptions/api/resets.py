@@ -1,0 +1,285 @@
+"""Doing what can only be done while no stream is open: setting offsets, and sending parked events once more.
+
+What is to be done is written into the assignment, as the wish of a reset. That asks streams to end and keeps others
+away. Once the last session is gone, any process may fulfil the wish, and several may try at once: each step is written
+only over the assignment that it was decided on, and the last one removes the reset, so the others find it done.
+So a wish does not depend on the request that brought it: the process whose stream was the last to end fulfils it, else
+the next that wants to open a stream, that repeats the request, or that keeps house.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from math import inf
+from uuid import uuid4
+
+from nakadi.model.coordination import Assignment, Entry, Redrive, Reset, SetOffsets, Wish
+from nakadi.model.cursor import Position
+from nakadi.model.outcomes import Conflict, Fault, GoesOn, TryLater
+from nakadi.model.subscription import EventTypePartition
+from nakadi.ports import MOST_PLACES, AssignmentChanged, Clock, Coordination
+from nakadi.subscriptions.api import assignments
+from nakadi.subscriptions.api.initialisation import ATTEMPTS, BUSY
+from nakadi.subscriptions.api.leases import MARGIN, LeaseWatch, dead
+
+log = logging.getLogger(__name__)
+
+Positions = Mapping[EventTypePartition, Position]
+Changes = Mapping[EventTypePartition, tuple[Entry | None, Position]]
+"""Partition -> its new position, and its new entry if that is not the old one without a reader."""
+
+IN_PROGRESS = "Cursors reset is already in progress for provided subscription"
+GOING_ON = "Streams have not ended yet: the request is carried out when they have, repeat it to learn the outcome"
+
+# Beyond the longest time that a stream may wait for commits.
+GRACE_SECONDS = 1.0
+
+# News of sessions that end come at once; those that have died are looked for now and then.
+LOOK_AGAIN_SECONDS = 0.5
+
+REMEMBERED = timedelta(minutes=1)
+"""How long after the end of a reset a caller who was answered before it may repeat the request to learn the outcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WishFulfilment:
+    """What any process does for a reset, whichever of them was asked for it."""
+
+    coordination: Coordination
+    leases: LeaseWatch
+    clock: Clock
+    replays: Callable[[str, Redrive], Changes]
+    """What a redrive changes, while no stream is open. Raises `Conflict` if it cannot be done."""
+
+    def attempt(self, subscription_id: str) -> Assignment:
+        """Fulfil the wish of a reset, if there is one and no session is left; the assignment after that.
+
+        Sessions without a living process are removed on the way.
+        """
+        found = self._without_the_dead(subscription_id)
+        reset = found.reset
+        if reset is None or reset.wish is None or found.sessions:
+            return found
+        if isinstance(reset.wish, Redrive):
+            return self._redriven(subscription_id, found, reset, reset.wish)
+        self._fulfil(subscription_id, reset, {place: (None, position) for place, position in reset.wish.positions})
+        return self.coordination.assignment(subscription_id)
+
+    def end(self, subscription_id: str, reset_id: str, failure: str) -> Assignment:
+        """Give up a reset, if it still stands."""
+        log.warning("The reset %s of %s is given up: %s", reset_id, subscription_id, failure)
+        now = self.clock.now()
+        return self.change(subscription_id, lambda old: assignments.reset_ended(old, reset_id, now, failure))
+
+    def change(self, subscription_id: str, step: Callable[[Assignment], Assignment]) -> Assignment:
+        for _ in range(ATTEMPTS):
+            old = self.coordination.assignment(subscription_id)
+            new = step(old)
+            if new == old:
+                return old
+            try:
+                return self.coordination.write(subscription_id, old, new, self.clock.now())
+            except AssignmentChanged:
+                continue
+        raise TryLater(BUSY)
+
+    def _without_the_dead(self, subscription_id: str) -> Assignment:
+        found = self.coordination.assignment(subscription_id)
+        gone = dead(found.sessions, self.leases.living()) if found.sessions else frozenset()
+        return self.change(subscription_id, lambda old: assignments.left(old, gone)) if gone else found
+
+    def _redriven(self, subscription_id: str, found: Assignment, reset: Reset, wish: Redrive) -> Assignment:
+        """Events are removed from the lot on the way, and not in the same step as the assignment is written. Another
+        process that did the same a moment later could remove what a stream has parked since. So one alone does it; if
+        that one dies, the reset is given up when its time is over."""
+        now = self.clock.now()
+        if reset.claimed:
+            if assignments.being_reset(found, now):
+                return found
+            return self.end(subscription_id, reset.id, assignments.TIMEOUT)
+        reset = replace(reset, claimed=True)
+        try:
+            self.coordination.write(subscription_id, found, replace(found, reset=reset), now)
+        except AssignmentChanged:
+            return self.coordination.assignment(subscription_id)
+        try:
+            self._fulfil(subscription_id, reset, self.replays(subscription_id, wish))
+        except Conflict as error:
+            return self.end(subscription_id, reset.id, error.detail)
+        except BaseException:
+            with suppress(Fault, TryLater):
+                self.end(subscription_id, reset.id, assignments.TIMEOUT)
+            raise
+        return self.coordination.assignment(subscription_id)
+
+    def _fulfil(self, subscription_id: str, reset: Reset, changes: Changes) -> None:
+        """As many partitions at a time as fit a write. If this process dies in between, another one begins anew, which
+        does no harm: while the reset stands, nobody can move what was already written."""
+        rest = sorted(changes)
+        while True:
+            part, rest = rest[:MOST_PLACES], rest[MOST_PLACES:]
+            if not self._written(subscription_id, reset, {place: changes[place] for place in part}, is_last=not rest):
+                return
+            if not rest:
+                break
+        log.info("The reset %s of %s is carried out: %s partitions", reset.id, subscription_id, len(changes))
+
+    def _written(self, subscription_id: str, reset: Reset, part: Changes, *, is_last: bool) -> bool:
+        """Whether a part was written, or nothing was because another process has fulfilled the wish."""
+        positions = {place: position for place, (_, position) in part.items()}
+        for _ in range(ATTEMPTS):
+            old = self.coordination.assignment(subscription_id)
+            # No session can have joined since there was none: that ends the reset, or, done by a process of an older
+            # version, loses its wish.
+            if old.reset != reset:
+                return False
+            new, now = _applied(old, part), self.clock.now()
+            if is_last:
+                new = assignments.reset_ended(new, reset.id, now)
+            try:
+                self.coordination.write(subscription_id, old, new, now, positions)
+            except AssignmentChanged:
+                continue
+            return True
+        raise TryLater(BUSY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resets:
+    """What a request does: it asks for a reset, and waits for its end. `longest_wait` is how many seconds it may wait;
+    None leaves it to the longest commit timeout."""
+
+    fulfilment: WishFulfilment
+    max_commit_timeout: float
+    longest_wait: float | None = None
+
+    def reset(self, subscription_id: str, positions: Positions) -> None:
+        """Put these offsets where they are wanted."""
+        self.fulfil(subscription_id, SetOffsets(tuple(sorted(positions.items()))))
+
+    def fulfil(self, subscription_id: str, wish: Wish) -> None:
+        """Have a wish fulfilled once the streams of the subscription have ended. A request that brings the wish of a
+        reset that stands waits with it, and one that repeats a request that was answered early learns its outcome.
+
+        Raises `Conflict` while a reset with another wish stands, and `GoesOn` if the caller may not wait any longer.
+        """
+        reset_id = self._asked(subscription_id, wish)
+        self._wait({subscription_id: reset_id})
+        self._check_outcome(subscription_id, reset_id)
+
+    def close_streams(self, subscription_ids: Sequence[str]) -> None:
+        """Have the streams of several subscriptions end as if offsets were set."""
+        asked = {}
+        for each in subscription_ids:
+            # Where a reset with another wish stands, streams end anyway.
+            with suppress(Conflict):
+                asked[each] = self._asked(each, SetOffsets())
+        self.wait_for_end(subscription_ids)
+        for subscription_id, reset_id in asked.items():
+            self._check_outcome(subscription_id, reset_id)
+
+    def wait_for_end(self, subscription_ids: Sequence[str]) -> None:
+        """Wait for the end of the resets that stand. Raises `GoesOn` if the caller may not wait any longer."""
+        found = {each: self.fulfilment.coordination.assignment(each).reset for each in subscription_ids}
+        self._wait({subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None})
+
+    def _asked(self, subscription_id: str, wish: Wish) -> str:
+        """Which reset fulfils the wish, or did."""
+        now = self.fulfilment.clock.now()
+        until = now + timedelta(seconds=self._patience() + GRACE_SECONDS)
+        new = Reset(str(uuid4()), until, now, wish)
+        found = self.fulfilment.change(subscription_id, lambda assignment: asked(assignment, new, now))
+        standing = found.reset or found.ended
+        assert standing is not None
+        return standing.id
+
+    def _wait(self, resets: Mapping[str, str]) -> None:
+        """Return when none of these resets stands any more: they are carried out, or were given up."""
+        news = threading.Event()
+        clock, coordination = self.fulfilment.clock, self.fulfilment.coordination
+        end = clock.monotonic() + min(self._patience(), self._longest_wait())
+        with ExitStack() as watches:
+            for each in resets:
+                watches.callback(coordination.watch(each, lambda _: news.set()))
+            while standing := {each: found for each in resets if (found := self._standing(each, resets[each]))}:
+                if clock.monotonic() >= end:
+                    return self._stop_waiting(standing)
+                news.wait(LOOK_AGAIN_SECONDS)
+                news.clear()
+        return None
+
+    def _standing(self, subscription_id: str, reset_id: str) -> Assignment | None:
+        found = self.fulfilment.attempt(subscription_id)
+        return found if found.reset is not None and found.reset.id == reset_id else None
+
+    def _stop_waiting(self, standing: Mapping[str, Assignment]) -> None:
+        """A request that waits as long as streams may take gives up what stands then. One that may not wait so long
+        leaves it to others, unless the time of the reset is over."""
+        now = self.fulfilment.clock.now()
+        goes_on = False
+        for subscription_id, found in standing.items():
+            assert found.reset is not None
+            if self._longest_wait() < self._patience() and assignments.being_reset(found, now):
+                goes_on = True
+            else:
+                self.fulfilment.end(subscription_id, found.reset.id, assignments.TIMEOUT)
+        if goes_on:
+            raise GoesOn(GOING_ON)
+
+    def _check_outcome(self, subscription_id: str, reset_id: str) -> None:
+        """Raise what a caller learns of a reset that failed; the next one with the same wish is another one."""
+        ended = self.fulfilment.coordination.assignment(subscription_id).ended
+        if ended is None or ended.id != reset_id:
+            # Another reset came after its time, or the subscription is gone.
+            raise TryLater(assignments.TIMEOUT)
+        # Who cannot write that the outcome is known only leaves it for a repeated request.
+        with suppress(Fault, TryLater):
+            self.fulfilment.change(subscription_id, lambda assignment: outcome_known(assignment, reset_id))
+        if ended.failure:
+            raise TryLater(ended.failure) if ended.failure == assignments.TIMEOUT else Conflict(ended.failure)
+
+    def _patience(self) -> float:
+        return self.max_commit_timeout + GRACE_SECONDS
+
+    def _longest_wait(self) -> float:
+        return inf if self.longest_wait is None else self.longest_wait
+
+
+def asked(assignment: Assignment, reset: Reset, now: datetime) -> Assignment:
+    """With a reset for a wish, unless there is one, or was one whose outcome its caller does not know.
+
+    Raises `Conflict` while a reset with another wish stands.
+    """
+    if assignments.being_reset(assignment, now):
+        if assignment.reset is not None and assignment.reset.wish == reset.wish:
+            return assignment
+        raise Conflict(IN_PROGRESS)
+    ended = assignment.ended
+    if assignment.reset is not None or ended is None or ended.wish != reset.wish:
+        return replace(assignment, reset=reset)
+    # A moment in the future was written before a clock was set back.
+    is_recent = ended.at - MARGIN <= now < ended.at + REMEMBERED
+    return assignment if is_recent else replace(assignment, reset=reset)
+
+
+def outcome_known(assignment: Assignment, reset_id: str) -> Assignment:
+    """Without the wish of a reset that has ended: a request that brings it anew means it."""
+    ended = assignment.ended
+    if ended is None or ended.id != reset_id or ended.wish is None:
+        return assignment
+    return replace(assignment, ended=replace(ended, wish=None))
+
+
+def _applied(assignment: Assignment, changes: Changes) -> Assignment:
+    """With nobody reading these partitions, and nothing known of events in them that could not be processed."""
+    entries = []
+    for each in assignment.entries:
+        if each.place in changes:
+            new = changes[each.place][0] or replace(each, replay=None)
+            entries.append(replace(new, owner=None, next=None, fails=0, search_end=None))
+    return assignments.with_entries(assignment, entries)

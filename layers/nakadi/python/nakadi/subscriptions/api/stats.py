@@ -1,0 +1,252 @@
+"""How the streams of a subscription are doing: who reads what, how far behind, and since when."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import partial
+
+from nakadi.access.permissions import Permissions
+from nakadi.catalog.event_types import EventTypes
+from nakadi.chores import attempted
+from nakadi.cursors import timelines
+from nakadi.cursors.conversion import CursorError
+from nakadi.cursors.service import Cursors
+from nakadi.model.authorization import Operation, Subject
+from nakadi.model.coordination import Assignment, Entry, EntryState, Offset, Session
+from nakadi.model.cursor import Position
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Invalid, Unavailable
+from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.ports import Clock, Coordination, EventLogs, OffsetUnavailable, UnknownTopic
+from nakadi.subscriptions.api.leases import LeaseWatch
+from nakadi.subscriptions.api.repository import Subscriptions
+
+log = logging.getLogger(__name__)
+
+
+class AssignmentType(StrEnum):
+    DIRECT = "direct"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStats:
+    """A partition: `stream_id` and `assignment_type` are of the live session that reads it.
+
+    `unconsumed` is None before the first stream, `lag_seconds` if it was not asked for or could not be found out.
+    """
+
+    partition: str
+    state: EntryState = EntryState.UNASSIGNED
+    stream_id: str = ""
+    assignment_type: AssignmentType | None = None
+    unconsumed: int | None = None
+    lag_seconds: int | None = None
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EventTypeStats:
+    event_type: str
+    partitions: Sequence[PartitionStats]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the streams of a subscription share, as it was read together."""
+
+    entries: Mapping[EventTypePartition, Entry]
+    sessions: Mapping[str, Session]
+    offsets: Mapping[EventTypePartition, Offset]
+
+    def owner(self, place: EventTypePartition) -> Session | None:
+        """The live session that reads a partition."""
+        entry = self.entries.get(place)
+        return None if entry is None or entry.owner is None else self.sessions.get(entry.owner)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    subscriptions: Subscriptions
+    event_types: EventTypes
+    cursors: Cursors
+    permissions: Permissions
+    coordination: Coordination
+    leases: LeaseWatch
+    logs: EventLogs
+    clock: Clock
+
+    def of(self, subscription_id: str, subject: Subject, *, with_lag: bool) -> Sequence[EventTypeStats]:
+        """Everything there is to say, event type by event type."""
+        subscription = self.subscriptions.get(subscription_id)
+        self.permissions.require(Operation.VIEW, subscription.resource, subject)
+        event_types = [self.event_types.get(name) for name in subscription.event_types]
+        for each in event_types:
+            self.permissions.require(Operation.VIEW, each.resource, subject)
+        shared = self._shared(self.coordination.assignment(subscription_id))
+        shared = replace(shared, offsets=self.coordination.offsets(subscription_id))
+        return [self._of_event_type(each, shared, with_lag=with_lag) for each in event_types]
+
+    def status(self, subscription: Subscription, subject: Subject) -> Sequence[EventTypeStats]:
+        """Who reads what, of the event types that are there and that the subject may see."""
+        shared = self._shared(self.coordination.assignment(subscription.id))
+        found = [self.event_types.find(name) for name in subscription.event_types]
+        return [
+            EventTypeStats(each.name, [reading(EventTypePartition(each.name, name), shared) for name in _sorted(each)])
+            for each in found
+            if each is not None and self.permissions.allows(Operation.VIEW, each.resource, subject)
+        ]
+
+    def is_stalled(self, subscription: Subscription, assignment: Assignment) -> bool:
+        """Whether a partition is; looked into no further than it takes to see that none is."""
+        shared = self._shared(assignment)
+        if not shared.sessions:
+            return False
+        shared = replace(shared, offsets=self.coordination.offsets(subscription.id))
+        suspects = {place.event_type for place in shared.offsets if self._is_suspicious(place, shared)}
+        found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
+        stats = [self._of_event_type(each, shared, with_lag=False) for each in found if each is not None]
+        return any(partition.stalled for each in stats for partition in each.partitions)
+
+    def _is_suspicious(self, place: EventTypePartition, shared: _Shared) -> bool:
+        owner = shared.owner(place)
+        return owner is not None and is_overdue(owner, shared.offsets[place].since, self.clock.now())
+
+    def _shared(self, assignment: Assignment) -> _Shared:
+        """Without the offsets, which are a read of their own."""
+        living = self.leases.living() if assignment.sessions else ()
+        return _Shared(
+            entries={each.place: each for each in assignment.entries},
+            sessions={each.id: each for each in assignment.sessions if each.holder in living},
+            offsets={},
+        )
+
+    def _of_event_type(self, event_type: EventType, shared: _Shared, *, with_lag: bool) -> EventTypeStats:
+        newest = self.cursors.newest(event_type)
+        return EventTypeStats(
+            event_type.name,
+            [self._of_partition(event_type, name, newest[name], shared, with_lag) for name in _sorted(event_type)],
+        )
+
+    def _of_partition(
+        self, event_type: EventType, partition: str, newest: Position, shared: _Shared, with_lag: bool
+    ) -> PartitionStats:
+        place = EventTypePartition(event_type.name, partition)
+        found, offset = reading(place, shared), shared.offsets.get(place)
+        if offset is None:
+            return found
+        unconsumed = self._unconsumed(event_type, partition, offset.position, newest)
+        # The offset has changed when the owner has, and when somebody last committed.
+        owner, now = shared.owner(place), self.clock.now()
+        suspicious = unconsumed > 0 and owner is not None and is_overdue(owner, offset.since, now)
+        look = suspicious or (with_lag and unconsumed > 0)
+        since = self._waiting_since(event_type, partition, offset.position) if look else None
+        return replace(
+            found,
+            unconsumed=unconsumed,
+            lag_seconds=lag_seconds(unconsumed, since, now) if with_lag else None,
+            stalled=suspicious and owner is not None and since is not None and is_overdue(owner, since, now),
+        )
+
+    def _unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
+        """A commit may be ahead of the newest event; then nothing waits."""
+        try:
+            return max(0, self.cursors.distance(event_type, partition, committed, newest))
+        except Invalid:
+            log.warning("A committed offset of %s is in no timeline: %s", event_type.name, committed)
+            return 0
+
+    def _waiting_since(self, event_type: EventType, partition: str, committed: Position) -> datetime | None:
+        """When the first event was stored that is not consumed; None if that cannot be found out now."""
+        try:
+            return self._first_stored_behind(event_type, partition, committed)
+        except (CursorError, Unavailable, UnknownTopic, OffsetUnavailable):
+            log.info("The age of the next event of %s, partition %s is not known", event_type.name, partition)
+            return None
+
+    def _first_stored_behind(self, event_type: EventType, partition: str, position: Position) -> datetime | None:
+        number = int(partition)
+        while True:
+            timeline, offset = self.cursors.following(event_type, position, partition)
+            event_log = self.logs.of(timeline.storage_id)
+            oldest = event_log.bounds(timeline.topic, [number])[number].oldest
+            found = event_log.read(timeline.topic, number, max(offset, oldest), limit=1, max_bytes=1)
+            end = timelines.end_of(timeline, number)
+            if found.events or end is None:
+                return found.events[0].stored_at if found.events else None
+            # What was left of this timeline is gone.
+            position = Position(timeline.order, end)
+
+
+def reading(place: EventTypePartition, shared: _Shared) -> PartitionStats:
+    """Who reads a partition; only who lives counts."""
+    owner, entry = shared.owner(place), shared.entries.get(place)
+    if owner is None or entry is None:
+        return PartitionStats(partition=place.partition)
+    return PartitionStats(
+        partition=place.partition,
+        state=entry.state,
+        stream_id=owner.id,
+        assignment_type=AssignmentType.DIRECT if owner.requested else AssignmentType.AUTO,
+    )
+
+
+def is_overdue(owner: Session, since: datetime, now: datetime) -> bool:
+    """Whether a stream has had more time since then than it may take for a commit."""
+    return now - since > timedelta(seconds=owner.commit_timeout)
+
+
+def lag_seconds(unconsumed: int, since: datetime | None, now: datetime) -> int | None:
+    if unconsumed == 0:
+        return 0
+    return None if since is None else max(0, int((now - since).total_seconds()))
+
+
+def _sorted(event_type: EventType) -> Sequence[str]:
+    """As texts, as clients know it: 10 comes before 2."""
+    return sorted(event_type.partitions)
+
+
+# Stalled subscriptions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallWatch:
+    """Looks at all subscriptions now and then. `stalled` are those that were so the last time, by id.
+
+    `fulfil_wish` does what a reset wishes whose process died, and which no stream has found since.
+    """
+
+    subscriptions: Subscriptions
+    coordination: Coordination
+    stats: Stats
+    fulfil_wish: Callable[[str], Assignment]
+    stalled: list[str] = field(default_factory=list)
+
+    def look(self) -> None:
+        """It costs a read for a subscription that nobody streams, and little more for one that commits."""
+        found: list[Subscription] = []
+        for each in self.subscriptions.newest_first():
+            attempted("search for stalled streams", f"the subscription {each.id}", partial(self._look_at, each, found))
+        self.stalled[:] = [each.id for each in found]
+        for each in found:
+            _tell(each)
+
+    def _look_at(self, subscription: Subscription, found: list[Subscription]) -> None:
+        assignment = self.coordination.assignment(subscription.id)
+        if assignment.reset is not None:
+            assignment = self.fulfil_wish(subscription.id)
+        if self.stats.is_stalled(subscription, assignment):
+            found.append(subscription)
+
+
+def _tell(subscription: Subscription) -> None:
+    log.warning(
+        "The subscription %s of %s is stalled: events wait, and its streams commit nothing",
+        subscription.id,
+        subscription.owning_application,
+    )

@@ -1,0 +1,187 @@
+"""What a session is told and may ask, what it wants done, and the ways in which it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum, auto
+
+from nakadi.model.coordination import Assignment, Offset, Replay
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+from nakadi.streaming.chunks import Run
+from nakadi.subscriptions.stream.reading import Deliverable, Measure
+
+
+@dataclass(frozen=True, slots=True)
+class SendBatch:
+    """Send events of a partition; `position` is the place of the last one."""
+
+    place: EventTypePartition
+    position: Position
+    runs: tuple[Run, ...]
+    info: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SendKeepAlive:
+    """Tell the client where a partition is, and perhaps something more."""
+
+    place: EventTypePartition
+    position: Position
+    info: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Find out where reading goes on behind a position, and say `opened`; whatever was being read is let go.
+
+    With a `replay` parked events come first.
+    """
+
+    place: EventTypePartition
+    position: Position
+    number: int = 0
+    replay: Replay | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Read no more of a partition."""
+
+    place: EventTypePartition
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCommit:
+    """Commit what the client never got to see."""
+
+    positions: Mapping[EventTypePartition, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Let go of partitions that somebody else waits for, after committing what the client never got to see."""
+
+    places: frozenset[EventTypePartition]
+    positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Write down in a partition's entry how often it failed, and how far the search for the event behind that goes."""
+
+    place: EventTypePartition
+    fails: int
+    search_end: Position | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Deal with an event that consumers failed at so often, as the policy says; then it counts as consumed."""
+
+    place: EventTypePartition
+    event: Run
+    fails: int
+    replay: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Park:
+    """Put events away that have to follow others of their keys, and perhaps move the cursor; then say `parked`.
+
+    `number` is that of the opening since when they were read.
+    """
+
+    place: EventTypePartition
+    events: tuple[Run, ...]
+    upto: Position | None
+    replay: str | None
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relearn:
+    """Find out which keys are parked by now, and say `learned`."""
+
+    place: EventTypePartition
+    replay: Replay | None
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndReplay:
+    """All that was to be sent once more is consumed, or parked again: it leaves the lot."""
+
+    place: EventTypePartition
+    replay: Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """What is left to do when a session ends: what it failed at, and what its client never got to see."""
+
+    failed: frozenset[EventTypePartition] = frozenset()
+    positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
+
+
+Line = SendBatch | SendKeepAlive
+Call = Open | AutoCommit | HandOver | Note | Drop | Park | Relearn | EndReplay
+Action = Line | Call | Close
+
+
+# Facts ----------------------------------------------------------------------------------------------------------------
+
+
+class End(Enum):
+    """Why a stream came to its end."""
+
+    LIMIT = auto()
+    TIMEOUT = auto()
+    KEEP_ALIVES = auto()
+    COMMIT_TIMEOUT = auto()
+    RELEASE_TIMEOUT = auto()
+    IDLE = auto()
+    RESET = auto()
+    BLOCKED = auto()
+    GONE = auto()
+    # Those at once, without a chance to commit.
+    DRAINED = auto()
+    REFUSED = auto()
+    REMOVED = auto()
+    LEASE_LOST = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the streams of a subscription share, as it was read: first the assignment, then the offsets.
+
+    `resetting` says that somebody is setting offsets right now.
+    """
+
+    assignment: Assignment
+    offsets: Mapping[EventTypePartition, Offset]
+    resetting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How many partitions a session has, how many events are sent and not committed, and when the oldest event was
+    stored that is not."""
+
+    partitions: int
+    uncommitted: int
+    oldest: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a session asks while it decides; every answer is at hand."""
+
+    measure: Measure
+    deliverable: Deliverable
+    # Until when others take us for alive, on the clock of the facts.
+    leased_until: Callable[[], float]
+    # Whether there is more to ask of an event than whom it is for.
+    closely: Callable[[], bool] = lambda: False

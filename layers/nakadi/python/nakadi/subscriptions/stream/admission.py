@@ -1,0 +1,234 @@
+"""Who may stream a subscription, which events they may see, and where reading begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from nakadi.access.permissions import Permissions
+from nakadi.caching import Cache
+from nakadi.catalog.event_types import EventTypes
+from nakadi.cursors import timelines
+from nakadi.cursors.conversion import CursorError
+from nakadi.cursors.service import Cursors
+from nakadi.cursors.view import View
+from nakadi.model.authorization import Operation, Subject
+from nakadi.model.coordination import Parked
+from nakadi.model.cursor import Position
+from nakadi.model.event_type import EventType
+from nakadi.model.events import Record
+from nakadi.model.outcomes import Invalid, NotFound, TryLater, Unusable
+from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.ports import Clock
+from nakadi.streaming.access import Judge
+from nakadi.subscriptions.api.initialisation import Initialisation
+from nakadi.subscriptions.api.repository import Subscriptions
+from nakadi.subscriptions.stream.reading import Deliverable
+
+CANNOT_GO_ON = "Failed to continue streaming"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """`fulfil_wish` does what a reset of a subscription wishes that stands, if no session is left."""
+
+    subscriptions: Subscriptions
+    event_types: EventTypes
+    permissions: Permissions
+    initialisation: Initialisation
+    fulfil_wish: Callable[[str], object]
+
+    def admit(
+        self, subscription_id: str, requested: Sequence[EventTypePartition], subject: Subject
+    ) -> tuple[Subscription, Sequence[EventType]]:
+        """The subscription, which has offsets now, and its event types. Raises outcomes in the order of the checks."""
+        subscription = self._subscription(subscription_id, subject)
+        event_types = self._event_types(subscription)
+        _check_partitions(requested, event_types)
+        self._check_permitted(subscription, event_types, subject)
+        self._initialise(subscription)
+        return subscription, event_types
+
+    def check_still_there(self, subscription: Subscription) -> None:
+        """Raise `NotFound` if the subscription was deleted since it was admitted."""
+        self.subscriptions.get(subscription.id)
+
+    def _subscription(self, subscription_id: str, subject: Subject) -> Subscription:
+        """Who is blocked does not learn whether it exists."""
+        try:
+            # Not as it was a moment ago: what is shared of one that was deleted must not come into being again.
+            subscription: Subscription = self.subscriptions.get(subscription_id)
+        except NotFound:
+            self.permissions.require_consumer(subject, ())
+            raise
+        self.permissions.require_consumer(subject, subscription.event_types)
+        return subscription
+
+    def _event_types(self, subscription: Subscription) -> Sequence[EventType]:
+        try:
+            return [self.event_types.get(name) for name in subscription.event_types]
+        except NotFound as error:
+            raise TryLater(CANNOT_GO_ON) from error
+
+    def _check_permitted(self, subscription: Subscription, event_types: Sequence[EventType], subject: Subject) -> None:
+        self.permissions.require(Operation.VIEW, subscription.resource, subject)
+        self.permissions.require(Operation.READ, subscription.resource, subject)
+        for each in event_types:
+            self.permissions.require(Operation.READ, each.resource, subject)
+
+    def _initialise(self, subscription: Subscription) -> None:
+        try:
+            self.initialisation.initialised(subscription)
+        except NotFound as error:
+            raise TryLater(CANNOT_GO_ON) from error
+
+
+def _check_partitions(requested: Sequence[EventTypePartition], event_types: Sequence[EventType]) -> None:
+    if len(set(requested)) < len(requested):
+        raise Invalid("Duplicated partition specified")
+    there = {EventTypePartition(each.name, partition) for each in event_types for partition in each.partitions}
+    foreign = [str(each) for each in requested if each not in there]
+    if foreign:
+        raise Invalid(
+            "Wrong partitions specified - some partitions don't belong to subscription: " + ", ".join(foreign)
+        )
+
+
+# Events ---------------------------------------------------------------------------------------------------------------
+
+
+def deliverable(judge: Judge, subscription_id: str, subject: Subject, attached: str = "") -> Deliverable:
+    """Whether a subject may see an event of a subscription; of an event type that is `attached` to it, only those that
+    are tagged for it."""
+
+    def is_for_them(place: EventTypePartition, record: Record) -> bool:
+        if record.directed_to is not None:
+            if record.directed_to != subscription_id:
+                return False
+            record = record._replace(directed_to=None)
+        elif place.event_type == attached:
+            return False
+        return judge.may_read(record, subject) and not (judge.misplaced_are_skipped and is_misplaced(place, record))
+
+    return is_for_them
+
+
+def is_misplaced(place: EventTypePartition, record: Record) -> bool:
+    """Whether an event says of itself that it belongs elsewhere; one that says nothing is where it should be."""
+    event: Any = orjson.loads(record.value or b"{}")
+    metadata = event.get("metadata") if isinstance(event, dict) else None
+    said = metadata.get("event_type") if isinstance(metadata, dict) else None
+    return said is not None and said != place.event_type
+
+
+# Where reading begins -------------------------------------------------------------------------------------------------
+
+
+# A session opens many partitions at once, and one look at the log serves them all.
+VIEW_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Parked events come once more; what else there is up to `until` is done, and reading goes on behind `onward`."""
+
+    events: tuple[Parked, ...]
+    until: Position
+    onward: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Reading goes on behind `start`; as many events as `lost` are gone that would have come before.
+
+    `parked` are the keys of events that wait in the lot.
+    """
+
+    event_type: EventType
+    start: Position
+    lost: int = 0
+    parked: frozenset[str] = frozenset()
+    again: Again | None = None
+
+
+class KnownEventTypes:
+    """The event types of a stream, each as it was last seen, whoever saw it.
+
+    Two look independently of each other: the survey when a partition is opened, and the oversight once a second. What
+    one of them saw later must not be forgotten for what the other one saw before: a partition that is read by an event
+    type as it was before it moved to another timeline would wait for events that never come there.
+    """
+
+    def __init__(self, event_types: Iterable[EventType], look_again: Callable[[], None]) -> None:
+        """`look_again` has the oversight look soon."""
+        self._by_name = {each.name: each for each in event_types}
+        self.look_again = look_again
+
+    def get(self, name: str) -> EventType | None:
+        return self._by_name.get(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def newest(self, seen: EventType) -> EventType:
+        """The event type as it was last seen, this time included. To be called on the loop alone."""
+        known = self._by_name.get(seen.name)
+        if known is not None and known.id == seen.id and known.revision > seen.revision:
+            return known
+        self._by_name[seen.name] = seen
+        return seen
+
+
+class Survey:
+    """Looks things up, and so belongs into a thread."""
+
+    def __init__(self, event_types: EventTypes, cursors: Cursors, clock: Clock) -> None:
+        self._event_types = event_types
+        self._cursors = cursors
+        # By the id of the event type and the revision that is known at least: another one may get its name, and who
+        # knows of a change must not be told what was before.
+        self._views: Cache[tuple[str, int], tuple[EventType, View]] = Cache(clock, VIEW_SECONDS)
+
+    def beginning(self, place: EventTypePartition, stored: Position, known: EventType | None = None) -> Beginning:
+        """Where to begin behind what is committed. Raises `Unusable` if there is no such place.
+
+        `known` is the event type as the caller knows it; without it, it is looked up.
+        """
+        event_type = known or self._event_types.get(place.event_type)
+        key = (event_type.id, event_type.revision)
+        try:
+            return self._in_view(*self._views.get(key, lambda: self._look(event_type)), place, stored)
+        except Unusable:
+            self._views.forget(key)  # events may have come since
+        return self._in_view(*self._views.get(key, lambda: self._look(event_type)), place, stored)
+
+    def _look(self, known: EventType) -> tuple[EventType, View]:
+        current = self._event_types.get(known.name)
+        if current.id != known.id:
+            raise Unusable(f"The event type {known.name} was deleted, and another one has its name")
+        return current, self._cursors.at(current)
+
+    @staticmethod
+    def _in_view(event_type: EventType, view: View, place: EventTypePartition, stored: Position) -> Beginning:
+        oldest = view.beginning().get(place.partition, stored)
+        start = max(stored, oldest)
+        try:
+            view.check_readable(place.partition, start)
+        except CursorError as error:
+            raise Unusable(str(error)) from error
+        return Beginning(event_type, start, distance(event_type, place, stored, start))
+
+
+def distance(event_type: EventType | None, place: EventTypePartition, first: Position, last: Position) -> int:
+    """How many events lie behind the first position, up to and including the second; across timelines, too."""
+    if first.timeline == last.timeline:
+        return last.offset - first.offset
+    try:
+        if event_type is not None:
+            return timelines.distance(event_type, place.partition, first, last)
+    except Invalid:
+        pass
+    return 1  # nobody knows, or not any more; but there were some

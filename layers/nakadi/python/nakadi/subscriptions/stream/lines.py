@@ -1,0 +1,74 @@
+"""Lines: the bytes of a subscription's stream, in the two forms that clients can ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+from uuid import uuid4
+
+import orjson
+
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+from nakadi.streaming.lines import RETRY
+from nakadi.subscriptions.stream.actions import Line, SendBatch
+
+NewToken = Callable[[], str]
+
+
+class Lines(Protocol):
+    content_type: str
+
+    def opening(self, stream_id: str) -> bytes:
+        """What is sent before everything else."""
+
+    def line(self, line: Line) -> bytes: ...
+
+
+class JsonLines:
+    """One JSON object a line."""
+
+    content_type = "application/x-json-stream"
+
+    def __init__(self, new_token: NewToken = lambda: str(uuid4())) -> None:
+        self._new_token = new_token
+
+    def opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # clients find it in the headers
+        return b""
+
+    def line(self, line: Line) -> bytes:
+        info = b',"info":%s' % orjson.dumps({"debug": line.info}) if line.info else b""
+        events = b""
+        if isinstance(line, SendBatch):
+            values = [value for run in line.runs for value in run.values]
+            events = b',"events":[%s]' % b",".join(values)
+        return b'{"cursor":%s%s%s}\n' % (self._cursor(line.place, line.position), events, info)
+
+    def _cursor(self, place: EventTypePartition, position: Position) -> bytes:
+        # Names of event types have letters, digits, dots, dashes and underscores: nothing here needs escaping.
+        return (
+            f'{{"partition":"{place.partition}","offset":"{position}",'
+            f'"event_type":"{place.event_type}","cursor_token":"{self._new_token()}"}}'
+        ).encode()
+
+
+class ServerSentEvents:
+    """Server-sent events, as browsers read them: one event a batch.
+
+    An event source does not show headers, so the first event tells the id that is needed for commits. Going on after a
+    break needs no id of the last event: a subscription knows where it is. A keep-alive without anything to tell is a
+    comment.
+    """
+
+    content_type = "text/event-stream"
+
+    def __init__(self) -> None:
+        self._json = JsonLines()
+
+    def opening(self, stream_id: str) -> bytes:
+        return b"retry: %d\nevent: stream\ndata: %s\n\n" % (RETRY, orjson.dumps({"stream_id": stream_id}))
+
+    def line(self, line: Line) -> bytes:
+        if isinstance(line, SendBatch) or line.info:
+            return b"data: %s\n" % self._json.line(line)
+        return b": still here\n\n"

@@ -1,0 +1,234 @@
+"""Parking: an event that consumers fail at goes to the subscription's lot, and later ones of its key follow it there.
+
+An event that has to follow is put away before anything behind it is sent, for a commit of what is behind it moves the
+cursor past it. So whatever the cursor has passed was consumed or is in the lot, and of one key nothing is sent as long
+as something of it is parked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Protocol
+
+from nakadi.model.coordination import Parked, ParkedEvent, Replay, Verdict
+from nakadi.model.cursor import Position
+from nakadi.model.event_type import EventType
+from nakadi.model.events import Record, Slice, StoredEvent
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.subscription import EventTypePartition
+from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES, Clock
+from nakadi.streaming.chunks import Chunk, Run
+from nakadi.subscriptions.api.parked_events import Lot, key_of, own_key
+from nakadi.subscriptions.stream.actions import Drop, Park
+from nakadi.subscriptions.stream.reading import Reading
+
+
+def parks(reading: Reading, following: Iterable[Run]) -> Iterator[Park]:
+    """The calls that put events away, each as large as one step may be.
+
+    The cursor moves with them unless something before them is still to be committed.
+    """
+    for events in _steps(following):
+        end = events[-1].end
+        reading.waits_for(events)
+        yield Park(
+            place=reading.place,
+            events=tuple(events),
+            upto=end if reading.reached() >= end else None,
+            replay=None if reading.replay is None else reading.replay.id,
+            number=reading.opening,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Attendant:
+    """Looks after the lot on behalf of a session. Without `follows` no event has to follow another one there."""
+
+    lot: Lot
+    clock: Clock
+    follows: bool
+
+    def keys(self, place: EventTypePartition, replay: Replay | None) -> frozenset[str]:
+        """The keys that wait in the lot."""
+        if not self.follows:
+            return frozenset()
+        return frozenset(each.key for each in self.lot.events(place) if replay is None or not replay.has(each))
+
+    def again(self, place: EventTypePartition, replay: Replay, behind: Position) -> tuple[Parked, ...]:
+        """What is to be sent once more, and was not consumed yet."""
+        return tuple(each for each in self.lot.events(place, after=(place, behind)) if replay.has(each))
+
+    def value(self, parked: Parked) -> bytes | None:
+        return self.lot.coordination.parked_value(self.lot.subscription, parked.place, parked.position)
+
+    def park(self, session: str, call: Park) -> Verdict:
+        return self._park(session, call.place, call.events, 0, call.upto, call.replay)
+
+    def park_failed(self, session: str, drop: Drop) -> Verdict:
+        """Park an event that consumers failed at, and move the cursor behind it, in one step."""
+        return self._park(session, drop.place, [drop.event], drop.fails, drop.event.end, drop.replay)
+
+    def _park(
+        self,
+        session: str,
+        place: EventTypePartition,
+        events: Sequence[Run],
+        fails: int,
+        upto: Position | None,
+        replay: str | None,
+    ) -> Verdict:
+        now = self.clock.now()
+        parked = [
+            ParkedEvent(
+                Parked(
+                    place=place,
+                    position=each.end,
+                    key=key_of(each.chunk.records[each.first].key, each.end),
+                    fails=fails,
+                    stored_at=each.stored_at(0),
+                    parked_at=now,
+                    replay=replay,
+                    owner=each.chunk.records[each.first].owner,
+                ),
+                each.values[0],
+            )
+            for each in events
+        ]
+        return self.lot.coordination.park(self.lot.subscription, session, parked, now, upto)
+
+
+def _steps(runs: Iterable[Run]) -> Iterator[list[Run]]:
+    """The events one by one, as many at a time as may be parked in one step."""
+    step: list[Run] = []
+    size = 0
+    for run in runs:
+        for index in range(run.first, run.last):
+            event = Run(run.chunk, index, index + 1)
+            if step and (len(step) == MOST_PARKED or size + event.size > MOST_PARKED_BYTES):
+                yield step
+                step, size = [], 0
+            step.append(event)
+            size += event.size
+    if step:
+        yield step
+
+
+# Replays --------------------------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+# So many are held in memory at a time.
+MOST_AT_ONCE = 20
+
+TRY_AGAIN_SECONDS = 1.0
+
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+Fetch = Callable[[Parked], bytes | None]
+
+
+class Source(Protocol):
+    """Where the events of a partition come from."""
+
+    @property
+    def lost(self) -> bool: ...
+
+    @property
+    def at_border(self) -> bool: ...
+
+    async def move(self, wake: Callable[[], None]) -> None: ...
+
+    def update(self, event_type: EventType) -> None: ...
+
+    def take(self) -> Run | None: ...
+
+    def leave(self) -> None: ...
+
+
+class Replaying:
+    """First the parked events, then what is in the log. What lies between counts as passed over."""
+
+    def __init__(
+        self,
+        parked: Sequence[Parked],
+        behind: Position,
+        until: Position,
+        fetch: Fetch,
+        threads: Executor,
+        onward: Source,
+    ) -> None:
+        self._parked = deque(parked)
+        self._last = parked[-1].position if parked else behind
+        self._until = until
+        self._fetch = fetch
+        self._threads = threads
+        self._onward = onward
+        self._runs: deque[Run] = deque()
+        self._passed = self._last >= until
+
+    @property
+    def lost(self) -> bool:
+        return self._done and self._onward.lost
+
+    @property
+    def _done(self) -> bool:
+        return not self._parked and not self._runs and self._passed
+
+    @property
+    def at_border(self) -> bool:
+        return self._onward.at_border if self._done else bool(self._parked) and not self._runs
+
+    async def move(self, wake: Callable[[], None]) -> None:
+        if self._done:
+            await self._onward.move(wake)
+            return
+        some = [self._parked[index] for index in range(min(MOST_AT_ONCE, len(self._parked)))]
+        loop = asyncio.get_running_loop()
+        try:
+            values = await loop.run_in_executor(self._threads, lambda: [self._fetch(each) for each in some])
+        except Unavailable as error:
+            log.warning("Parked events are asked for again in %s s: %s", TRY_AGAIN_SECONDS, error)
+            loop.call_later(TRY_AGAIN_SECONDS, wake)
+            return
+        # What has been taken out of the lot meanwhile is not sent.
+        self._runs += runs_of([(each, value) for each, value in zip(some, values, strict=True) if value is not None])
+        for _ in some:
+            self._parked.popleft()
+
+    def update(self, event_type: EventType) -> None:
+        self._onward.update(event_type)
+
+    def take(self) -> Run | None:
+        if self._runs:
+            return self._runs.popleft()
+        if not self._parked and not self._passed:
+            self._passed = True
+            return passed_over(self._until)
+        return self._onward.take() if self._done else None
+
+    def leave(self) -> None:
+        self._onward.leave()
+
+
+def runs_of(events: Sequence[tuple[Parked, bytes]]) -> Iterator[Run]:
+    """Parked events as they were in the log, timeline by timeline."""
+    for order, group in groupby(events, key=lambda each: each[0].position.timeline):
+        stored = tuple(
+            StoredEvent(each.position.offset, Record(value, own_key(each), each.owner), each.stored_at)
+            for each, value in group
+        )
+        yield Chunk(order, stored[0].offset, Slice(stored, stored[-1].offset + 1)).behind(stored[0].offset)
+
+
+def passed_over(position: Position) -> Run:
+    """Nothing to be sent, up to here."""
+    nothing = StoredEvent(position.offset, Record(None), LONG_AGO)
+    return Chunk(position.timeline, position.offset, Slice((nothing,), position.offset + 1)).behind(position.offset)

@@ -1,0 +1,346 @@
+"""Streams of subscriptions: the door to a subscription's events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import inf
+from uuid import uuid4
+
+from nakadi.cursors.service import Cursors
+from nakadi.metrics import Labels, Metrics, Rows
+from nakadi.model import coordination as shared
+from nakadi.model.authorization import Subject
+from nakadi.model.cursor import Position
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import NotFound, TryLater, Unavailable
+from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.ports import Clock, Coordination, EventLogs
+from nakadi.streaming.access import Judge, Oversight
+from nakadi.streaming.driver import Outlet
+from nakadi.streaming.feeds import Feeds, PartitionReader
+from nakadi.streaming.parameters import PickSeconds
+from nakadi.streaming.streams import counted
+from nakadi.subscriptions.api.fields import policy_of
+from nakadi.subscriptions.api.parked_events import Lot
+from nakadi.subscriptions.stream.actions import End, Surroundings
+from nakadi.subscriptions.stream.admission import Admission, Beginning, KnownEventTypes, Survey, deliverable, distance
+from nakadi.subscriptions.stream.calls import Clerk, DeadLetterPublisher, DeadLetters
+from nakadi.subscriptions.stream.driver import Driver, Threads
+from nakadi.subscriptions.stream.lines import Lines
+from nakadi.subscriptions.stream.members import TURN_SECONDS, Host, Lease, Members, tend
+from nakadi.subscriptions.stream.parameters import Asked, Limits, limits_of
+from nakadi.subscriptions.stream.parking import Attendant, Replaying, Source
+from nakadi.subscriptions.stream.session import Session
+from nakadi.subscriptions.stream.watch import News
+
+log = logging.getLogger(__name__)
+
+THREADS = 8
+
+CANNOT_GO_ON = "Failed to continue streaming"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A stream that has joined its subscription, and is to be served or given up."""
+
+    id: str
+    subscription: Subscription
+    event_types: Sequence[EventType]
+    subject: Subject
+    limits: Limits
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """`longest_seconds` is the most that a stream may last here, and `silence_seconds` the most that it may be silent;
+    None leaves it to the API's own limits. `redrive` is an event type that may come to subscriptions beside their own.
+    """
+
+    most_commit_seconds: int = 60
+    longest_seconds: int | None = None
+    silence_seconds: float | None = None
+    pick_seconds: PickSeconds = random.randint
+    redrive: str = ""
+
+
+class SubscriptionStreams:
+    def __init__(  # noqa: PLR0913  # every part by its name
+        self,
+        *,
+        admission: Admission,
+        coordination: Coordination,
+        cursors: Cursors,
+        logs: EventLogs,
+        judge: Judge,
+        letters: DeadLetters,
+        clock: Clock,
+        bounds: Bounds,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._metrics = metrics or Metrics()
+        self._admission = admission
+        self._coordination = coordination
+        self._cursors = cursors
+        self._judge = judge
+        self._oversight = Oversight(judge)
+        self._letters = letters
+        self._clock = clock
+        self._bounds = bounds
+        self._survey = Survey(admission.event_types, cursors, clock)
+        self._host = Host(coordination, clock, metrics=self._metrics)
+        self._feeds = Feeds(logs)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-consuming")
+        # Two kinds of calls have threads of their own. Where a partition begins is asked of the registry, too, which
+        # may not answer. And if leases are not kept in time, partitions are taken from streams that work well.
+        self._beginning = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-beginning")
+        self._keeping = ThreadPoolExecutor(1, thread_name_prefix="nakadi-leases")
+        self._news = News(self._threads)
+        self._drivers: dict[Driver, Opening] = {}
+        self._keeper: asyncio.Task[None] | None = None
+        admission.event_types.changed(lambda _: self._oversight.hurry())
+        self._metrics.partitions_held.follow(self._partitions_held)
+        self._metrics.subscription_uncommitted.follow(self._uncommitted)
+        self._metrics.subscription_lag.follow(self._lags)
+
+    # Opening
+
+    def check(self, subscription_id: str, asked: Asked, subject: Subject) -> None:
+        """Whether a stream could be opened, in the order in which clients can see it. Raises outcomes."""
+        limits = self._limits(asked)
+        self._admission.admit(subscription_id, asked.partitions, subject)
+        self._members(subscription_id).check(self._session(str(uuid4()), "", limits, asked))
+
+    def open(self, subscription_id: str, asked: Asked, subject: Subject) -> Opening:
+        """Have a stream join its subscription, if it may. Raises outcomes."""
+        limits = self._limits(asked)
+        # Before the first event: nobody may have looked since this process began.
+        self._judge.look_at_features()
+        subscription, event_types = self._admission.admit(subscription_id, asked.partitions, subject)
+        stream_id = str(uuid4())
+        try:
+            lease = self._host.lease()
+            self._join(subscription_id, self._session(stream_id, lease.holder, limits, asked))
+            self._check_still_there(subscription)
+            self._check_beginnings(subscription_id, stream_id, event_types)
+        except Unavailable as error:
+            self._host.left_behind(subscription_id, stream_id)
+            raise TryLater(CANNOT_GO_ON) from error
+        except Exception:
+            self._give_back(subscription_id, stream_id)
+            raise
+        return Opening(
+            id=stream_id,
+            subscription=subscription,
+            event_types=event_types,
+            subject=subject,
+            limits=limits,
+            lease=lease,
+        )
+
+    def give_up(self, opening: Opening) -> None:
+        """A stream will not be served after all."""
+        self._give_back(opening.subscription.id, opening.id)
+
+    def _join(self, subscription_id: str, session: shared.Session) -> None:
+        members = self._members(subscription_id)
+        self._host.bury(members, members.assignment())
+        members.join(session)
+
+    def _check_still_there(self, subscription: Subscription) -> None:
+        """Whoever deletes a subscription removes it first, and then what its streams share: what we have put there in
+        between, or after, nobody else would clear away."""
+        try:
+            self._admission.check_still_there(subscription)
+        except NotFound:
+            self._coordination.forget(subscription.id)
+            raise
+
+    def _check_beginnings(self, subscription_id: str, stream_id: str, event_types: Sequence[EventType]) -> None:
+        """Raise `Unusable` now if a partition cannot be read: later there is no way to say so."""
+        known = {each.name: each for each in event_types}
+        offsets = self._coordination.offsets(subscription_id)
+        for place, offset in offsets.items():
+            if offset.owner == stream_id:
+                self._survey.beginning(place, offset.position, known.get(place.event_type))
+
+    def _give_back(self, subscription_id: str, stream_id: str) -> None:
+        """Whatever goes wrong: a session without a stream would keep its partitions as long as this process lives."""
+        try:
+            self._members(subscription_id).remove({stream_id})
+        except Exception:
+            log.warning("Removing the session %s of %s failed, tried again", stream_id, subscription_id, exc_info=True)
+            self._host.left_behind(subscription_id, stream_id)
+
+    # Serving
+
+    async def serve(self, opening: Opening, lines: Lines, outlet: Outlet) -> None:
+        """Stream until the end, and leave before the client can see it."""
+        with ExitStack() as around:
+            driver = self._driver(opening, lines, outlet, around)
+            around.enter_context(counted(self._metrics, "subscription", lambda: driver.session.end))
+            self._drivers[driver] = opening
+            self._begin_keeping()
+            around.callback(self._drivers.pop, driver)
+            try:
+                for event_type in opening.event_types:
+                    around.enter_context(self._oversight.over(driver, opening.subject, event_type))
+                around.callback(self._news.follow(self._members(opening.subscription.id), driver.look))
+                await driver.run()
+            finally:
+                leaving = asyncio.get_running_loop().run_in_executor(self._threads, self._leave, opening, driver)
+                # Whoever cancels us does not want the partitions to stay with us.
+                await asyncio.shield(leaving)
+
+    def close(self) -> None:
+        """To be called when no stream is open any more."""
+        self._feeds.close()
+        self._oversight.close()
+        self._beginning.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._keeping):
+            threads.shutdown(wait=True, cancel_futures=True)
+        self._host.close()
+
+    def _driver(self, opening: Opening, lines: Lines, outlet: Outlet, around: ExitStack) -> Driver:
+        known = KnownEventTypes(opening.event_types, self._oversight.hurry)
+        overseen = {each.name for each in opening.event_types}
+        members = self._members(opening.subscription.id)
+        judge = self._judge
+
+        def measure(place: EventTypePartition, first: Position, last: Position) -> int:
+            return distance(known.get(place.event_type), place, first, last)
+
+        def beginning(place: EventTypePartition, stored: Position) -> Beginning:
+            return self._survey.beginning(place, stored, known.get(place.event_type))
+
+        redrive = self._bounds.redrive
+        attached = "" if redrive in opening.subscription.event_types else redrive
+        policy = policy_of(opening.subscription.annotations)
+        lot = Lot(self._coordination, opening.subscription.id)
+        attendant = Attendant(lot, self._clock, follows=policy is not None and policy.parks)
+
+        def new_place(place: EventTypePartition, beginning: Beginning) -> Source:
+            if place.event_type not in overseen:
+                # It is attached: nobody asks whether the subject may read it, but it may change like any other.
+                overseen.add(place.event_type)
+                around.enter_context(self._oversight.over(driver, None, beginning.event_type))
+            return self._source(place, beginning, attendant)
+
+        surroundings = Surroundings(
+            measure=measure,
+            deliverable=deliverable(judge, opening.subscription.id, opening.subject, attached),
+            leased_until=lambda: opening.lease.good_until,
+            closely=lambda: judge.misplaced_are_skipped or attached in known,
+        )
+        session = Session(opening.id, opening.limits, self._clock.monotonic(), surroundings, policy)
+        driver = Driver(
+            session,
+            Clerk(
+                members,
+                session,
+                beginning,
+                DeadLetterPublisher(self._letters, opening.subscription),
+                attendant,
+                self._metrics,
+            ),
+            lines,
+            outlet,
+            clock=self._clock,
+            threads=Threads(beginning=self._beginning, others=self._threads),
+            new_place=new_place,
+            known=known,
+        )
+        return driver
+
+    def _source(self, place: EventTypePartition, beginning: Beginning, attendant: Attendant) -> Source:
+        """Where the events come from: the log, or first the lot."""
+        again = beginning.again
+        start = beginning.start if again is None else again.onward
+        source = PartitionReader(self._feeds, self._cursors, beginning.event_type, place.partition, start)
+        if again is None:
+            return source
+        return Replaying(again.events, beginning.start, again.until, attendant.value, self._threads, source)
+
+    def _leave(self, opening: Opening, driver: Driver) -> None:
+        session = driver.session
+        log.info("The stream %s of %s ends: %s", opening.id, opening.subscription.id, session.end)
+        if session.end in (End.REMOVED, End.LEASE_LOST):
+            self._metrics.partitions_lost.add(session.progress().partitions)
+        if session.end is End.REMOVED:
+            return
+        try:
+            self._members(opening.subscription.id).leave(opening.id, session.farewell())
+        except Exception:  # whatever it was: see `_give_back`
+            log.warning(
+                "Removing the session %s of %s failed, tried again", opening.id, opening.subscription.id, exc_info=True
+            )
+            self._host.left_behind(opening.subscription.id, opening.id)
+
+    # Keeping the lease
+
+    def _begin_keeping(self) -> None:
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._drivers or self._host.has_leftovers:
+            try:
+                await loop.run_in_executor(self._keeping, self._tend)
+            except Exception:  # whatever it was: without a lease every stream of this process ends
+                log.warning("Renewing the lease failed, tried again in %s s", TURN_SECONDS, exc_info=True)
+            now = self._clock.monotonic()
+            for driver, opening in tuple(self._drivers.items()):
+                if not opening.lease.is_good(now):
+                    driver.wake()
+            await asyncio.sleep(TURN_SECONDS)
+
+    def _tend(self) -> None:
+        tend(self._host, self._news.assignments().items(), self._members)
+
+    # Metrics: asked for by other threads than the loop, so what it changes is copied first
+
+    def _partitions_held(self) -> Rows:
+        return {(): sum([driver.session.progress().partitions for driver in self._drivers.copy()])}
+
+    def _uncommitted(self) -> Rows:
+        found: dict[Labels, float] = {}
+        for driver, opening in self._drivers.copy().items():
+            labels = (opening.subscription.id,)
+            found[labels] = found.get(labels, 0) + driver.session.progress().uncommitted
+        return found
+
+    def _lags(self) -> Rows:
+        found: dict[Labels, float] = {}
+        now = self._clock.now()
+        for driver, opening in self._drivers.copy().items():
+            labels, oldest = (opening.subscription.id,), driver.session.progress().oldest
+            age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
+            found[labels] = max(found.get(labels, 0.0), age)
+        return found
+
+    # Parts
+
+    def _limits(self, asked: Asked) -> Limits:
+        bounds = self._bounds
+        limits = limits_of(asked, bounds.most_commit_seconds, bounds.pick_seconds, bounds.longest_seconds)
+        return replace(limits, silence_seconds=min(limits.silence_seconds, bounds.silence_seconds or inf))
+
+    def _members(self, subscription_id: str) -> Members:
+        return Members(self._coordination, subscription_id, self._clock, self._admission.fulfil_wish)
+
+    def _session(self, stream_id: str, holder: str, limits: Limits, asked: Asked) -> shared.Session:
+        return shared.Session(
+            id=stream_id,
+            holder=holder,
+            started_at=self._clock.now(),
+            commit_timeout=limits.commit_seconds,
+            requested=asked.partitions,
+        )

@@ -1,0 +1,123 @@
+"""Sessions come and go: from one assignment to the next."""
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from nakadi.model.coordination import Reset
+from nakadi.model.outcomes import Conflict
+from nakadi.ports import MOST_PLACES
+from nakadi.subscriptions.api.assignments import handed_over, joined, left, rebalanced, with_entries
+from tests.support.builders import A_MOMENT
+from tests.support.coordination import a_place, a_session, an_assignment, entry, told
+
+SUBSCRIPTION = "f4a3"
+
+
+def join(assignment, session):
+    return joined(assignment, session, SUBSCRIPTION, A_MOMENT)
+
+
+class TestJoining:
+    def test_shares_at_once(self):
+        """A session that joins is in the assignment together with what it gets. (S235, S239)"""
+        found = join(an_assignment("", ""), a_session("a"))
+        assert [each.id for each in found.sessions] == ["a"]
+        assert told(found.entries) == ["a", "a"]
+
+    def test_ends_when_all_slots_are_taken(self):
+        """With as many sharing sessions as partitions there is no room for another. (S166, S317)"""
+        full = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
+        with pytest.raises(Conflict) as raised:
+            join(full, a_session("c"))
+        assert str(raised.value) == "No free slots for streaming available for subscription f4a3. Total slots: 2"
+
+    def test_counts_what_is_claimed_as_taken(self):
+        """Partitions asked for by name are no slots for those who share. (S166, S317)"""
+        one_left = an_assignment("a", "d", sessions=[a_session("a"), a_session("d", 1)])
+        with pytest.raises(Conflict, match=r"No free slots .* Total slots: 2"):
+            join(one_left, a_session("b"))
+
+    def test_is_never_refused_to_a_direct_session_for_lack_of_slots(self):
+        """A session that names its partitions comes in though all slots are taken. (S167)"""
+        full = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
+        found = join(full, a_session("d", 0))
+        assert [each.id for each in found.sessions] == ["a", "b", "d"]
+        assert told(found.entries) == ["a", "b"]
+
+    def test_is_refused_for_a_claimed_partition(self):
+        """A partition is asked for by name by one session at a time. (S167, S317)"""
+        claimed = an_assignment("d", "d", "", sessions=[a_session("d", 0, 1)])
+        with pytest.raises(Conflict) as raised:
+            join(claimed, a_session("e", 0, 1, 2))
+        assert str(raised.value) == (
+            "The following partitions are already requested by other stream(s) of this subscription: "
+            "EventTypePartition{eventType='order', partition='0'},EventTypePartition{eventType='order', partition='1'}"
+        )
+
+    def test_waits_for_a_reset(self):
+        """While offsets are being set nobody joins; a reset that was abandoned stops nobody. (S141, S144)"""
+        being_reset = an_assignment("", reset=Reset("r", A_MOMENT + timedelta(seconds=1)))
+        with pytest.raises(Conflict) as raised:
+            join(being_reset, a_session("a"))
+        assert str(raised.value) == "Resetting subscription cursors request is still in progress"
+        assert told(join(replace(being_reset, reset=Reset("r", A_MOMENT)), a_session("a")).entries) == ["a"]
+
+    def test_tells_of_slots_before_a_reset(self):
+        """Where both stand against a session, it hears of the slots. (S156)"""
+        full = an_assignment("a", sessions=[a_session("a")], reset=Reset("r", A_MOMENT + timedelta(seconds=1)))
+        with pytest.raises(Conflict, match="No free slots"):
+            join(full, a_session("b"))
+
+
+class TestLeaving:
+    def test_frees_what_the_session_had(self):
+        """What nobody can take over is nobody's. (S227)"""
+        found = left(an_assignment("a", "a", sessions=[a_session("a")]), {"a"})
+        assert (found.sessions, told(found.entries)) == ((), ["", ""])
+
+    def test_gives_what_was_promised_and_shares_the_rest(self):
+        """What a session leaves behind goes to whom it was promised, and the rest is shared. (S239, S245, S248)"""
+        before = an_assignment("a>b", "a", "a>c", "c", sessions=[a_session("a"), a_session("b"), a_session("c")])
+        assert told(left(before, {"a"}).entries) == ["b", "b", "c", "c"]
+
+    def test_ends_promises_to_the_session(self):
+        """A partition that was promised to a session that is gone stays with its owner. (S240)"""
+        before = an_assignment("a", "a>b", sessions=[a_session("a"), a_session("b")])
+        assert told(left(before, {"b"}).entries) == ["a", "a"]
+
+    def test_of_somebody_unknown_changes_nothing(self):
+        """Leaving twice is leaving once. (S319)"""
+        before = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
+        assert left(before, {"x"}) == before
+
+
+class TestHandingOver:
+    def test_moves_what_is_promised(self):
+        """Only what the session has and has promised changes hands. (S242, S313)"""
+        before = an_assignment("a>b", "a", "b", sessions=[a_session("a"), a_session("b")])
+        assert told(handed_over(before, "a", {a_place(0), a_place(1)}).entries) == ["b", "a", "b"]
+        assert handed_over(before, "b", {a_place(0)}) == before
+
+
+def test_entries_are_replaced_in_their_places():
+    """Changed entries take the places of those that were there; unknown ones are passed over."""
+    changed = replace(entry(1, "a"), fails=2)
+    assert with_entries(an_assignment("a", "a"), [changed, entry(5)]).entries == (entry(0, "a"), changed)
+
+
+def test_large_subscriptions_move_in_several_writes():
+    """No write moves more owners than one may, and repeating it comes to everybody's fair share. (S319)"""
+    now = an_assignment(*[""] * 250, sessions=[a_session("a"), a_session("b")])
+    while (following := rebalanced(now)) != now:
+        moved = sum(b.owner != n.owner for b, n in zip(now.entries, following.entries, strict=True))
+        assert moved <= MOST_PLACES
+        now = following
+    assert Counter(told(now.entries)) == {"a": 125, "b": 125}
+    gone = left(now, {"a"})
+    assert sum(b.owner != n.owner for b, n in zip(now.entries, gone.entries, strict=True)) == MOST_PLACES
+    while (following := rebalanced(gone)) != gone:
+        gone = following
+    assert Counter(told(gone.entries)) == {"b": 250}

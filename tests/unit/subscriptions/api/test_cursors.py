@@ -1,0 +1,232 @@
+"""Commits of sessions: who may, what counts, and what is told."""
+
+import pytest
+
+from nakadi.model.coordination import Verdict
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+from nakadi.subscriptions.api.cursors import in_turn
+from tests.support.api import problem
+from tests.support.coordination import a_place
+from tests.support.subscriptions import a_cursor, cursors, published, reset
+
+
+@pytest.fixture
+def name(house):
+    return house.event_type(events=10)
+
+
+@pytest.fixture
+def subscription(house, name):
+    return house.subscription(name)
+
+
+@pytest.fixture
+def session(house, subscription):
+    return house.session(subscription)
+
+
+def results(answer):
+    assert answer.status_code == 200, answer.text
+    return [each["result"] for each in answer.json()["items"]]
+
+
+class TestCommitting:
+    def test_moves_the_offset(self, house, name, subscription, session):
+        """A commit that moves everything is 204, and is told from then on. (S103, S122, S125)"""
+        answer = house.commit(subscription, session, a_cursor(name, "0", 4))
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert cursors(house.api, subscription) == {(name, "0"): published(4)}
+
+    @pytest.mark.parametrize("again", [4, 3, "BEGIN", "-1", "3", -5])
+    def test_of_what_is_committed_is_outdated(self, house, name, subscription, session, again):
+        """The same place again, and every one before it, is outdated and moves nothing. (S124, S314)"""
+        house.commit(subscription, session, a_cursor(name, "0", 4))
+        assert results(house.commit(subscription, session, a_cursor(name, "0", again))) == ["outdated"]
+        assert cursors(house.api, subscription) == {(name, "0"): published(4)}
+
+    def test_of_the_beginning_is_outdated_at_the_beginning(self, house, name, subscription, session):
+        """Before anything is committed, the place before the first event is no news. (S121, S124)
+
+        A subscription that begins at `BEGIN` has that place as its offset, and not a word that is less than all."""
+        for offset in ("BEGIN", published(-1)):
+            assert results(house.commit(subscription, session, a_cursor(name, "0", offset))) == ["outdated"]
+
+    def test_tells_every_cursor_as_it_was_sent(self, house, name, subscription, session):
+        """If any cursor is outdated, each is told with its result, in the order of the request. (S120, S123)"""
+        sent = [a_cursor(name, "0", offset) for offset in (3, "2", 5, 5, "BEGIN", 7)]
+        answer = house.commit(subscription, session, *sent)
+        assert answer.json()["items"] == [
+            {"cursor": cursor, "result": result}
+            for cursor, result in zip(
+                sent, ["committed", "outdated", "committed", "outdated", "outdated", "committed"], strict=True
+            )
+        ]
+        assert cursors(house.api, subscription) == {(name, "0"): published(7)}
+
+    def test_of_rising_cursors_needs_no_results(self, house, name, subscription, session):
+        """Several cursors of one partition that each move it are all committed. (S120, S122)"""
+        rising = [a_cursor(name, "0", offset) for offset in (1, 2, 3)]
+        assert house.commit(subscription, session, *rising).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(3)}
+
+    def test_is_not_bounded_by_the_log(self, house, name, subscription, session):
+        """A place beyond the newest event can be committed. (S127)"""
+        assert house.commit(subscription, session, a_cursor(name, "0", 25)).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(25)}
+        assert house.stats(subscription)["0"]["unconsumed_events"] == 0
+
+    def test_does_not_look_at_tokens(self, house, name, subscription, session):
+        """The token has to be there, and may say anything. (S126)"""
+        cursor = a_cursor(name, "0", 4) | {"cursor_token": "abc"}
+        assert house.commit(subscription, session, cursor).status_code == 204
+
+    def test_reads_every_form_of_an_offset(self, house, name, subscription, session):
+        """Plain numbers are places in the first timeline. (S90)"""
+        assert house.commit(subscription, session, a_cursor(name, "0", "3")).status_code == 204
+        assert house.commit(subscription, session, a_cursor(name, "0", "000000000000000004")).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(4)}
+
+    def test_takes_ids_in_any_letter_case(self, house, name, subscription):
+        """An id of a stream is a UUID in whatever letter case it was given out. (S114)"""
+        session = house.session(subscription, id="70779F46-950D-4E48-9FCA-10C413845E7F")
+        assert house.commit(subscription, session, a_cursor(name, "0", 4)).status_code == 204
+
+
+class TestOwnership:
+    def test_unknown_streams_are_told(self, house, name, subscription, session):
+        """A stream that has ended, and one of another subscription, commit nothing. (S115, S227)"""
+        other = house.session(house.subscription(name))
+        house.leave(subscription, session)
+        for stream in (session, other):
+            detail = problem(house.commit(subscription, stream, a_cursor(name, "0", 1)), 422)
+            assert detail == f"Session with stream id {stream} not found"
+        assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
+
+    def test_partitions_of_nobody_do_not_exist(self, house):
+        """A partition that nobody reads cannot be committed. (S116)"""
+        name = house.event_type(partitions=2)
+        subscription = house.subscription(name)
+        session = house.session(subscription, EventTypePartition(name, "0"))
+        assert problem(house.commit(subscription, session, a_cursor(name, "1", 1)), 422) == "non existing partition 1"
+
+    def test_event_types_of_others_do_not_exist(self, house, subscription, session):
+        """An event type that the subscription is not to is refused as a partition that is not there. (S113)"""
+        other = house.event_type()
+        assert problem(house.commit(subscription, session, a_cursor(other, "0", 1)), 422) == "non existing partition 0"
+        assert problem(house.commit(subscription, session, a_cursor(other, "7", 1)), 422) == "non existing partition 7"
+
+    def test_partitions_of_others_are_told(self, house):
+        """A partition that another stream reads is refused with both their names. (S117)"""
+        name = house.event_type(partitions=2)
+        subscription = house.subscription(name)
+        first, second = (house.session(subscription, EventTypePartition(name, each)) for each in ("0", "1"))
+        detail = problem(house.commit(subscription, first, a_cursor(name, "0", 1), a_cursor(name, "1", 1)), 422)
+        assert detail == f"Cursor {name}:1:{published(1)} cannot be committed with stream id {first}"
+        detail = problem(house.commit(subscription, second, a_cursor(name, "0", 1)), 422)
+        assert detail == f"Cursor {name}:0:{published(1)} cannot be committed with stream id {second}"
+
+    def test_stays_with_the_owner_until_it_lets_go(self, house):
+        """While a partition is promised to another stream, the old one commits and the new one does not.
+        (S118, S312)"""
+        name = house.event_type(partitions=2)
+        subscription = house.subscription(name)
+        first = house.session(subscription)
+        second = house.session(subscription)
+        [promised] = [each.place.partition for each in house.assignment(subscription).entries if each.next]
+        cursor = a_cursor(name, promised, 1)
+        assert "cannot be committed" in problem(house.commit(subscription, second, cursor), 422)
+        assert house.commit(subscription, first, cursor).status_code == 204
+        house.hand_over(subscription, first)
+        later = a_cursor(name, promised, 2)
+        assert "cannot be committed" in problem(house.commit(subscription, first, later), 422)
+        assert house.commit(subscription, second, later).status_code == 204
+
+    def test_one_bad_cursor_stops_all(self, house):
+        """If one cursor is refused, nothing is committed. (S119)"""
+        name = house.event_type(partitions=2)
+        subscription = house.subscription(name)
+        session = house.session(subscription, EventTypePartition(name, "0"))
+        answer = house.commit(subscription, session, a_cursor(name, "0", 1), a_cursor(name, "1", 1))
+        assert problem(answer, 422) == "non existing partition 1"
+        assert cursors(house.api, subscription)[name, "0"] == published(-1)
+
+    def test_works_over_several_event_types(self, house):
+        """Partitions of several event types are committed at once, each for itself. (S302, S303)"""
+        names = [house.event_type(), house.event_type()]
+        subscription = house.subscription(*names)
+        session = house.session(subscription)
+        assert house.commit(subscription, session, *(a_cursor(each, "0", 3) for each in names)).status_code == 204
+        mixed = house.commit(subscription, session, a_cursor(names[0], "0", 3), a_cursor(names[1], "0", 4))
+        assert results(mixed) == ["outdated", "committed"]
+        assert cursors(house.api, subscription) == {(names[0], "0"): published(3), (names[1], "0"): published(4)}
+
+    def test_ends_with_the_subscription(self, house, name, subscription, session):
+        """After deletion a commit finds no subscription any more. (S75)
+
+        The definition is not remembered for another commit."""
+        house.api.delete(f"/subscriptions/{subscription['id']}")
+        assert house.commit(subscription, session, a_cursor(name, "0", 1)).status_code == 404
+        assert house.coordination.offsets(subscription["id"]) == {}
+
+    def test_is_lost_between_looking_and_writing(self, house, name, subscription, session):
+        """A partition that changes hands while a commit is under way is refused. (S119, S312)"""
+        real = house.coordination.commit
+
+        def meanwhile(subscription_id, session_id, *rest):
+            house.leave(subscription, session)
+            return real(subscription_id, session_id, *rest)
+
+        house.coordination.commit = meanwhile
+        answer = house.commit(subscription, session, a_cursor(name, "0", 1), a_cursor(name, "0", 2))
+        assert problem(answer, 422) == f"Session with stream id {session} not found"
+
+    def test_is_told_of_what_others_have_committed_meanwhile(self, house, name, subscription, session):
+        """What another request commits while this one looks makes this one's cursors outdated. (S120)"""
+        real, once = house.coordination.commit, [5]
+
+        def meanwhile(*arguments):
+            while once:
+                house.commit(subscription, session, a_cursor(name, "0", once.pop()))
+            return real(*arguments)
+
+        house.coordination.commit = meanwhile
+        answer = house.commit(subscription, session, a_cursor(name, "0", 1), a_cursor(name, "0", 2))
+        assert results(answer) == ["outdated", "outdated"]
+        assert cursors(house.api, subscription) == {(name, "0"): published(5)}
+
+
+class TestTimelines:
+    def test_the_end_of_one_is_the_beginning_of_the_next(self, house, name, subscription, session):
+        """A commit of the last event of a closed timeline is stored as the beginning of the next. (S91, S299)"""
+        assert house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201
+        assert house.commit(subscription, session, a_cursor(name, "0", 8)).status_code == 204
+        assert house.stats(subscription)["0"]["unconsumed_events"] == 1
+        assert house.commit(subscription, session, a_cursor(name, "0", 9)).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(-1, timeline=2)}
+        assert house.stats(subscription)["0"]["unconsumed_events"] == 0
+
+    def test_of_the_past_are_good_while_they_are_there(self, house, name, subscription, session):
+        """Places in an older timeline can be committed and reset to, until it is gone. (S93, S112, S132, S300)"""
+        house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
+        assert house.commit(subscription, session, a_cursor(name, "0", 3)).status_code == 204
+        house.leave(subscription, session)
+        assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
+        house.clock.move(10 * 24 * 3600)
+        house.broker.housekeeping.run()
+        for answer in (
+            house.commit(subscription, session, a_cursor(name, "0", 3)),
+            reset(house.api, subscription, a_cursor(name, "0", 3)),
+        ):
+            assert problem(answer, 422).startswith("offset 000000000000000003 for partition 0 event type")
+
+
+def test_each_cursor_is_judged_by_those_before_it():
+    """The judgement goes by a running maximum in each partition, and tells where those end that move. (S120)"""
+    one, two, three = a_place(1), a_place(2), a_place(3)
+    before = dict.fromkeys((one, two, three), Position(1, 5))
+    asked = [(one, 6), (two, 5), (one, 6), (three, 4), (one, 9), (one, 8)]
+    verdicts, reached = in_turn([(place, Position(1, offset)) for place, offset in asked], before)
+    C, O = Verdict.COMMITTED, Verdict.OUTDATED  # noqa: N806, E741  # two columns to read at a glance
+    assert verdicts == [C, O, O, O, C, O]
+    assert reached == {one: Position(1, 9)}

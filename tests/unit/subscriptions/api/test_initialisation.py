@@ -1,0 +1,113 @@
+"""The first offsets."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from nakadi.model.coordination import NOTHING_YET
+from nakadi.model.cursor import Position
+from nakadi.ports import MOST_PLACES
+from nakadi.subscriptions.api.initialisation import with_added
+from tests.support.coordination import a_place, an_assignment, told
+from tests.support.patience import PATIENCE
+from tests.support.subscriptions import cursors, publish, published, reset, subscribed
+
+
+def positions(count):
+    return {a_place(number): Position(1, number) for number in range(count)}
+
+
+class TestAdding:
+    def test_fills_up_what_is_missing(self):
+        """Partitions without an entry get one, of nobody; those that have one keep it. (S100, S293)"""
+        new, added = with_added(an_assignment("a"), positions(3))
+        assert told(new.entries) == ["a", "", ""]
+        assert added == {a_place(1): Position(1, 1), a_place(2): Position(1, 2)}
+
+    def test_says_when_it_is_complete(self):
+        """Only with its last partition is a subscription initialised; then nothing is added any more. (S100, S319)"""
+        first, added = with_added(NOTHING_YET, positions(150))
+        assert (first.initialised, len(first.entries), len(added)) == (False, MOST_PLACES, MOST_PLACES)
+        second, added = with_added(first, positions(150))
+        assert (second.initialised, len(second.entries), len(added)) == (True, 150, 51)
+        assert with_added(second, positions(150)) == (second, {})
+
+    def test_is_in_order(self):
+        """Entries are ordered by event type, then by number. (S237)"""
+        several = {a_place(number, name): Position(1, 0) for name in ("b", "a") for number in (10, 2, 0)}
+        new, _ = with_added(NOTHING_YET, several)
+        assert [(each.place.event_type, each.place.partition) for each in new.entries] == [
+            ("a", "0"), ("a", "2"), ("a", "10"), ("b", "0"), ("b", "2"), ("b", "10")]  # fmt: skip
+
+
+class TestInitialisation:
+    def test_happens_once_among_many(self, house):
+        """Whoever initialises at the same time ends up with the same offsets, each set once. (S100, S319)"""
+        name = house.event_type(partitions=3, events=1)
+        subscription = subscribed(house.api, name)
+        barrier = threading.Barrier(8)
+
+        def initialise(_):
+            barrier.wait(PATIENCE)
+            publish(house.api, name)
+            return reset(house.api, subscription).status_code
+
+        with ThreadPoolExecutor(8) as threads:
+            assert set(threads.map(initialise, range(8))) == {204}
+        assert house.assignment(subscription).initialised
+        assert len(house.assignment(subscription).entries) == 3
+
+    def test_of_a_cursor_whose_timeline_is_gone_begins_at_the_oldest_event(self, house):
+        """Where an initial cursor leads nowhere any more, the oldest event that is there comes first. (S98, S101)"""
+        name = house.event_type(events=3)
+        cursor = {"event_type": name, "partition": "0", "offset": published(1)}
+        subscription = subscribed(house.api, name, read_from="cursors", initial_cursors=[cursor])
+        house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
+        house.clock.move(10 * 24 * 3600)
+        house.broker.housekeeping.run()
+        publish(house.api, name)
+        assert reset(house.api, subscription).status_code == 204
+        assert cursors(house.api, subscription)[name, "0"] in (published(1), published(-1, timeline=2))
+        assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 0
+
+    def test_gives_partitions_without_an_initial_cursor_their_beginning(self, house):
+        """A partition that came after the subscription is read from its first event. (S293, S294, S297)"""
+        name = house.event_type(events=3)
+        cursor = {"event_type": name, "partition": "0", "offset": published(1)}
+        subscription = subscribed(house.api, name, read_from="cursors", initial_cursors=[cursor])
+        house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        assert cursors(house.api, subscription) == {(name, "0"): published(1), (name, "1"): published(-1)}
+
+    def test_of_what_is_there_asks_for_nothing(self, house):
+        """A subscription that has its offsets keeps them, also if its event type is gone. (S100, S160)"""
+        name = house.event_type(events=1)
+        subscription = house.subscription(name)
+        house.broker.event_types.remove(house.broker.event_types.get(name))
+        assert reset(house.api, subscription).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
+
+    def test_comes_before_new_partitions_can_have_events(self, house):
+        """What is published to new partitions before a subscription has learnt of them is consumed, also by one that
+        reads from the end and was never streamed. (S293, S294, R212)"""
+        name = house.event_type()
+        subscription = subscribed(house.api, name)
+        event_types = house.broker.event_types
+        replace = event_types.replace
+
+        def replace_and_publish(*arguments):
+            stored = replace(*arguments)
+            for _ in range(20):
+                publish(house.api, name)
+            return stored
+
+        event_types.replace = replace_and_publish
+        house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        assert cursors(house.api, subscription) == {(name, "0"): published(-1), (name, "1"): published(-1)}
+
+    def test_of_the_end_is_in_the_newest_timeline(self, house):
+        """`end` is the end of the newest timeline, also if nothing was written to it; `begin` the oldest event of the
+        oldest. (S96, S97)"""
+        name = house.event_type(events=3)
+        house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
+        for read_from, wanted in (("end", published(-1, timeline=2)), ("begin", published(-1))):
+            subscription = house.subscription(name, read_from=read_from, consumer_group=read_from)
+            assert cursors(house.api, subscription) == {(name, "0"): wanted}

@@ -1,0 +1,137 @@
+"""Who is alive, by what is seen of leases and whatever clocks say."""
+
+from datetime import timedelta
+
+import pytest
+
+from nakadi.coordination.memory import MemoryCoordination
+from nakadi.subscriptions.api.leases import LEASE, MARGIN, LeaseWatch, dead
+from tests.support.clock import HandMovedClock
+from tests.support.coordination import a_session
+
+TURN = LEASE.total_seconds() / 4
+WHOLE = (LEASE + MARGIN).total_seconds()
+
+
+class Case:
+    """A process with a lease, and another one that watches it."""
+
+    def __init__(self) -> None:
+        self.clock = HandMovedClock()
+        self.coordination = MemoryCoordination()
+        self.watch = LeaseWatch(self.coordination, self.clock)
+
+    def renew(self, behind: float = 0.0) -> None:
+        """The process takes its lease by a clock that may be behind ours."""
+        self.coordination.renew("one", self.clock.now() - timedelta(seconds=behind) + LEASE)
+
+    def is_alive(self) -> bool:
+        return "one" in self.watch.living()
+
+
+@pytest.fixture
+def case():
+    return Case()
+
+
+def test_sessions_without_a_lease_are_dead(case):
+    """A session lives while its process has a lease. (S318)"""
+    case.renew()
+    sessions = [a_session("a", holder="one"), a_session("b", holder="two")]
+    assert dead(sessions, case.watch.living()) == {"b"}
+
+
+def test_a_lease_that_was_never_looked_at_is_believed(case):
+    """Who comes new sees at once who is dead, a margin after the lease has run out. (S318, S225)"""
+    case.renew()
+    case.clock.move(WHOLE - 0.001)
+    assert case.is_alive()
+    case.clock.move(0.001)
+    assert not LeaseWatch(case.coordination, case.clock).living()
+
+
+def test_a_lease_is_dead_after_its_length(case):
+    """A lease that is not renewed has run out for those who have seen it all the time, too. (S225)"""
+    case.renew()
+    seen = []
+    for _ in range(10):
+        seen.append(case.is_alive())
+        case.clock.move(TURN)
+    assert seen == [True] * 5 + [False] * 5
+
+
+def test_a_lease_of_the_future_is_dead_after_its_length(case):
+    """A process died before the clock was set back: its lease goes for an hour longer by the clock, and is over as soon
+    as it was seen unchanged for its length. (S318, S170)"""
+    case.renew()
+    case.clock.set_back(3600)
+    assert case.is_alive()
+    case.clock.move(WHOLE - 0.001)
+    assert case.is_alive()
+    case.clock.move(0.001)
+    assert not case.is_alive()
+
+
+@pytest.mark.parametrize("behind", [0, 3600, -3600])
+def test_who_renews_is_alive_whatever_its_clock_says(case, behind):
+    """A process whose clock goes wrong while it is watched stays alive as long as it renews its lease. (S318)"""
+    case.renew()
+    assert case.is_alive()
+    for _ in range(20):
+        case.clock.move(TURN)
+        case.renew(behind)
+        assert case.is_alive()
+
+
+def test_a_clock_that_is_set_back_takes_nobody_for_dead(case):
+    """Who is alive stays so when the clock of all is set back between two renewals, and after. (S318)"""
+    for _ in range(3):
+        case.renew()
+        assert case.is_alive()
+        case.clock.set_back(3600)
+        assert case.is_alive()
+        case.clock.move(TURN)
+        assert case.is_alive()
+
+
+def test_who_was_dead_can_come_back(case):
+    """A process that renews its lease after it was taken for dead is alive again."""
+    case.renew()
+    assert case.is_alive()
+    case.clock.move(WHOLE)
+    assert not case.is_alive()
+    case.renew()
+    assert case.is_alive()
+
+
+def test_a_slow_answer_takes_nobody_for_dead(case):
+    """Leases are judged as of the time before they were read, and have not changed since after it. (S318)"""
+    case.renew()
+    assert case.is_alive()
+    case.clock.move(TURN)
+    leases = case.coordination.leases
+
+    def slowly():
+        case.renew()
+        found = leases()
+        case.clock.move(WHOLE)
+        return found
+
+    case.coordination.leases = slowly
+    assert case.is_alive()
+    case.coordination.leases = leases
+    case.clock.move(WHOLE - 0.001)
+    assert case.is_alive()
+
+
+def test_a_clock_that_is_set_back_while_leases_are_read_takes_nobody_for_dead(case):
+    """A lease that is written by the new time, and judged by the old one, would have run out long ago. (S318)"""
+    leases = case.coordination.leases
+
+    def meanwhile():
+        case.clock.set_back(3600)
+        case.renew()
+        return leases()
+
+    case.coordination.leases = meanwhile
+    assert case.is_alive()

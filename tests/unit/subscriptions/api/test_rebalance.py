@@ -1,0 +1,174 @@
+"""Fair shares, as few moves as possible, and nothing taken from anybody who lives."""
+
+import itertools
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from nakadi.model.cursor import Position
+from nakadi.subscriptions.api.assignments import given_to_next, moved_to, rebalance
+from tests.support.coordination import a_place, a_session, entries, entry, told
+
+
+def after(sessions, before):
+    """All entries as the rebalance wants them."""
+    changed = {each.place: each for each in rebalance(sessions, before)}
+    return [changed.get(each.place, each) for each in before]
+
+
+def sharing(*ids):
+    return [a_session(each) for each in ids]
+
+
+SHARES = [
+    # sessions, entries before, entries after
+    ("", ["", ""], ["", ""]),
+    ("a", ["", "", ""], ["a", "a", "a"]),
+    ("a b", ["", "", "", ""], ["a", "a", "b", "b"]),
+    ("b a", ["", "", ""], ["a", "a", "b"]),
+    ("c b a", ["", "", "", "", ""], ["a", "a", "b", "b", "c"]),
+    ("a b", ["a", "a", "a", "a"], ["a", "a", "a>b", "a>b"]),
+    ("a b", ["a", "a", "a"], ["a", "a", "a>b"]),
+    ("a", ["b", "b", "a"], ["a", "a", "a"]),
+    ("a b", ["c", "c", "c", "a"], ["a", "b", "b", "a"]),
+    ("a", ["a>b", "b>a", "b>c"], ["a", "a", "a"]),
+    ("a b", ["a>b", "a>b", "a", "a"], ["a>b", "a>b", "a", "a"]),
+    ("a b", ["a>b", "a", "b", "b"], ["a", "a", "b", "b"]),
+    ("a b c", ["a", "a>b", "a>b"], ["a", "a>c", "a>b"]),
+    ("a b c", ["a", "b", "c"], ["a", "b", "c"]),
+]
+
+
+class TestShares:
+    @pytest.mark.parametrize(("sessions", "before", "wanted"), SHARES)
+    def test_are_even_and_moves_are_few(self, sessions, before, wanted):
+        """Sessions get equal numbers, the first ids what is left over; free partitions go first, then surplus,
+        and what is only promised before what is read. (S236, S237, S239, S240)"""
+        assert told(after(sharing(*sessions.split()), entries(*before))) == wanted
+
+    @pytest.mark.parametrize(("sessions", "before", "_"), SHARES)
+    def test_that_are_fair_stay(self, sessions, before, _):
+        """Sharing anew what was just shared changes nothing, also while partitions wait to be handed over.
+        (S238, S319)"""
+        once = after(sharing(*sessions.split()), entries(*before))
+        assert rebalance(sharing(*sessions.split()), once) == ()
+
+    def test_do_not_depend_on_the_order_of_sessions(self):
+        """Every process comes to the same result, in whatever order it finds the sessions. (S236, S319)"""
+        before = entries("a", "a>b", "", "c", "d", "b")
+        results = [told(after(list(order), before)) for order in itertools.permutations(sharing("a", "b", "c"))]
+        assert len({tuple(each) for each in results}) == 1
+
+    def test_keep_what_is_known_of_a_partition(self):
+        """Counts of failed commits and the end of a search go along with the partition. (S262)"""
+        before = [replace(entry(0, "dead"), fails=3, search_end=Position(1, 7))]
+        assert rebalance(sharing("a"), before) == (replace(before[0], owner="a"),)
+
+    def test_are_refused_when_sessions_outnumber_partitions(self):
+        """With more sessions than partitions nothing changes at all. (S174)"""
+        assert rebalance(sharing("a", "b", "c"), entries("a", "b")) == ()
+
+
+class TestDirectSessions:
+    def test_get_what_they_ask_for_and_the_others_share_the_rest(self):
+        """Eight partitions, two of them asked for by name: the two others get three each. (S170)"""
+        found = told(after([a_session("d", 0, 1), *sharing("a", "b")], entries(*[""] * 8)))
+        assert found[:2] == ["d", "d"]
+        assert Counter(found[2:]) == {"a": 3, "b": 3}
+
+    def test_wait_for_whoever_reads_their_partition_now(self):
+        """A partition that is read is promised to whoever asked for it by name, and is not taken. (S171, S240)"""
+        assert told(after([a_session("d", 1), *sharing("a")], entries("a", "a"))) == ["a", "a>d"]
+
+    def test_never_lose_their_partition_to_others(self):
+        """However many share the rest, what was asked for by name stays. (S172)"""
+        sessions = [a_session("d", 0), *sharing("a", "b")]
+        assert told(after(sessions, entries("d", "a", "a"))) == ["d", "a", "a>b"]
+
+    def test_leave_alone_what_nobody_asked_for(self):
+        """With direct sessions only, the other partitions stay nobody's. (S173)"""
+        assert told(after([a_session("d", 1)], entries("", "", ""))) == ["", "d", ""]
+
+    def test_may_take_everything(self):
+        """If all partitions are asked for by name, those who share lose theirs. (S175)"""
+        assert told(after([a_session("d", 0, 1), *sharing("a")], entries("a", "a"))) == ["a>d", "a>d"]
+
+    def test_give_back_to_those_who_share(self):
+        """A partition whose direct session is gone returns to those who share. (S171)"""
+        assert told(after(sharing("a"), entries("a", "d"))) == ["a", "a"]
+
+    def test_that_leave_too_little_change_nothing(self):
+        """If those who share outnumber what the direct sessions leave, nothing changes, their claims included.
+        (S174)"""
+        assert rebalance([a_session("d", 0), *sharing("a", "b")], entries("a", "b")) == ()
+
+    @pytest.mark.parametrize("sessions", [[a_session("d", 7)], [a_session("d", 0), a_session("e", 0)]])
+    def test_that_ask_for_the_impossible_change_nothing(self, sessions):
+        """A claim to what is not there, or two to one partition, change nothing at all. (S319)"""
+        assert rebalance(sessions, entries("", "")) == ()
+
+
+class TestMove:
+    @pytest.mark.parametrize(
+        ("before", "wanted"), [("", "s"), ("s", "s"), ("s>x", "s"), ("dead", "s"), ("dead>x", "s"), ("x", "x>s")]
+    )
+    def test_takes_from_the_dead_and_asks_the_living(self, before, wanted):
+        """What is nobody's or a dead session's changes hands at once; what a live one has is promised; giving it
+        back to its owner ends a promise. (S239, S240)"""
+        assert told([moved_to(entry(0, before), "s", {"s", "x"})]) == [wanted]
+
+
+class TestHandOver:
+    def test_gives_what_was_promised(self):
+        """An owner that lets go of partitions gives them to whom they are promised; nothing else moves. (S242, S313)"""
+        before = entries("a>b", "a", "c>b", "a>b", "")
+        changed = given_to_next(before, "a", {each.place for each in before[:3]})
+        assert [(each.place, *told([each])) for each in changed] == [(a_place(0), "b")]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_happens_the_rules_hold(seed):
+    """After any coming and going, and once everybody has let go: shares differ by one at most, claims are met, no live
+    owner ever lost a partition by a rebalance, and a second one finds nothing to do. (S236, S237, S238, S313, S319)"""
+    chance = random.Random(seed)
+    now = list(entries(*[""] * chance.randint(1, 12)))
+    sessions = []
+    for step in range(30):
+        sessions = [each for each in sessions if chance.random() > 0.2]
+        free = [e for e in range(len(now)) if not any(a_place(e) in s.requested for s in sessions)]
+        if free and chance.random() < 0.2:
+            sessions.append(a_session(f"d{step}", *chance.sample(free, 1)))
+        elif sum(not each.requested for each in sessions) < len(free):
+            sessions.append(a_session(f"s{step}"))
+        before, now = now, after(sessions, now)
+        assert rebalance(sessions, now) == ()
+        live = {each.id for each in sessions}
+        assert all(b.owner == n.owner for b, n in zip(before, now, strict=True) if b.owner in live)
+        settled = [replace(each, owner=each.next or each.owner, next=None) for each in now]
+        _assert_fair(sessions, settled)
+        if chance.random() < 0.5:
+            now = settled
+
+
+def _assert_fair(sessions, settled):
+    claims = {place: each.id for each in sessions for place in each.requested}
+    automatic = [each.id for each in sessions if not each.requested]
+    rest = [each for each in settled if each.place not in claims]
+    if automatic and len(rest) < len(automatic) and rest:
+        return
+    assert all(each.owner == claims[each.place] for each in settled if each.place in claims)
+    if automatic and rest:
+        shares = Counter(each.owner for each in rest)
+        assert set(shares) == set(automatic)
+        assert max(shares.values()) - min(shares.values()) <= 1
+
+
+def test_new_partitions_go_to_those_who_share():
+    """Whoever asked for partitions by name gets just those; partitions that are added go to the others, and to nobody
+    where there are no others. (S176, S173)"""
+    direct, sharing = a_session("d", 0), a_session("s")
+    grown = entries("d", "s", "", "")
+    assert told(after([direct, sharing], grown)) == ["d", "s", "s", "s"]
+    assert told(after([direct], entries("d", "", ""))) == ["d", "", ""]

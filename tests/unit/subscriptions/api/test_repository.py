@@ -1,0 +1,219 @@
+"""Subscriptions in the registry: what holds when several write at once, and what is left when somebody stops."""
+
+from __future__ import annotations
+
+import pytest
+
+from nakadi.caching import Cache
+from nakadi.catalog.event_types import EventTypes
+from nakadi.model.outcomes import Conflict, NotFound, Unavailable
+from nakadi.model.subscription import Subscription
+from nakadi.ports import ChangedMeanwhile, Check, Put
+from nakadi.registries.memory import MemoryRegistry
+from nakadi.subscriptions.api.repository import BEGUN_FOR, KEYS, LEFTOVERS, LINES, Ids, Subscriptions, _parts
+from tests.support.api import problem
+from tests.support.builders import A_MOMENT, an_event_type
+from tests.support.clock import HandMovedClock
+from tests.support.subscriptions import a_request, changed
+
+
+class Registered:
+    """Subscriptions and event types in one registry."""
+
+    def __init__(self) -> None:
+        self.registry = MemoryRegistry()
+        self.clock = HandMovedClock()
+        self.ids = Ids()
+        self.event_types = EventTypes(self.registry, Cache(self.clock, 0))
+        self.subscriptions = Subscriptions(self.registry, Cache(self.clock, 60), self.clock)
+
+    def names(self, count: int) -> list[str]:
+        names = [f"type-{number:03}" for number in range(count)]
+        for name in names:
+            self.event_types.add(an_event_type(name=name))
+        return names
+
+    def add(self, *names: str, group: str = "default") -> Subscription:
+        subscription = Subscription(
+            id=self.ids.next(A_MOMENT),
+            owning_application="shop",
+            event_types=tuple(names),
+            consumer_group=group,
+            created_at=A_MOMENT,
+            updated_at=A_MOMENT,
+        )
+        return self.subscriptions.add(subscription, [self.event_types.get(name) for name in names])
+
+    def removable(self, name: str) -> bool:
+        """Whether an event type can be removed by whoever looks now."""
+        event_type = self.event_types.get(name)
+        mark = self.subscriptions.mark(event_type)
+        if self.subscriptions.of_event_type(name) or self.subscriptions.is_being_subscribed(name):
+            return False
+        self.event_types.remove(event_type, mark)
+        return True
+
+
+@pytest.fixture
+def registered():
+    return Registered()
+
+
+@pytest.mark.parametrize("count", [1, 32, 33, 99, 250])
+def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
+    """However many event types: the subscription is found by each of them, and removed without a trace. (S25, S72)"""
+    names = registered.names(count)
+    subscription = registered.add(*names)
+    assert registered.subscriptions.get(subscription.id) == subscription
+    assert all(registered.subscriptions.of_event_type(name) == [subscription] for name in names)
+    registered.subscriptions.remove(subscription)
+    assert registered.subscriptions.find(subscription.id) is None
+    assert all(registered.subscriptions.of_event_type(name) == [] for name in names)
+    assert not registered.registry.list(LINES)
+    assert not registered.registry.list(KEYS)
+    assert [each.key for each in registered.registry.list(LEFTOVERS)] == [subscription.id]
+
+
+@pytest.mark.parametrize(
+    ("count", "parts"), [(1, [1]), (98, [98]), (99, [99]), (101, [99, 2]), (197, [99, 98]), (200, [99, 99, 2])]
+)
+def test_changes_stay_together_as_far_as_one_write_can_hold_them(count, parts):
+    """What a registry takes at once is one atomic write; of more, the last are written first, and the first last."""
+    changes = [Check("kind", str(number), expected=1) for number in range(count)]
+    written = list(_parts(changes))
+    assert [len(part) for part in written] == parts
+    assert [change for part in reversed(written) for change in part] == changes
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_key_is_taken_once(registered, count):
+    """The second subscription with a key is refused, and leaves nothing behind. (S11, S34)"""
+    names = registered.names(count)
+    first = registered.add(*names)
+    with pytest.raises(Conflict, match="Subscription with the same key properties already exists"):
+        registered.add(*names)
+    assert all(registered.subscriptions.of_event_type(name) == [first] for name in names)
+    assert len(registered.registry.list(LINES)) == count
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_event_types_have_to_be_as_they_were(registered, count):
+    """If an event type goes while a subscription to it begins, the subscription does not come into being. (S24)"""
+    names = registered.names(count)
+    there = [registered.event_types.get(name) for name in names]
+    assert registered.removable(names[0])
+    registered.event_types.get = {each.name: each for each in there}.__getitem__
+    with pytest.raises(ChangedMeanwhile):
+        registered.add(*names)
+    assert not registered.registry.list(LINES)
+    assert not registered.registry.list(KEYS)
+
+
+def test_whoever_removes_an_event_type_notices_new_subscriptions(registered):
+    """A subscription that begins after somebody has looked stops the removal of its event type. (S24)"""
+    [name] = registered.names(1)
+    event_type = registered.event_types.get(name)
+    registered.add(name, group="before")
+    mark = registered.subscriptions.mark(event_type)
+    registered.add(name)
+    with pytest.raises(ChangedMeanwhile):
+        registered.event_types.remove(event_type, mark)
+    assert registered.event_types.find(name) == event_type
+
+
+def test_what_has_only_begun_protects_event_types_for_a_while(registered):
+    """A line without its subscription stands against removal as long as the subscription may still come. (S24)"""
+    names = registered.names(40)
+    write, calls = registered.registry.write, []
+
+    def write_once(*changes):
+        calls.append(changes)
+        if len(calls) > 1:
+            raise Unavailable("cut short")
+        write(*changes)
+
+    registered.registry.write = write_once
+    with pytest.raises(Unavailable):
+        registered.add(*names)
+    registered.registry.write = write
+    assert not registered.removable(names[-1])
+    registered.clock.move(BEGUN_FOR.total_seconds())
+    assert registered.removable(names[-1])
+
+
+def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
+    """A line without its subscription does not stand against removal for as long as the clock is behind. (S24)"""
+    [name] = registered.names(1)
+    registered.registry.write(Put(LINES, f"{name}/unfinished", {"at": registered.clock.now().isoformat()}))
+    assert not registered.removable(name)
+    registered.clock.set_back(3600)
+    assert registered.removable(name)
+
+
+def test_own_writes_are_seen_at_once(registered):
+    """What is remembered is forgotten when it is changed or removed here. (S62)"""
+    subscription = registered.add(*registered.names(1))
+    assert registered.subscriptions.cached(subscription.id) == subscription
+    changed = registered.subscriptions.replace(subscription, subscription)
+    assert registered.subscriptions.cached(subscription.id).revision == changed.revision == 2
+    with pytest.raises(ChangedMeanwhile):
+        registered.subscriptions.remove(subscription)
+    registered.subscriptions.remove(changed)
+    with pytest.raises(NotFound):
+        registered.subscriptions.cached(subscription.id)
+
+
+def test_what_is_left_is_cleared_away_later(house):
+    """If the coordination does not answer when a subscription is deleted, what it holds is cleared by the next who
+    does so. (S72, S292)"""
+    subscription = house.subscription()
+    forget, house.coordination.forget = house.coordination.forget, _unavailable
+    assert house.api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
+    house.coordination.forget = forget
+    assert house.coordination.offsets(subscription["id"])
+    house.subscribing.leftovers.clear_all()
+    assert not house.coordination.offsets(subscription["id"])
+    assert not house.broker.registry.list(LEFTOVERS)
+
+
+def test_running_sessions_of_a_deleted_subscription_end(house):
+    """What the sessions share goes with the subscription: they find themselves gone, and are told so. (S74)"""
+    subscription = house.subscription()
+    house.session(subscription)
+    told = []
+    house.coordination.watch(subscription["id"], told.append)
+    house.api.delete(f"/subscriptions/{subscription['id']}")
+    assert told
+    assert house.assignment(subscription).sessions == ()
+
+
+def _unavailable(*_):
+    raise Unavailable("not now")
+
+
+def test_a_registry_that_does_not_answer_is_told(house):
+    """While the registry is away, or nobody can say who is an administrator, every request is 503. (S37, S58, S82)"""
+    name = house.event_type()
+    subscription = house.subscription(name)
+    house.broker.registry.close()
+    url = f"/subscriptions/{subscription['id']}"
+    for answer in (
+        house.api.post("/subscriptions", json=a_request(name)),
+        house.api.get("/subscriptions"),
+        house.api.get(url),
+        house.api.put(url, json=changed(subscription)),
+        house.api.delete(url),
+        house.api.get(f"{url}/stats"),
+    ):
+        problem(answer, 503)
+
+
+def test_changes_of_the_definition_disturb_nobody(house):
+    """A change of a subscription is nothing to those who share it. (S71)"""
+    subscription = house.subscription()
+    house.session(subscription)
+    before, told = house.assignment(subscription), []
+    house.coordination.watch(subscription["id"], told.append)
+    answer = house.api.put(f"/subscriptions/{subscription['id']}", json=changed(subscription, labels={"a": "b"}))
+    assert answer.status_code == 204
+    assert (told, house.assignment(subscription)) == ([], before)

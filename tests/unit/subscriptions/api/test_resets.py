@@ -1,0 +1,420 @@
+"""Setting offsets while there are sessions."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from nakadi.model.coordination import EndedReset, Redrive, Reset
+from nakadi.model.cursor import Position
+from nakadi.model.outcomes import Conflict, Unavailable
+from nakadi.model.subscription import EventTypePartition
+from nakadi.ports import MOST_PLACES
+from nakadi.publishing.system import SystemEvents
+from nakadi.subscriptions.api import leases
+from nakadi.subscriptions.api.assignments import being_reset, reset_ended
+from nakadi.subscriptions.api.resets import GOING_ON, REMEMBERED, WishFulfilment, asked, outcome_known
+from nakadi.subscriptions.stream.actions import Farewell
+from nakadi.subscriptions.stream.members import Host, Members
+from tests.support.api import problem
+from tests.support.builders import A_MOMENT
+from tests.support.coordination import a_session, an_assignment
+from tests.support.patience import PATIENCE, until
+from tests.support.subscriptions import a_cursor, cursors, published, reset
+from tests.unit.subscriptions.conftest import House
+
+
+@pytest.fixture
+def brief():
+    """A broker whose requests may not wait at all."""
+    opened = House(longest_wait_seconds=-1)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def serving(brief):
+    """How a process that serves streams of a subscription takes part."""
+
+    def members(subscription):
+        fulfil_wish = brief.subscribing.wish_fulfilment.attempt
+        return Members(brief.coordination, subscription["id"], brief.clock, fulfil_wish)
+
+    return members
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+class TestReset:
+    def test_waits_for_sessions_to_end(self, house, threads):
+        """The offsets are set once the last session is gone, and nobody joins meanwhile. (S137, S138, S141, S314)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        session = house.session(subscription)
+        house.commit(subscription, session, a_cursor(name, "0", 4))
+        resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
+        until(lambda: house.assignment(subscription).reset)
+        with pytest.raises(Conflict, match="Resetting subscription cursors request is still in progress"):
+            house.session(subscription, EventTypePartition(name, "0"))
+        assert cursors(house.api, subscription) == {(name, "0"): published(4)}
+        house.leave(subscription, session)
+        assert resetting.result(PATIENCE).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(1)}
+        assert house.assignment(subscription).reset is None
+        house.session(subscription)
+
+    def test_takes_commits_while_it_waits(self, house, threads):
+        """A session that is asked to end may still commit, and the reset has the last word. (S137, S210)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        session = house.session(subscription)
+        resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
+        until(lambda: house.assignment(subscription).reset)
+        assert house.commit(subscription, session, a_cursor(name, "0", 3)).status_code == 204
+        house.leave(subscription, session)
+        assert resetting.result(PATIENCE).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(1)}
+
+    def test_is_one_at_a_time(self, house, threads):
+        """While one reset is under way another is refused; when it is done it is not. (S140)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        session = house.session(subscription)
+        first = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
+        until(lambda: house.assignment(subscription).reset)
+        second = reset(house.api, subscription, a_cursor(name, "0", 2))
+        assert problem(second, 409) == "Cursors reset is already in progress for provided subscription"
+        house.leave(subscription, session)
+        assert first.result(PATIENCE).status_code == 204
+        assert reset(house.api, subscription, a_cursor(name, "0", 2)).status_code == 204
+
+    def test_gives_up(self, hasty):
+        """If sessions do not end in time, nothing is set and the answer is to try later. (S139)
+
+        It is 503, for it is worth trying again."""
+        name = hasty.event_type(events=5)
+        subscription = hasty.subscription(name)
+        hasty.session(subscription)
+        answer = reset(hasty.api, subscription, a_cursor(name, "0", 1))
+        assert problem(answer, 503) == "Timeout resetting cursors"
+        assert cursors(hasty.api, subscription) == {(name, "0"): published(-1)}
+        assert hasty.assignment(subscription).reset is None
+
+    def test_without_cursors_disturbs_nobody(self, house):
+        """An empty reset neither waits nor asks anybody to end. (S135)"""
+        subscription = house.subscription()
+        house.session(subscription)
+        before = house.assignment(subscription)
+        assert reset(house.api, subscription).status_code == 204
+        assert house.assignment(subscription) == before
+
+    def test_buries_the_dead(self, house):
+        """Sessions whose process has died are taken out, and not waited for. (S225, S318)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        house.coordination.renew("another process", house.clock.now() + leases.LEASE)
+        house.session(subscription, holder="another process")
+        house.clock.move((leases.LEASE + leases.MARGIN).total_seconds())
+        assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(1)}
+
+    def test_does_not_wait_for_the_dead_of_the_future(self, house, threads):
+        """A session whose process died before the clock was set back is waited for as long as a lease lasts, not
+        as long as the clock is behind. (S225, S318)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        house.coordination.renew("another process", house.clock.now() + leases.LEASE)
+        house.session(subscription, holder="another process")
+        house.clock.set_back(3600)
+        looks, read_leases = [], house.coordination.leases
+        house.coordination.leases = lambda: looks.append(1) or read_leases()
+        resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
+        until(lambda: len(looks) > 1)
+        house.clock.move((leases.LEASE + leases.MARGIN).total_seconds())
+        assert resetting.result(60).status_code == 204
+
+    def test_notices_who_dies_while_it_waits(self, house, threads):
+        """A session that dies meanwhile is noticed before long. (S225)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        house.coordination.renew("another process", house.clock.now() + leases.LEASE)
+        house.session(subscription, holder="another process")
+        resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
+        until(lambda: house.assignment(subscription).reset)
+        house.coordination.release("another process")
+        assert resetting.result(PATIENCE).status_code == 204
+
+    def test_of_what_is_not_there_begins_anew(self, house):
+        """Where nothing is known of a subscription's streams, setting cursors begins with first offsets. (S145)
+
+        It is not refused: what is missing can be made."""
+        name = house.event_type(events=3)
+        subscription = house.subscription(name)
+        house.coordination.forget(subscription["id"])
+        assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
+        assert cursors(house.api, subscription) == {(name, "0"): published(1)}
+
+    def test_clears_what_is_known_of_failures(self, house):
+        """Counts of failed commits and searches go, of the partitions that are reset alone. (S142, S263)"""
+        name = house.event_type(partitions=2)
+        subscription = house.subscription(name)
+        old = house.assignment(subscription)
+        troubled = tuple(replace(each, fails=3, search_end=Position(1, 7)) for each in old.entries)
+        house.coordination.write(subscription["id"], old, replace(old, entries=troubled), A_MOMENT)
+        reset(house.api, subscription, a_cursor(name, "0", -1))
+        first, second = house.assignment(subscription).entries
+        assert (first.fails, first.search_end) == (0, None)
+        assert (second.fails, second.search_end) == (3, Position(1, 7))
+
+    def test_of_very_many_partitions_takes_several_writes(self, house):
+        """More partitions than fit one write are all set. (S133, S134)"""
+        names = [house.event_type(partitions=8) for _ in range(12)]
+        grown = house.event_type()
+        subscription = house.subscription(*names, grown)
+        house.api.put(f"/event-types/{grown}/partition-count", json={"partition_count": 8})
+        for name in (*names, grown):
+            house.api.post(f"/event-types/{name}/events", json=[{}] * 3)
+        there = cursors(house.api, subscription)
+        assert len(there) == 104 > MOST_PLACES
+        assert reset(house.api, subscription, *(a_cursor(*place, "BEGIN") for place in there)).status_code == 204
+        assert house.assignment(subscription).reset is None
+
+    def test_stops_when_its_time_was_taken_away(self, house):
+        """What was to be done by a reset that does not stand any more is not done. (S144, S314)"""
+        name = house.event_type(events=3)
+        subscription = house.subscription(name)
+        changes = {EventTypePartition(name, "0"): (None, Position(1, 1))}
+        house.subscribing.wish_fulfilment._fulfil(subscription["id"], Reset("another", A_MOMENT), changes)
+        assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
+
+    def test_is_refused_while_the_store_is_away(self, house):
+        """A store that does not answer is 503. (S108, S130)"""
+        name = house.event_type(events=3)
+        subscription = house.subscription(name)
+        session = house.session(subscription)
+        house.coordination.close()
+        for answer in (
+            reset(house.api, subscription, a_cursor(name)),
+            house.commit(subscription, session, a_cursor(name, "0", 1)),
+            house.api.get(f"/subscriptions/{subscription['id']}/cursors"),
+            house.api.get(f"/subscriptions/{subscription['id']}/stats"),
+        ):
+            problem(answer, 503)
+
+
+class TestMarkers:
+    NOW = A_MOMENT
+    MINE = Reset("mine", A_MOMENT + timedelta(seconds=5), wish=Redrive())
+
+    def test_stand_alone(self):
+        """A marker goes up where none stands, or one whose time has passed. (S140, S144)"""
+        assert asked(an_assignment(""), self.MINE, self.NOW).reset == self.MINE
+        abandoned = an_assignment("", reset=Reset("other", self.NOW))
+        assert asked(abandoned, self.MINE, self.NOW).reset == self.MINE
+        with pytest.raises(Conflict):
+            asked(an_assignment("", reset=Reset("other", A_MOMENT + timedelta(seconds=1))), self.MINE, self.NOW)
+
+    def test_of_the_future_do_not_count(self):
+        """A marker that went up before the clock was set back keeps nobody away, however long the clock is behind.
+        Clocks may differ a little. (S140, S144)"""
+        up = an_assignment("", reset=replace(self.MINE, since=A_MOMENT))
+        assert not being_reset(up, A_MOMENT - timedelta(hours=1))
+        assert being_reset(up, A_MOMENT - leases.MARGIN)
+        assert being_reset(up, A_MOMENT)
+        assert not being_reset(up, self.MINE.until)
+
+    def test_are_taken_down_by_their_own_id(self):
+        """Taking down another marker, or none, changes nothing. (S144)"""
+        standing = an_assignment("", reset=self.MINE)
+        taken_down = reset_ended(standing, "mine", self.NOW)
+        assert (taken_down.reset, taken_down.ended) == (None, EndedReset("mine", self.NOW, wish=Redrive()))
+        assert reset_ended(standing, "other", self.NOW) == standing
+        assert reset_ended(an_assignment(""), "mine", self.NOW) == an_assignment("")
+
+    def test_of_the_same_wish_are_one(self):
+        """A wish that stands is not asked for once more; one that was fulfilled without its caller is remembered for a
+        minute, until the caller knows. (S140)"""
+        again = replace(self.MINE, id="again")
+        assert asked(an_assignment("", reset=self.MINE), again, self.NOW).reset == self.MINE
+        ended = reset_ended(an_assignment("", reset=self.MINE), "mine", self.NOW)
+        assert asked(ended, again, self.NOW + timedelta(seconds=59)) == ended
+        for other, now in (
+            (outcome_known(ended, "mine"), self.NOW),
+            (ended, self.NOW + REMEMBERED),
+            (ended, self.NOW - timedelta(hours=1)),
+        ):
+            assert asked(other, again, now).reset == again
+        assert outcome_known(ended, "other") == ended
+
+
+class TestGoesOn:
+    """Behind a gateway that waits for 29 seconds a request is answered before streams have ended."""
+
+    def test_a_reset_without_its_caller(self, brief, serving):
+        """The caller is told to come back. The process whose stream is the last to end sets the offsets, and the
+        repeated request learns that; another request with the same cursors is another reset. (S137, S138)"""
+        name = brief.event_type(events=5)
+        subscription = brief.subscription(name)
+        session = brief.session(subscription)
+        answer = reset(brief.api, subscription, a_cursor(name, "0", 1))
+        assert problem(answer, 503) == GOING_ON
+        assert answer.headers["retry-after"]
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 2)), 409)
+        serving(subscription).leave(session, Farewell())
+        assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
+        after = brief.session(subscription)
+        brief.commit(subscription, after, a_cursor(name, "0", 4))
+        assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
+        assert cursors(brief.api, subscription) == {(name, "0"): published(4)}
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == GOING_ON
+
+    def test_a_repeated_request_joins(self, house, threads):
+        """Whoever asks for what is being waited for waits with those who asked before. (S137)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        session = house.session(subscription)
+        both = [threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1)) for _ in range(2)]
+        until(lambda: house.assignment(subscription).reset)
+        house.leave(subscription, session)
+        assert [each.result(PATIENCE).status_code for each in both] == [204, 204]
+
+    def test_a_stream_that_opens_finds_a_reset_that_was_left(self, brief, serving):
+        """Where the process that served the streams died, the next stream sets the offsets before it begins. (S137,
+        S143, S225)"""
+        name = brief.event_type(events=5)
+        subscription = brief.subscription(name)
+        brief.coordination.renew("another process", brief.clock.now() + leases.LEASE)
+        brief.session(subscription, holder="another process")
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == GOING_ON
+        brief.clock.move((leases.LEASE + leases.MARGIN).total_seconds())
+        members = serving(subscription)
+        Host(brief.coordination, brief.clock).bury(members, members.assignment())
+        members.join(a_session("new", started_at=brief.clock.now()))
+        assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
+
+    def test_housekeeping_finds_a_reset_that_was_left(self, brief):
+        """Where no stream comes either, the next round of housekeeping sets the offsets. (S137)"""
+        name = brief.event_type(events=5)
+        subscription = brief.subscription(name)
+        session = brief.session(subscription)
+        reset(brief.api, subscription, a_cursor(name, "0", 1))
+        brief.leave(subscription, session)
+        brief.wait(3600)
+        brief.broker.housekeeping.run()
+        assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
+
+    def test_streams_that_do_not_end_stop_it(self, brief):
+        """A reset whose time is over while streams still run is given up when another stream begins, and the repeated
+        request is told so, once. (S139)"""
+        name = brief.event_type(partitions=2, events=5)
+        subscription = brief.subscription(name)
+        brief.session(subscription)
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == GOING_ON
+        brief.wait(63)
+        brief.session(subscription)
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == "Timeout resetting cursors"
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == GOING_ON
+
+    def test_more_partitions_do_not_wait_either(self, brief, serving):
+        """A repeated request for more partitions waits for the same streams, and is done once they have ended. (S295,
+        S298)"""
+        name = brief.event_type()
+        subscription = brief.subscription(name)
+        session = brief.session(subscription)
+        for _ in range(2):
+            answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+            assert problem(answer, 503) == GOING_ON
+        serving(subscription).leave(session, Farewell())
+        answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        assert answer.status_code == 204
+        assert brief.assignment(subscription).reset is None
+
+    def test_a_reset_that_fails_does_not_keep_streams_away(self, brief, serving, monkeypatch):
+        """Whatever keeps a reset from being carried out, streams begin when its time is over. (S141)"""
+        name = brief.event_type(events=5)
+        subscription = brief.subscription(name)
+        session = brief.session(subscription)
+        reset(brief.api, subscription, a_cursor(name, "0", 1))
+        monkeypatch.setattr(WishFulfilment, "_fulfil", _unavailable)
+        members = serving(subscription)
+        members.leave(session, Farewell())
+        with pytest.raises(Conflict, match="still in progress"):
+            members.join(a_session("early", started_at=brief.clock.now()))
+        brief.wait(63)
+        members.join(a_session("late", started_at=brief.clock.now()))
+        assert brief.assignment(subscription).ended.failure == "Timeout resetting cursors"
+
+    def test_it_is_audited_when_it_is_asked_for(self, brief, serving, monkeypatch):
+        """The audit log has who asked, and for what, also if nobody asks again. (S310)"""
+        name = brief.event_type(events=5)
+        subscription = brief.subscription(name)
+        session = brief.session(subscription)
+        brief.api.post("/settings/features", json={"feature": "audit_log_collection", "enabled": True})
+        told = []
+        monkeypatch.setattr(SystemEvents, "publish", lambda *them: told.append(them[2]["data"]))
+        for _ in range(2):
+            reset(brief.api, subscription, a_cursor(name, "0", 1))
+        serving(subscription).leave(session, Farewell())
+        assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
+        [change] = told
+        [[before], [after]] = [change["previous_object"], change["new_object"]]
+        assert (before["offset"], after["offset"]) == (published(-1), published(1))
+
+
+class TestRepartitioning:
+    def test_ends_the_streams_of_those_that_got_partitions(self, house, threads):
+        """The sessions of subscriptions to the event type are asked to end, as for a reset; who comes back has the new
+        partitions. (S293, S295, R211)"""
+        name = house.event_type()
+        subscription = house.subscription(name)
+        session = house.session(subscription)
+        growing = threads.submit(house.api.put, f"/event-types/{name}/partition-count", json={"partition_count": 3})
+        until(lambda: house.assignment(subscription).reset)
+        assert [each.owner for each in house.assignment(subscription).entries] == [session, None, None]
+        with pytest.raises(Conflict, match="still in progress"):
+            house.session(subscription)
+        house.leave(subscription, session)
+        assert growing.result(PATIENCE).status_code == 204
+        again = house.session(subscription)
+        assert [each.owner for each in house.assignment(subscription).entries] == [again] * 3
+
+    def test_does_not_disturb_others(self, house):
+        """Subscriptions to other event types, and asking for the count that there is, disturb nobody. (S295)"""
+        name, other = house.event_type(), house.event_type()
+        bystander, subscription = house.subscription(other), house.subscription(name)
+        house.session(bystander)
+        house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        house.session(subscription)
+        answer = house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        assert answer.status_code == 204
+        assert len(house.assignment(subscription).sessions) == len(house.assignment(bystander).sessions) == 1
+
+    def test_tells_if_streams_do_not_end(self, hasty):
+        """If streams do not end in time the answer says so; the partitions are there all the same. (S298)"""
+        name = hasty.event_type()
+        subscription = hasty.subscription(name)
+        hasty.session(subscription)
+        answer = hasty.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        assert problem(answer, 503) == "Timeout resetting cursors"
+        assert len(cursors(hasty.api, subscription)) == 2
+
+    def test_is_finished_by_whoever_asks_again(self, house):
+        """If the subscriptions could not be reached, asking again gives them their partitions. (S293)"""
+        name = house.event_type()
+        subscription = house.subscription(name)
+        house.subscribing.coordination.write, real = _unavailable, house.coordination.write
+        refused = house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        house.coordination.write = real
+        assert refused.status_code == 503
+        assert len(cursors(house.api, subscription)) == 1
+        assert house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2}).status_code == 204
+        assert len(cursors(house.api, subscription)) == 2
+
+
+def _unavailable(*_):
+    raise Unavailable("not now")

@@ -1,0 +1,234 @@
+"""What is told of a subscription's streams."""
+
+import pytest
+
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.subscription import EventTypePartition
+from nakadi.subscriptions.api.leases import LEASE, MARGIN
+from tests.support.api import problem
+from tests.support.subscriptions import a_cursor, publish, published
+
+
+class TestReaders:
+    def test_are_told_with_their_kind(self, house):
+        """Who reads a partition is told, and whether it asked for it by name. (S283, S284)"""
+        name = house.event_type(partitions=2)
+        subscription = house.subscription(name)
+        direct = house.session(subscription, EventTypePartition(name, "1"))
+        auto = house.session(subscription)
+        found = house.stats(subscription)
+        assert found["0"] == {
+            "state": "assigned", "stream_id": auto, "assignment_type": "auto", "unconsumed_events": 0}  # fmt: skip
+        assert found["1"]["stream_id"] == direct
+        assert found["1"]["assignment_type"] == "direct"
+
+    def test_stay_until_they_hand_over(self, house):
+        """A partition that is promised is told with its present owner. (S246, S282)"""
+        name = house.event_type()
+        subscription = house.subscription(name)
+        first = house.session(subscription)
+        house.session(subscription, EventTypePartition(name, "0"))
+        found = house.stats(subscription)["0"]
+        assert (found["state"], found["stream_id"]) == ("reassigning", first)
+
+    def test_are_not_told_when_they_are_dead(self, house):
+        """A session without a living process reads nothing. (S227, S282)"""
+        subscription = house.subscription(house.event_type())
+        house.coordination.renew("another process", house.clock.now() + LEASE)
+        session = house.session(subscription, holder="another process")
+        assert house.stats(subscription)["0"]["stream_id"] == session
+        house.clock.move((LEASE + MARGIN).total_seconds())
+        assert house.stats(subscription)["0"] == {"state": "unassigned", "stream_id": "", "unconsumed_events": 0}
+
+    def test_are_told_in_lists(self, house):
+        """The status in a list tells who reads, and no counts. (S55)"""
+        name = house.event_type(events=1)
+        session = house.session(house.subscription(name))
+        answer = house.api.get("/subscriptions", params={"event_type": name, "show_status": True})
+        partition = {"partition": "0", "state": "assigned", "stream_id": session, "assignment_type": "auto"}
+        assert answer.json()["items"][0]["status"] == [{"event_type": name, "partitions": [partition]}]
+
+
+class TestLag:
+    def test_is_the_age_of_the_next_event(self, house):
+        """Whole seconds since the first event was stored that is not committed. (S287)"""
+        name = house.event_type(events=1)
+        subscription = house.subscription(name)
+        session = house.session(subscription)
+        house.clock.move(100)
+        publish(house.api, name)
+        house.clock.move(20.9)
+        assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 120
+        house.commit(subscription, session, a_cursor(name, "0", 0))
+        assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 20
+        house.commit(subscription, session, a_cursor(name, "0", 1))
+        assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 0
+
+    def test_begins_at_the_oldest_event(self, house):
+        """Events that are gone have no age; they count as unconsumed all the same. (S286, S287)"""
+        name = house.event_type(events=3)
+        subscription = house.subscription(name)
+        house.clock.move(3 * 24 * 3600)
+        publish(house.api, name)
+        house.broker.housekeeping.run()
+        house.clock.move(7)
+        found = house.stats(subscription, show_time_lag=True)["0"]
+        assert (found["unconsumed_events"], found["consumer_lag_seconds"]) == (4, 7)
+
+    def test_goes_on_in_the_next_timeline(self, house):
+        """Where the events of a timeline are gone, the next one's count. (S287, S299)"""
+        name = house.event_type(events=3)
+        subscription = house.subscription(name)
+        house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
+        house.clock.move(2 * 24 * 3600 - 10)
+        publish(house.api, name)
+        house.clock.move(10)
+        house.broker.housekeeping.run()
+        assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 10
+
+    def test_is_missing_where_it_cannot_be_found_out(self, house):
+        """A partition whose next event cannot be looked at has no lag; the others have theirs. (S288)
+
+        One that fails does not take it from the rest."""
+        name = house.event_type(partitions=2)
+        for _ in range(20):
+            publish(house.api, name)
+        subscription = house.subscription(name)
+        log = house.broker.logs.of("default")
+        read = log.read
+
+        def failing(topic, partition, *rest, **how):
+            if partition == 1:
+                raise Unavailable("not now")
+            return read(topic, partition, *rest, **how)
+
+        log.read = failing
+        found = house.stats(subscription, show_time_lag=True)
+        assert found["0"]["consumer_lag_seconds"] == 0
+        assert "consumer_lag_seconds" not in found["1"]
+        assert found["1"]["unconsumed_events"] > 0
+
+    def test_needs_no_reading_where_nothing_waits(self, house):
+        """Where everything is consumed no event is looked at, and none if nobody asked for it. (S287)"""
+        name = house.event_type(events=1)
+        subscription = house.subscription(name)
+        log = house.broker.logs.of("default")
+        log.read = None
+        assert house.stats(subscription)["0"]["unconsumed_events"] == 1
+        session = house.session(subscription)
+        house.commit(subscription, session, a_cursor(name, "0", 0))
+        assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 0
+
+
+class TestStalled:
+    """A subscription that has events waiting, a live stream, and no commit for longer than its commit timeout."""
+
+    def stalled(self, house, subscription):
+        return house.stats(subscription)["0"].get("stalled", False)
+
+    def test_is_who_does_not_commit(self, house):
+        """Events wait for a stream that has let its commit timeout pass. (S280)"""
+        name = house.event_type(events=5)
+        subscription = house.subscription(name)
+        session = house.session(subscription, commit_timeout=30.0)
+        house.wait(30)
+        assert not self.stalled(house, subscription)
+        house.wait(1)
+        assert self.stalled(house, subscription)
+        house.commit(subscription, session, a_cursor(name, "0", 1))
+        assert not self.stalled(house, subscription)
+        house.wait(31)
+        assert self.stalled(house, subscription)
+
+    def test_is_not_who_has_nothing_to_commit(self, house):
+        """However long ago the last commit was: only events that have waited so long count. (S280)"""
+        name = house.event_type(events=1)
+        subscription = house.subscription(name)
+        session = house.session(subscription, commit_timeout=30.0)
+        house.commit(subscription, session, a_cursor(name, "0", 0))
+        house.wait(1000)
+        assert not self.stalled(house, subscription)
+        publish(house.api, name)
+        assert not self.stalled(house, subscription)
+        house.wait(31)
+        assert self.stalled(house, subscription)
+
+    def test_is_not_who_has_just_begun(self, house):
+        """A stream that takes over has its own time. (S280)"""
+        subscription = house.subscription(house.event_type(events=1))
+        house.wait(1000)
+        assert not self.stalled(house, subscription)
+        house.session(subscription, commit_timeout=30.0)
+        house.wait(30)
+        assert not self.stalled(house, subscription)
+        house.coordination.release("this process")
+        house.clock.move(10)
+        assert not self.stalled(house, subscription)
+
+
+class TestStallWatch:
+    """What housekeeping counts."""
+
+    def test_finds_those_that_are_stalled(self, house, caplog):
+        """Subscriptions with a partition that is stalled are counted and named, as long as they are so. (S280)"""
+        name = house.event_type(events=2)
+        stuck, lively, left = (house.subscription(name) for _ in range(3))
+        sessions = [house.session(each, commit_timeout=30.0) for each in (stuck, lively, left)]
+        house.clock.move(31)
+        house.commit(lively, sessions[1], a_cursor(name, "0", 0))
+        house.leave(left, sessions[2])
+        watch = house.broker.subscription_care.stall_watch
+        house.broker.housekeeping.run()
+        assert watch.stalled == [stuck["id"]]
+        said = [each.getMessage() for each in caplog.records if each.name == "nakadi.subscriptions.api.stats"]
+        assert [stuck["id"] in each for each in said] == [True]
+        house.commit(stuck, sessions[0], a_cursor(name, "0", 1))
+        house.broker.housekeeping.run()
+        assert watch.stalled == []
+
+    def test_goes_on_after_one_that_cannot_be_looked_at(self, house, monkeypatch, caplog):
+        """A subscription of which nothing can be found out is told, and the others are looked at. (S280)"""
+        name = house.event_type(events=2)
+        found = [house.subscription(name) for _ in range(3)]
+        for each in found:
+            house.session(each, commit_timeout=30.0)
+        house.wait(31)
+        assignment = house.coordination.assignment
+        broken = found[1]["id"]
+        monkeypatch.setattr(
+            house.coordination, "assignment", lambda each: assignment(each) if each != broken else {}["damaged"]
+        )
+        watch = house.broker.subscription_care.stall_watch
+        watch.look()
+        assert set(watch.stalled) == {found[0]["id"], found[2]["id"]}
+        assert f"of the subscription {broken} failed" in caplog.text
+
+    def test_looks_at_no_log_without_need(self, house, monkeypatch):
+        """Where everybody commits in time, no log is asked for anything."""
+        name = house.event_type(events=2)
+        house.session(house.subscription(name))
+        house.subscription(name)
+        monkeypatch.setattr(type(house.broker.logs), "of", lambda *_: pytest.fail("a log was asked for"))
+        house.broker.subscription_care.stall_watch.look()
+        assert house.broker.subscription_care.stall_watch.stalled == []
+
+
+def test_stats_need_the_event_types(house):
+    """A subscription whose event type is gone has no stats; its status in lists goes without. (S56, S160, S289)
+
+    A listing is not refused as a whole because of one of its subscriptions."""
+    name, other = house.event_type(), house.event_type()
+    subscription = house.subscription(name, other)
+    house.broker.event_types.remove(house.broker.event_types.get(name))
+    answer = house.api.get(f"/subscriptions/{subscription['id']}/stats")
+    assert problem(answer, 404) == f'EventType "{name}" does not exist.'
+    listed = house.api.get("/subscriptions", params={"event_type": other, "show_status": True}).json()["items"]
+    assert [each["event_type"] for each in listed[0]["status"]] == [other]
+
+
+def test_a_commit_ahead_of_the_log_leaves_nothing_waiting(house):
+    """Beyond the newest event nothing is unconsumed. (S127, S285)"""
+    name = house.event_type(events=1)
+    subscription = house.subscription(name)
+    house.commit(subscription, house.session(subscription), a_cursor(name, "0", published(99)))
+    assert house.stats(subscription)["0"]["unconsumed_events"] == 0

@@ -1,0 +1,179 @@
+"""Events that consumers fail at again and again."""
+
+import orjson
+import pytest
+
+from nakadi.model.coordination import Entry
+from nakadi.model.events import Record
+from nakadi.subscriptions.api.fields import POLICY, SEND_COUNT, Policy, Unprocessable, policy_of
+from nakadi.subscriptions.stream.actions import Drop, Note
+from nakadi.subscriptions.stream.calls import letter_of
+from tests.support.chunks import a_chunk
+from tests.support.consuming import ME, Table, at
+from tests.support.coordination import a_place, entry
+
+SKIPPING = Policy(Unprocessable.SKIP_EVENT, 3)
+STARTED = "Stream started"
+EID = "70779f46-950d-4e48-9fca-10c413845e7f"
+
+
+def failed(fails, search_end=None):
+    """Partition 0 is ours, and so many streams failed at it."""
+    return Entry(a_place(0), ME, None, fails, None if search_end is None else at(search_end))
+
+
+def a_table(fails, search_end=None, policy=SKIPPING, **limits):
+    return Table(entries=[failed(fails, search_end)], policy=policy, **{"batch_limit": 5, "window": 20} | limits)
+
+
+def tracked(fails, search_end):
+    return f"Auto DLQ failed commits tracking: {{order:0 failedCommitsCount={fails} lastDeadLetterOffset={search_end}}}"
+
+
+# Counting
+
+
+def test_failures_are_counted_after_an_orderly_end():
+    """A stream that ends without a commit of what it sent has failed at every such partition. (S254, S255)"""
+    table = Table(0, 1, 2, policy=SKIPPING, window=10, commit_seconds=20)
+    table.arrive(1)
+    table.arrive(1, partition=1)
+    table.commit(0, partition=1)
+    table.arrive(1, partition=2)
+    table.wait(60)
+    assert table.session.farewell().failed == {a_place(0), a_place(2)}
+
+
+@pytest.mark.parametrize("ending", ["drain", "lapsed"])
+def test_failures_are_not_counted_after_an_abrupt_end(ending):
+    """An end without a chance to commit is no failure. (S254)"""
+    table = Table(0, policy=SKIPPING)
+    table.arrive(1)
+    getattr(table.session, ending)()
+    assert not table.session.farewell().failed
+
+
+def test_nothing_is_counted_without_a_policy():
+    """Without the annotations nothing is counted, and an event is sent for ever. (S252)"""
+    table = Table(entries=[failed(17)], commit_seconds=20)
+    table.arrive(1)
+    assert table.told() == [f"0:0-0 {STARTED}"]
+    table.wait(60)
+    assert (table.session.farewell().failed, table.called()) == (frozenset(), [])
+
+
+def test_a_commit_forgets_failures():
+    """Any progress of a partition sets its count to nothing. (S256)"""
+    table = a_table(fails=2)
+    table.arrive(5)
+    table.commit(0)
+    assert table.called() == [Note(a_place(0), 0, None)]
+    table.commit(1)
+    assert table.called() == []
+
+
+# Searching
+
+
+def test_after_so_many_failures_events_come_one_by_one():
+    """Once so many streams have failed, the event behind that is looked for: within the length of a batch events come
+    alone, each after the commit of the one before, and other partitions go on as ever. (S257, S258)"""
+    table = Table(1, entries=[failed(3)], policy=SKIPPING, batch_limit=5, window=20, flush_seconds=20)
+    assert table.called() == [Note(a_place(0), 0, at(4))]
+    table.arrive(7)
+    table.arrive(5, partition=1)
+    assert table.told() == [f"0:0-0 {STARTED}; {tracked(3, 'null')}", "1:0-4"]
+    table.wait(20)
+    assert "0@0" in table.told()
+    table.commit(0)
+    assert table.told() == ["0:1-1"]
+
+
+def test_the_search_ends():
+    """Behind the end of the search batches are as ever, within the same stream. (S261)"""
+    table = a_table(fails=0, search_end=4)
+    table.arrive(12)
+    for offset in range(5):
+        table.commit(offset)
+    assert table.told()[-1] == "0:5-9"
+    assert table.called() == [Note(a_place(0), 0, None)]
+
+
+def test_the_search_goes_on_in_the_next_stream():
+    """How far the search goes is known to whoever reads the partition next. (S262, S264)"""
+    table = a_table(fails=1, search_end=4)
+    table.arrive(3)
+    assert table.told() == [f"0:0-0 {STARTED}; {tracked(1, at(4))}"]
+
+
+def test_an_event_is_dropped():
+    """An event that was sent alone so often in vain is not sent again; the search goes on behind it. (S259, S260)"""
+    table = a_table(fails=3, search_end=4)
+    table.arrive(3)
+    [drop] = table.called()
+    assert (drop.place, drop.event.end, drop.fails) == (a_place(0), at(0), 3)
+    table.tick()
+    assert (table.told(), table.called()) == ([], [])
+    table.commit(0)
+    assert table.called() == [Note(a_place(0), 0, at(4))]
+    assert table.told() == [f"0:1-1 {STARTED}; {tracked(3, at(4))}"]
+
+
+def test_partitions_of_the_same_number_are_told_apart():
+    """What is known of a partition says nothing about one of another event type: the better behaviour. (S272)"""
+    other = a_place(0, event_type="another")
+    table = Table(entries=[failed(3), Entry(other, ME)], policy=SKIPPING)
+    assert [each.place for each in table.called()] == [a_place(0)]
+
+
+def test_a_partition_waits_while_its_event_is_dropped():
+    """Nobody gets a partition while one of its events is being dealt with. (S316)"""
+    table = a_table(fails=3, search_end=4)
+    table.arrive(1)
+    table.called()
+    table.change(entry(0, f"{ME}>other"))
+    assert table.called() == []
+
+
+# Policies and letters
+
+
+@pytest.mark.parametrize(
+    ("annotations", "policy"),
+    [
+        ({}, None),
+        ({SEND_COUNT: "3", POLICY: "SKIP_EVENT"}, SKIPPING),
+        ({SEND_COUNT: "10", POLICY: "DEAD_LETTER_QUEUE"}, Policy(Unprocessable.DEAD_LETTER_QUEUE, 10)),
+    ],
+)
+def test_policies(annotations, policy):
+    """Two annotations together say what becomes of events that cannot be processed. (S250, S253)"""
+    assert policy_of(annotations) == policy
+
+
+def a_drop(event):
+    record = Record(orjson.dumps(event))
+    return Drop(a_place(3), a_chunk(record, start=12).behind(12), 3)
+
+
+def test_a_letter():
+    """A letter has the event as it was, where it was, and why it is here. (S265)"""
+    event = {"metadata": {"eid": EID, "event_type": "order", "occurred_at": "2026-11-21T12:00:00Z"}, "n": 1}
+    assert letter_of(EID, a_drop(event)) == {
+        "subscription_id": EID,
+        "event_type": "order",
+        "partition": "3",
+        "offset": "001-0001-000000000000000012",
+        "error": {"message": "Nakadi Auto DLQ: skipped due to failed commits count: 3"},
+        "event": event,
+    }
+
+
+@pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": {"eid": EID}}])
+def test_every_event_fits_into_a_letter(metadata):
+    """Events without the metadata that the store asks for get it made up, so that they block nobody: the better
+    behaviour. (S269)"""
+    event = letter_of(EID, a_drop({"n": 1, **metadata}))["event"]
+    assert event["metadata"]["event_type"] == "order"
+    assert set(event["metadata"]) == {"event_type", "eid", "occurred_at"}
+    assert event["metadata"]["eid"] == EID or not (metadata.get("metadata") or {}).get("eid")

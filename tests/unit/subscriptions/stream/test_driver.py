@@ -1,0 +1,256 @@
+"""What carries a session: lines go to the client, and the session goes on whatever the driver has to wait for."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nakadi.clock import SystemClock
+from nakadi.model.coordination import Assignment, Offset
+from nakadi.model.outcomes import Unusable
+from nakadi.subscriptions.stream import driver as driver_module
+from nakadi.subscriptions.stream.actions import End, HandOver, Open, Shared, Surroundings
+from nakadi.subscriptions.stream.admission import Beginning, KnownEventTypes
+from nakadi.subscriptions.stream.driver import Driver, Threads
+from nakadi.subscriptions.stream.lines import JsonLines
+from nakadi.subscriptions.stream.parameters import Limits
+from nakadi.subscriptions.stream.session import Session
+from tests.support.builders import A_MOMENT, an_event_type
+from tests.support.chunks import some_events
+from tests.support.consuming import ME, at, distance
+from tests.support.coordination import a_session, entry
+from tests.support.streaming import KeptOutlet
+
+PATIENCE_SECONDS = 60
+
+
+class Clerk:
+    """Carries out every call at once, and keeps what it was asked for."""
+
+    def __init__(self):
+        self.performed = []
+        self.found = an_event_type()
+        self.begun = self.unusable = 0
+
+    def begin(self, opening):
+        self.begun += 1
+        if self.begun <= self.unusable:
+            raise Unusable("beyond the end")
+        return Beginning(self.found, opening.position)
+
+    def perform(self, call):
+        self.performed.append(call)
+        return lambda _: []
+
+
+class Source:
+    """A partition with three events; `stuck` never gets to where they are."""
+
+    lost = False
+
+    def __init__(self, *, stuck=False):
+        self.at_border = True
+        self.moving = asyncio.Event()
+        self.left = False
+        self._stuck = stuck
+        self._runs = [some_events(3)]
+
+    async def move(self, _wake):
+        self.moving.set()
+        if self._stuck:
+            await asyncio.Event().wait()
+        self.at_border = False
+
+    def take(self):
+        return self._runs.pop() if self._runs else None
+
+    def leave(self):
+        self.left = True
+
+
+class Carried:
+    """A stream that owns partition 0, on the running loop; commits have to come within the tenth part of a second."""
+
+    def __init__(self, threads, outlet, source):
+        around = Surroundings(
+            measure=distance, deliverable=lambda _, record: record.value is not None, leased_until=lambda: 1e9
+        )
+        clock = SystemClock()
+        limits = Limits(batch_limit=1, flush_seconds=30, commit_seconds=0.1)
+        self.clerk = Clerk()
+        self.source = source
+        self.opened = None
+        self.driver = Driver(
+            Session(ME, limits, clock.monotonic(), around),
+            self.clerk,
+            JsonLines(),
+            outlet,
+            clock=clock,
+            threads=threads if isinstance(threads, Threads) else Threads(threads, threads),
+            new_place=self.new_place,
+            known=KnownEventTypes([], lambda: None),
+        )
+        self.running = asyncio.create_task(self.driver.run())
+        self.look(ME)
+
+    def new_place(self, _place, beginning):
+        self.opened = beginning
+        return self.source
+
+    def look(self, owners, committed=-1):
+        """Partition 0 belongs to these, and is committed up to there."""
+        each = entry(0, owners)
+        self.driver.look(
+            Shared(
+                Assignment(initialised=True, entries=(each,), sessions=(a_session(ME), a_session("other"))),
+                {each.place: Offset(at(committed), ME, A_MOMENT)},
+            )
+        )
+
+    async def ended(self):
+        await asyncio.wait_for(self.running, PATIENCE_SECONDS)
+        return self.driver.session.end
+
+
+class UnreadOutlet(KeptOutlet):
+    """The client reads nothing; `stuck` is set once something was to be written."""
+
+    def __init__(self):
+        super().__init__()
+        self.stuck = asyncio.Event()
+
+    async def write(self, _chunk):
+        self.stuck.set()
+        await asyncio.Event().wait()
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    monkeypatch.setattr(driver_module, "LAST_CHANCE_SECONDS", 0.0)
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+def test_a_client_that_does_not_read_keeps_nobody_waiting(threads):
+    """Somebody waits for a partition of a client that has stopped reading in the middle of a batch: the stream ends
+    when the time for commits is over, not when the client reads on. (S219, S243)"""
+
+    async def ended():
+        outlet = UnreadOutlet()
+        stream = Carried(threads, outlet, Source())
+        await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
+        stream.look(f"{ME}>other")
+        return await stream.ended()
+
+    assert asyncio.run(ended()) is not None
+
+
+def test_a_log_that_does_not_answer_keeps_nobody_waiting(threads):
+    """Somebody waits for a partition of a stream whose log does not say where to go on: the hand-over goes ahead, and
+    what was being read is given back. (S219, S242)"""
+
+    async def ended():
+        source = Source(stuck=True)
+        stream = Carried(threads, KeptOutlet(), source)
+        await asyncio.wait_for(source.moving.wait(), PATIENCE_SECONDS)
+        stream.look(f"{ME}>other")
+        end = await stream.ended()
+        assert source.left
+        return end, [type(each) for each in stream.clerk.performed]
+
+    assert asyncio.run(ended()) == (End.RELEASE_TIMEOUT, [HandOver])
+
+
+def test_what_is_committed_meanwhile_is_handed_over(threads):
+    """A client commits what it got before it stopped reading: the partition goes to whoever waits for it. (S242)"""
+
+    async def ended():
+        outlet = UnreadOutlet()
+        stream = Carried(threads, outlet, Source())
+        await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
+        stream.look(f"{ME}>other", committed=2)
+        await stream.ended()
+        return [type(each) for each in stream.clerk.performed]
+
+    assert asyncio.run(ended()) == [HandOver]
+
+
+def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
+    """An event type moves to another timeline while a partition is being opened, and the stream hears of it before the
+    partition is there: it is read as the event type is now. (S299)"""
+
+    async def revision():
+        stream = Carried(threads, KeptOutlet(), Source())
+        stream.clerk.found = an_event_type(name="order", revision=1)
+        stream.driver.update(an_event_type(name="order", revision=2))
+        await stream.ended()
+        return stream.opened.event_type.revision
+
+    assert asyncio.run(revision()) == 2
+
+
+def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypatch):
+    """A place beyond the end of the log is looked at again for a moment: if events come at once, the stream goes on.
+    (S127, S207)"""
+    monkeypatch.setattr(driver_module, "BEYOND_SECONDS", PATIENCE_SECONDS)
+
+    async def opened():
+        stream = Carried(threads, KeptOutlet(), Source())
+        stream.clerk.unusable = 2
+        end = await stream.ended()
+        return end, stream.clerk.begun
+
+    assert asyncio.run(opened()) == (End.COMMIT_TIMEOUT, 3)
+
+
+def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
+    """A place beyond the end of the log at which no events come cannot be read: the stream ends. (S127, S207)"""
+    monkeypatch.setattr(driver_module, "BEYOND_SECONDS", 0.0)
+
+    async def opened():
+        stream = Carried(threads, KeptOutlet(), Source())
+        stream.clerk.unusable = 1000
+        return await stream.ended()
+
+    assert asyncio.run(opened()) is End.REFUSED
+
+
+def test_a_client_that_reads_gets_everything(threads):
+    """While the client reads, it gets what was read in its order, and the stream ends for lack of commits. (S203)"""
+
+    async def ended():
+        outlet = KeptOutlet()
+        end = await Carried(threads, outlet, Source()).ended()
+        return end, [line.count("events") for line in outlet.text.splitlines()]
+
+    end, batches = asyncio.run(ended())
+    assert end is End.COMMIT_TIMEOUT
+    assert batches == [1, 1, 1, 0]
+
+
+class NotedThreads(ThreadPoolExecutor):
+    """A pool that notes the calls of the driver which it was given."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.calls = []
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.calls += [type(each) for each in args]
+        return super().submit(fn, *args, **kwargs)
+
+
+def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
+    """Where a partition begins is asked in threads of their own, for the registry is asked, too, and may not answer."""
+    monkeypatch.setattr(driver_module, "LAST_CHANCE_SECONDS", 0.0)
+    with NotedThreads() as beginning, NotedThreads() as others:
+
+        async def ended():
+            outlet = UnreadOutlet()
+            stream = Carried(Threads(beginning=beginning, others=others), outlet, Source())
+            await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
+            stream.look(f"{ME}>other", committed=2)
+            await stream.ended()
+
+        asyncio.run(ended())
+    assert (beginning.calls, others.calls) == ([Open], [HandOver])

@@ -1,0 +1,87 @@
+"""What the streams of a process hear of the subscriptions that they share."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nakadi.coordination.memory import MemoryCoordination
+from nakadi.model.coordination import NOTHING_YET, Changed
+from nakadi.model.cursor import Position
+from nakadi.subscriptions.stream.members import Members
+from nakadi.subscriptions.stream.watch import LOOK_AGAIN_SECONDS, LastLook, News
+from tests.support.clock import HandMovedClock
+from tests.support.coordination import a_session, an_assignment
+
+PATIENCE_SECONDS = 60
+
+
+class Silent(MemoryCoordination):
+    """One that does not tell what changes, and whose next reading may be made to fail."""
+
+    def __init__(self):
+        super().__init__()
+        self.assignments_read = 0
+        self.failures = []
+
+    def assignment(self, subscription):
+        if self.failures:
+            raise self.failures.pop()
+        self.assignments_read += 1
+        return super().assignment(subscription)
+
+    def watch(self, _subscription, _changed):
+        return lambda: None
+
+
+@pytest.fixture
+def clock():
+    return HandMovedClock()
+
+
+@pytest.fixture
+def coordination(clock):
+    coordination = Silent()
+    new = an_assignment("first", "first", sessions=[a_session("first")])
+    coordination.write("s", NOTHING_YET, new, clock.now(), {each.place: Position(1, -1) for each in new.entries})
+    coordination.assignments_read = 0
+    return coordination
+
+
+def test_after_a_commit_only_the_offsets_are_read(coordination, clock):
+    """While nothing but offsets changes, the assignment is not read again."""
+    last_look = LastLook(Members(coordination, "s", clock, fulfil_wish=print))
+    last_look.again({Changed.ASSIGNMENT})
+    last_look.again({Changed.OFFSETS})
+    assert coordination.assignments_read == 1
+
+
+def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
+    """A change of the assignment that nobody told is found within a minute, also while commits are told all the time.
+    (S247, S243)"""
+    last_look = LastLook(Members(coordination, "s", clock, fulfil_wish=print))
+    before = last_look.again({Changed.ASSIGNMENT}).assignment
+    Members(coordination, "s", clock, fulfil_wish=print).join(a_session("second"))
+    for _ in range(int(LOOK_AGAIN_SECONDS) - 1):
+        clock.move(1)
+        assert last_look.again({Changed.OFFSETS}).assignment == before
+    clock.move(1)
+    assert last_look.again({Changed.OFFSETS}).assignment.session("second") is not None
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("a mistake"), OSError("no such file"), KeyError("gone")])
+def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, caplog):
+    """Whatever a look at a subscription raises, the log names the subscription, and its streams hear of it later."""
+
+    async def heard():
+        coordination.failures = [failure]
+        looked = asyncio.get_running_loop().create_future()
+        with ThreadPoolExecutor(1) as threads:
+            end = News(threads).follow(Members(coordination, "s", clock, fulfil_wish=print), looked.set_result)
+            try:
+                return await asyncio.wait_for(looked, PATIENCE_SECONDS)
+            finally:
+                end()
+
+    assert asyncio.run(heard()).assignment.session("first") is not None
+    assert "of s failed" in caplog.text

@@ -1,0 +1,45 @@
+"""What a client asks of a stream, and what it gets."""
+
+import random
+
+import pytest
+
+from nakadi.model.outcomes import Invalid
+from nakadi.subscriptions.stream.parameters import Asked, limits_of
+
+
+def limits(most=60, longest=None, **asked):
+    return limits_of(Asked(**asked), most, random.Random(7).randint, longest)
+
+
+def test_streams_do_not_all_end_at_once():
+    """A stream whose time is not given has one between 3000 and 4199 seconds, each its own. (S149, S150)"""
+    pick = random.Random(7).randint
+    found = {limits_of(Asked(stream_timeout=given), 60, pick).stream_seconds for given in [None, 0, -1, 4201] * 500}
+    assert 3000 <= min(found) < 3020
+    assert 4180 < max(found) <= 4199
+    assert len(found) > 800
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "seconds"), [(None, 60, 60), (0, 60, 60), (1, 60, 1), (60, 60, 60), (None, 5, 5)]
+)
+def test_the_commit_timeout(asked, most, seconds):
+    """It is what was asked for, at most the most there may be, which it also is if nothing was asked for. (S205)"""
+    assert limits(most, commit_timeout=asked).commit_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("asked", "refusal"),
+    [(61, "commit_timeout can not be more than 60"), (-1, "commit_timeout can not be less than 0")],
+)
+def test_commit_timeouts_that_cannot_be(asked, refusal):
+    """More than the most, and less than nothing, are refused. (S148, S205)"""
+    with pytest.raises(Invalid, match=refusal):
+        limits(commit_timeout=asked)
+
+
+def test_a_host_that_bears_less():
+    """Where connections may not last as long, streams end earlier. (S149)"""
+    assert 600 <= limits(longest=800, stream_timeout=900).stream_seconds <= 800
+    assert limits(longest=800, stream_timeout=600).stream_seconds == 600

@@ -1,0 +1,209 @@
+"""Events that follow others into the lot, and come out of it again."""
+
+import pytest
+
+from nakadi.model.coordination import Entry, Replay
+from nakadi.model.events import Record
+from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES
+from nakadi.subscriptions.api.fields import Policy, Unprocessable
+from nakadi.subscriptions.stream.actions import AutoCommit, EndReplay, HandOver, Open, Park, Relearn
+from nakadi.subscriptions.stream.parking import passed_over
+from tests.support.chunks import a_chunk
+from tests.support.consuming import ME, Table, at
+from tests.support.coordination import a_parked_event, a_place, entry
+
+PARKING = Policy(Unprocessable.PARK_KEY, 3)
+STARTED = "Stream started"
+
+
+def events(*keys, start=0):
+    """Events with these keys."""
+    return a_chunk(*[Record(b"{}", key or None) for key in keys], start=start).behind(start)
+
+
+def a_table(*parked, replay=None, **limits):
+    """Partition 0 is ours, and these keys are in its lot."""
+    table = Table(
+        entries=[Entry(a_place(0), ME, replay=replay)],
+        policy=PARKING,
+        opening=False,
+        **{"batch_limit": 1, "window": 20} | limits,
+    )
+    answer_opening(table, *parked)
+    return table
+
+
+def answer_opening(table, *parked):
+    """Say of the last opening that was asked for that these keys are in the lot."""
+    [opening] = (each for each in table.called() if isinstance(each, Open))
+    table.tell(table.session.opened(opening, opening.position, 0, table.now, frozenset(parked)))
+
+
+def parked(call):
+    return [each.end.offset for each in call.events]
+
+
+def test_events_of_a_parked_key_are_put_away_before_anything_is_sent():
+    """Nothing is sent as long as events that follow others are on their way to the lot, and then all else is."""
+    table = a_table("a")
+    table.arrive(events("b", "a", "c", "a", ""))
+    [call] = table.called()
+    assert (parked(call), call.upto, table.told()) == ([1, 3], None, [])
+    assert not table.session.wants(a_place(0))
+    table.tell(table.session.parked(call, table.now))
+    assert table.told() == [f"0:0-0 {STARTED}", "0:2-2", "0:4-4"]
+
+
+def test_the_cursor_moves_with_them_if_nothing_is_outstanding():
+    """With nothing before them uncommitted, putting events away moves the cursor behind them in the same step."""
+    table = a_table("a")
+    table.arrive(events("a", "a", "b", "a"))
+    [call] = table.called()
+    assert (parked(call), call.upto) == ([0, 1, 3], None)
+    table = a_table("a")
+    table.arrive(events("a", "a"))
+    assert table.called()[0].upto == at(1)
+
+
+def test_the_cursor_does_not_pass_what_is_not_put_away():
+    """Until it is known that events are in the lot, nothing is committed behind them, not even at the end."""
+    table = a_table("a", commit_seconds=60)
+    table.arrive(events("a", "b"))
+    [call] = table.called()
+    table.wait(6)
+    assert table.called() == []
+    assert table.session.farewell().positions == {}
+    table.tell(table.session.parked(call, table.now))
+    table.wait(1)
+    assert table.called() == [AutoCommit({a_place(0): at(0)})]
+    table.tell(table.session.drain())
+    assert table.session.farewell().positions == {a_place(0): at(0)}
+
+
+def test_a_partition_is_not_handed_over_meanwhile():
+    """Nobody gets a partition while events of it are being put away. (S316)"""
+    table = a_table("a")
+    table.arrive(events("a"))
+    [call] = table.called()
+    table.change(entry(0, f"{ME}>other"))
+    assert not [each for each in table.called() if isinstance(each, HandOver)]
+    table.tell(table.session.parked(call, table.now))
+    assert table.called() == [HandOver(frozenset({a_place(0)}), {a_place(0): at(0)})]
+
+
+def test_many_are_put_away_in_several_steps():
+    """No step is larger than what fits one."""
+    table = a_table("a")
+    table.arrive(events(*["a"] * (MOST_PARKED + 1)))
+    assert [len(call.events) for call in table.called()] == [MOST_PARKED, 1]
+    table = a_table("a")
+    large = Record(b"x" * (MOST_PARKED_BYTES // 2 + 1), "a")
+    table.arrive(a_chunk(large, large, Record(b"{}", "a")).behind(0))
+    assert [parked(call) for call in table.called()] == [[0], [1, 2]]
+
+
+def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
+    """When an event is given up, what was read behind it is read again, for it may have to follow. (S259, S260)"""
+    table = Table(entries=[Entry(a_place(0), ME, fails=3, search_end=at(4))], policy=PARKING, window=20)
+    table.arrive(events("a", "a", "b"))
+    [drop] = table.called()
+    assert (drop.event.end, drop.fails, drop.replay) == (at(0), 3, None)
+    table.opening = False
+    table.commit(0)
+    answer_opening(table, "a")
+    assert table.told() == []
+    table.arrive(events("a", "b", start=1))
+    [call] = table.called()
+    assert (parked(call), call.upto) == ([1], at(1))
+    table.tell(table.session.parked(call, table.now))
+    assert len(table.told()) == 1
+
+
+def test_keys_are_asked_for_again_when_the_assignment_changes():
+    """Somebody may have taken a key's last event out of the lot; but what was put away since that was asked counts."""
+    table = a_table("a", "b")
+    table.change(entry(0, ME))
+    [call] = table.called()
+    assert isinstance(call, Relearn)
+    table.arrive(events("b"))
+    [park] = table.called()
+    table.tell(table.session.learned(call, frozenset()))
+    table.tell(table.session.parked(park, table.now))
+    table.arrive(events("a", "b", start=1))
+    assert [parked(each) for each in table.called() if isinstance(each, Park)] == [[2]]
+
+
+def test_answers_that_came_too_late():
+    """What was asked for before a partition was opened anew says nothing about it since."""
+    table = a_table("a")
+    table.arrive(events("a"))
+    [park] = table.called()
+    table.change(entry(0, ME))
+    [relearn] = table.called()
+    table.commit(5)
+    answer_opening(table, "a")
+    table.tell(table.session.parked(park, table.now))
+    table.tell(table.session.learned(relearn, frozenset()))
+    table.arrive(events("a", start=6))
+    assert [parked(each) for each in table.called()] == [[6]]
+
+
+def test_without_the_policy_nothing_follows():
+    """The lot of a subscription that does not park any more is left alone."""
+    table = Table(0, batch_limit=1, window=9)
+    table.arrive(events("a", "a"))
+    assert table.told() == [f"0:0-0 {STARTED}", "0:1-1"]
+
+
+# Replays
+
+
+def test_a_replay_is_asked_for_and_ended():
+    """A partition with a replay is opened with it; when the cursor has come to where it was, the replay is over."""
+    replay = Replay("r", at(9), ("a",))
+    table = Table(entries=[Entry(a_place(0), ME, replay=replay)], policy=PARKING, opening=False)
+    [opening] = table.called()
+    assert opening.replay == replay
+    table.commit(8)
+    assert EndReplay(a_place(0), replay) not in table.called()
+    table.commit(9)
+    assert [each for each in table.called() if isinstance(each, EndReplay)] == [EndReplay(a_place(0), replay)]
+    table.commit(10)
+    assert not [each for each in table.called() if isinstance(each, EndReplay)]
+
+
+def test_the_end_of_a_replay_is_committed_at_once():
+    """When the last of what is sent once more is committed, the cursor goes to where it was without delay, once."""
+    table = a_table(replay=Replay("r", at(9)))
+    table.arrive(events("a"))
+    table.arrive(passed_over(at(9)))
+    table.tick()
+    assert table.called() == []
+    table.commit(0)
+    table.tick()
+    table.tick()
+    assert table.called() == [AutoCommit({a_place(0): at(9)})]
+
+
+def test_what_is_parked_again_is_no_part_of_the_replay():
+    """An event that is put away during a replay is marked with it, so that it stays in the lot."""
+    table = a_table("a", replay=Replay("r", at(9)))
+    table.arrive(events("a"))
+    assert table.called()[0].replay == "r"
+
+
+@pytest.mark.parametrize(
+    ("keys", "offset", "during", "has"),
+    [
+        (("a",), 5, None, True),
+        (("b",), 5, None, False),
+        (None, 5, None, True),
+        (("a",), 10, None, False),
+        (("a",), 9, "an earlier one", True),
+        (("a",), 5, "r", False),
+    ],
+)
+def test_what_a_replay_has(keys, offset, during, has):
+    """Of what is parked, a replay has its keys, up to where the cursor was, but nothing that was parked since."""
+    event = a_parked_event(offset, key="a", replay=during).parked
+    assert Replay("r", at(9), keys).has(event) is has

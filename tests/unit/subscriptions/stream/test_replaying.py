@@ -1,0 +1,123 @@
+"""Where replayed events come from."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nakadi.model.outcomes import Unavailable
+from nakadi.subscriptions.stream import parking
+from nakadi.subscriptions.stream.parking import Replaying
+from tests.support.chunks import some_events
+from tests.support.consuming import at
+from tests.support.coordination import a_parked_event
+
+
+class Log:
+    """What comes behind the lot."""
+
+    lost = False
+    at_border = False
+    left = False
+
+    async def move(self, _wake):
+        self.at_border = False
+
+    def take(self):
+        return some_events(1, start=100)
+
+    def leave(self):
+        self.left = True
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+def taken(source):
+    """Everything up to the first event of the log, as offsets; None for what is passed over."""
+    found = []
+
+    async def take():
+        while not found or found[-1] != (1, 100):
+            if source.at_border:
+                await source.move(lambda: None)
+            run = source.take()
+            for index in range(run.first, run.last):
+                record = run.chunk.records[index]
+                found.append((run.chunk.order, run.chunk.offset(index)) if record.value else None)
+
+    asyncio.run(take())
+    return found[:-1]
+
+
+def a_source(threads, *events, until=50, fetch=None):
+    heads = [each.parked for each in events]
+    values = {each.parked: each.value for each in events}
+    return Replaying(heads, at(-1), at(until), fetch or values.get, threads, Log())
+
+
+def test_parked_events_come_before_the_log(threads):
+    """Parked events come in order, timeline by timeline; what lies between is passed over, and then the log goes on."""
+    events = [a_parked_event(3), a_parked_event(9), a_parked_event(0, timeline=2)]
+    assert taken(a_source(threads, *events[:2])) == [(1, 3), (1, 9), None]
+    assert taken(a_source(threads, *events)) == [(1, 3), (1, 9), (2, 0)]
+
+
+def test_nothing_is_passed_over_where_nothing_lies_between(threads):
+    """When the last parked event is where the cursor was, the log goes on at once."""
+    assert taken(a_source(threads, a_parked_event(50))) == [(1, 50)]
+
+
+def test_many_are_fetched_bit_by_bit(threads):
+    """No more than a few events are in memory at a time."""
+    fetched = []
+    events = [a_parked_event(each) for each in range(parking.MOST_AT_ONCE + 1)]
+    source = a_source(threads, *events, fetch=lambda parked: fetched.append(parked) or b"{}")
+    asyncio.run(source.move(lambda: None))
+    assert len(fetched) == parking.MOST_AT_ONCE
+    assert len(taken(source)) == parking.MOST_AT_ONCE + 2
+
+
+def test_what_was_skipped_meanwhile_is_left_out(threads):
+    """An event that somebody has taken out of the lot is not sent."""
+    first, second = a_parked_event(3), a_parked_event(9)
+    source = a_source(threads, first, second, fetch={second.parked: b"{}"}.get)
+    assert taken(source) == [(1, 9), None]
+
+
+def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
+    """While the lot cannot be read, nothing is sent and nothing passed over."""
+    monkeypatch.setattr(parking, "TRY_AGAIN_SECONDS", 0.0)
+    answers = [Unavailable("no"), b"{}"]
+
+    def fetch(_):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def take():
+        source = a_source(threads, a_parked_event(3), fetch=fetch)
+        woken = asyncio.Event()
+        await source.move(woken.set)
+        assert source.take() is None
+        await woken.wait()
+        assert source.at_border
+        await source.move(woken.set)
+        return source.take()
+
+    assert asyncio.run(take()).end == at(3)
+
+
+def test_it_is_as_lost_as_the_log_behind_it(threads):
+    """Once the lot is through, it is the log that may be lost; both are left together."""
+    source = a_source(threads)
+    source._onward.lost = True
+    assert not source.lost
+    assert source.take().end == at(50)
+    assert source.lost
+    source.leave()
+    assert source._onward.left

@@ -1,0 +1,124 @@
+"""Where reading goes on, and of which event type that is said."""
+
+from dataclasses import replace
+
+import pytest
+
+from nakadi.caching import Cache
+from nakadi.catalog.event_types import EventTypes
+from nakadi.cursors.service import Cursors
+from nakadi.eventlogs.memory import MemoryLog
+from nakadi.model.cursor import Position
+from nakadi.model.events import Record
+from nakadi.model.outcomes import NotFound, Unusable
+from nakadi.registries.memory import MemoryRegistry
+from nakadi.subscriptions.stream.admission import KnownEventTypes, Survey
+from tests.support.builders import a_timeline, an_event_type
+from tests.support.clock import HandMovedClock
+from tests.support.coordination import a_place
+
+BEGIN = Position(1, -1)
+
+
+class Case:
+    """The event type "order" with two partitions and one event in each, and a survey over it."""
+
+    def __init__(self) -> None:
+        self.clock = HandMovedClock()
+        self.log = MemoryLog(self.clock)
+        self.event_types = EventTypes(MemoryRegistry(), Cache(self.clock, 1.0))
+        self.looks = 0
+        self.survey = Survey(self.event_types, Cursors(self), self.clock)
+        self.order = self.made("first")
+
+    def of(self, _storage_id):
+        self.looks += 1
+        return self.log
+
+    def made(self, event_type_id, events=1):
+        timeline = a_timeline(topic=f"topic-of-{event_type_id}", partitions=2)
+        self.log.create_topic(timeline.topic, 2)
+        self.published(timeline, events)
+        self.event_types.add(an_event_type(name="order", id=event_type_id, timelines=(timeline,)))
+        return self.event_types.get("order")
+
+    def published(self, timeline, events):
+        for partition in range(2):
+            self.log.append(timeline.topic, {partition: [Record(b"{}")] * events})
+
+    def switched(self):
+        """The event type has a second timeline."""
+        old = self.order.timeline
+        new = a_timeline(order=2, topic="the second", partitions=2)
+        self.log.create_topic(new.topic, 2)
+        closed = replace(old, latest_positions={0: 0, 1: 0}, cleaned_up_at=self.clock.now())
+        return self.event_types.replace(self.order, replace(self.order, timelines=(closed, new)))
+
+
+@pytest.fixture
+def case():
+    return Case()
+
+
+def test_one_look_at_the_log_serves_all_partitions(case):
+    """A stream that opens many partitions at once has the log looked at once."""
+    for partition in range(2):
+        case.survey.beginning(a_place(partition), BEGIN, case.order)
+    assert case.looks == 1
+
+
+def test_an_event_type_that_was_made_again_is_another(case):
+    """Within the second for which a look counts, an event type is deleted and made again: who opens the new one does
+    not read the old one. (S299)"""
+    case.survey.beginning(a_place(), BEGIN, case.order)
+    case.event_types.remove(case.order)
+    second = case.made("second", events=3)
+    assert case.survey.beginning(a_place(), Position(1, 2), second).event_type.id == "second"
+
+
+def test_an_event_type_that_moved_is_looked_at_anew(case):
+    """Within the second for which a look counts, an event type moves to another timeline: who knows of that is not sent
+    to the old one. (S299)"""
+    case.survey.beginning(a_place(), BEGIN, case.order)
+    moved = case.switched()
+    assert case.survey.beginning(a_place(), Position(1, 0), moved).event_type.timelines == moved.timelines
+
+
+def test_who_knows_less_learns_what_is_new(case):
+    """A stream that knows an event type as it was before a change learns of the change with the next partition."""
+    known, moved = case.order, case.switched()
+    assert case.survey.beginning(a_place(), BEGIN, known).event_type.revision == moved.revision
+
+
+def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(case):
+    """A stream whose event type was deleted is not given the events of another one that has its name. (S299)"""
+    case.event_types.remove(case.order)
+    case.made("second")
+    with pytest.raises(Unusable, match="was deleted"):
+        case.survey.beginning(a_place(), BEGIN, case.order)
+
+
+def test_a_deleted_event_type_is_missed(case):
+    """An event type that is gone has no beginning."""
+    case.event_types.remove(case.order)
+    with pytest.raises(NotFound):
+        case.survey.beginning(a_place(), BEGIN, case.order)
+
+
+def test_events_that_came_after_the_look_are_found(case):
+    """A position that was beyond the end when the log was looked at may be within by now. (S207)"""
+    case.survey.beginning(a_place(), BEGIN, case.order)
+    case.published(case.order.timeline, 1)
+    assert case.survey.beginning(a_place(), Position(1, 1), case.order).start == Position(1, 1)
+
+
+def test_what_was_seen_last_is_remembered():
+    """Of two looks at an event type the later revision counts, in whatever order they are told; of two event types of
+    one name the one that was told last."""
+    first = an_event_type(name="order", revision=1)
+    known = KnownEventTypes([first], lambda: None)
+    second = replace(first, revision=2)
+    assert known.newest(second) is second
+    assert known.newest(first) is second
+    another = an_event_type(name="order", id="another", revision=1)
+    assert known.newest(another) is another
