@@ -86,13 +86,13 @@ NEEDS: Mapping[str, Needs] = {
         *DELETABLE,
         "data_access_warning",
         "compaction_warning",
-        areas=("event_types", "schemas", "timelines", "registry"),
+        areas=("event_types",),
     ),
     "cursors": _needs(*STORES, *ASKED, areas=("cursors",)),
     "subscriptions": _needs(
         *STORES, *ASKED, *AUDIT, *SUBSCRIPTIONS, *WAITING, "max_subscription_partitions", areas=("subscriptions",)
     ),
-    "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "storages", "monitoring", "documentation")),
+    "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "monitoring")),
     "authorizer": _needs(*TOKENS),
     "log_indexer": _needs("event_log", "log_index", "archive"),
     "housekeeping": _needs(*STORES, *AUDIT, "coordination", "auth", "default_admin", "all_data_access"),

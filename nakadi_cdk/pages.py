@@ -24,7 +24,7 @@ from nakadi.http.problem import RETRY_AFTER, problem_body
 from nakadi.settings import Settings
 from nakadi_cdk.gateway_responses import SAID_OF_BODIES
 
-AREAS = ("monitoring", "documentation")
+AREA = "monitoring"
 METHODS = ("get", "head", "options")
 
 # Paths by the operation that is described for them. Readiness is not here: only a function knows it.
@@ -55,7 +55,7 @@ class Pages(Construct):
         self._host = host or SOMEWHERE
         self._role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("apigateway.amazonaws.com"))
         with closing(open_broker(Settings())) as broker:
-            application = broker.application_of(*AREAS)
+            application = broker.application_of(AREA)
             self._answers = {
                 (path, method): application.answer(self._request(path, method))
                 for path in PAGES.values()

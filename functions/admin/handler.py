@@ -2,4 +2,4 @@
 
 from nakadi.doorways.http import http_function
 
-handler = http_function("admin", "settings", "storages", "monitoring", "documentation")
+handler = http_function("admin", "settings", "monitoring")

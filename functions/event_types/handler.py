@@ -3,4 +3,4 @@
 import nakadi.coordination.dynamodb  # noqa: F401  # loaded while the function starts
 from nakadi.doorways.http import http_function
 
-handler = http_function("event_types", "event_types", "schemas", "timelines", "registry")
+handler = http_function("event_types", "event_types")

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from hypothesis import strategies as some
 
 from nakadi.http import openapi
-from nakadi.http.docs_page.examples import of_media_type, of_parameter
+from nakadi.http.docs_page.markup import of_media_type, of_parameter
 from nakadi.http.openapi import Operation
 
 NUMBERS = (

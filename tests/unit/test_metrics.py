@@ -22,7 +22,7 @@ from nakadi.eventlogs.tiered.worker import Worker
 from nakadi.http.application import Application
 from nakadi.http.asgi import asgi_application
 from nakadi.http.message import empty_response
-from nakadi.http.metrics import as_json
+from nakadi.http.routes.monitoring import as_json
 from nakadi.http.routing import Lane, Route
 from nakadi.metrics import OTHER, Metrics
 from nakadi.model.authorization import UNAUTHENTICATED

@@ -6,7 +6,7 @@ import pytest
 from nakadi.bootstrap import open_broker
 from nakadi.catalog.housekeeping import COMPACTION_LAG, expired_timelines
 from nakadi.chores import failures
-from nakadi.http.metrics import as_json
+from nakadi.http.routes.monitoring import as_json
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, CleanupPolicy, EnrichmentStrategy
 from nakadi.model.events import Record

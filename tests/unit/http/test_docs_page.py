@@ -13,11 +13,9 @@ from html.parser import HTMLParser
 import pytest
 
 from nakadi.http import docs_page, openapi
-from nakadi.http.docs_page.examples import of_parameter, of_schema
-from nakadi.http.docs_page.markup import VOID, element, joined, prose, words
-from nakadi.http.docs_page.schemas import laid_out, type_of
+from nakadi.http.docs_page.markup import VOID, element, joined, laid_out, of_parameter, of_schema, prose, type_of, words
 from nakadi.http.message import Request, Response
-from nakadi.http.routes import documentation
+from nakadi.http.routes import monitoring
 from nakadi.http.routing import Router
 
 PAGE = docs_page.page("https://nakadi.example.org")
@@ -48,7 +46,7 @@ class Reader(HTMLParser):
 
 
 def answer(path: str, **headers: str) -> Response:
-    route, _ = Router(documentation.routes()).find("GET", path)
+    route, _ = Router(monitoring.documentation_routes()).find("GET", path)
     request = Request(
         method="GET", path=path, headers={name.replace("_", "-"): value for name, value in headers.items()}
     )

@@ -10,7 +10,7 @@ import pytest
 
 from nakadi.bootstrap import open_broker
 from nakadi.http import openapi
-from nakadi.http.docs_page.examples import of_media_type, of_parameter
+from nakadi.http.docs_page.markup import of_media_type, of_parameter
 from nakadi.settings import Settings
 from tests.support.http import client_of
 from tests.support.openapi import assert_answer_matches, operation_at

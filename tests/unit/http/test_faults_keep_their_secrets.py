@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from nakadi.http import openapi
-from nakadi.http.docs_page.examples import of_media_type, of_parameter
+from nakadi.http.docs_page.markup import of_media_type, of_parameter
 from nakadi.http.openapi import Operation
 from nakadi.local import Broker
 from tests.support.api import created

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from nakadi.http import memory
-from nakadi.http.memory import UNLIMITED, Memory
+from nakadi.http import message
+from nakadi.http.message import UNLIMITED, Memory
 from nakadi.model.outcomes import TooLarge, TryLater
 
 
@@ -77,9 +77,9 @@ def test_requests_that_nobody_counts_have_no_limit():
 def test_memory_is_returned_where_the_system_can(monkeypatch):
     """The C library gives back what it keeps; one that has no function for it is left alone."""
     called = []
-    monkeypatch.setattr(memory, "_trimming", lambda: called.append)
-    memory.return_to_the_system()
-    monkeypatch.setattr(memory, "_trimming", lambda: None)
-    memory.return_to_the_system()
+    monkeypatch.setattr(message, "_trimming", lambda: called.append)
+    message.return_to_the_system()
+    monkeypatch.setattr(message, "_trimming", lambda: None)
+    message.return_to_the_system()
 
     assert called == [0]

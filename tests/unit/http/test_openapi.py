@@ -16,8 +16,7 @@ import pytest
 from openapi_spec_validator import validate as validate_document
 
 from nakadi.http import openapi
-from nakadi.http.docs_page import examples
-from nakadi.http.docs_page.operations import scopes
+from nakadi.http.docs_page import markup, scopes
 from nakadi.http.security import PUBLIC, Scopes, ScopeTable
 from nakadi.model.administration import BlockedKind, Feature
 from nakadi.model.event_type import (
@@ -99,7 +98,7 @@ def test_version_is_that_of_the_package() -> None:
 
 def test_reading_waits_until_somebody_asks() -> None:
     """Importing the routes of the description reads no YAML and not even imports the reader."""
-    code = "import sys, nakadi.http.routes.documentation; sys.exit('yaml' in sys.modules)"
+    code = "import sys, nakadi.http.routes.monitoring; sys.exit('yaml' in sys.modules)"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], check=False, env={"PYTHONPATH": str(ROOT / "layers" / "nakadi" / "python")}
@@ -145,7 +144,7 @@ def test_examples_of_streams_are_true() -> None:
 def test_examples_made_from_schemas_are_true() -> None:
     """Where a body has no example of its own, the one put together for the page is what the schema says."""
     for _, content in media_types():
-        for heading, value in examples.of_media_type(content):
+        for heading, value in markup.of_media_type(content):
             validate(content["schema"], value, heading)
 
 

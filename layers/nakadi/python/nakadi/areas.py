@@ -31,7 +31,7 @@ def _event_types(broker: Broker) -> list[Route]:
     from nakadi.http.routes import event_types
 
     settings = broker.settings
-    doors = event_types.EventTypeDoors(
+    handlers = event_types.EventTypeHandlers(
         event_types=broker.event_types,
         creation=broker.creation,
         update=broker.update,
@@ -41,19 +41,12 @@ def _event_types(broker: Broker) -> list[Route]:
         features=broker.features,
         warnings=event_types.Warnings(settings.data_access_warning, settings.compaction_warning),
     )
-    return doors.routes()
-
-
-def _schemas(broker: Broker) -> list[Route]:
-    from nakadi.http.routes import schemas
-
-    return schemas.routes(broker.schema_versions)
-
-
-def _timelines(broker: Broker) -> list[Route]:
-    from nakadi.http.routes import timelines
-
-    return timelines.routes(broker.timelines)
+    return [
+        *handlers.routes(),
+        *event_types.schema_routes(broker.schema_versions),
+        *event_types.timeline_routes(broker.timelines),
+        *event_types.strategy_routes(),
+    ]
 
 
 def _publishing(broker: Broker) -> list[Route]:
@@ -79,10 +72,10 @@ def _cursors(broker: Broker) -> list[Route]:
 
 
 def _subscriptions(broker: Broker) -> list[Route]:
-    from nakadi.http.routes.parked_events import ParkedEventDoors
+    from nakadi.http.routes.subscriptions import ParkedEventHandlers
 
     subscribing = broker.subscribing
-    return [*subscribing.doors.routes(), *ParkedEventDoors(subscribing.parked_events).routes()]
+    return [*subscribing.doors.routes(), *ParkedEventHandlers(subscribing.parked_events).routes()]
 
 
 def _subscription_streams(broker: Broker) -> list[Route]:
@@ -97,34 +90,22 @@ def _subscription_streams(broker: Broker) -> list[Route]:
     return subscription_streams.routes(broker.subscription_streams, figures_of)
 
 
-def _registry(_: Broker) -> list[Route]:
-    from nakadi.http.routes import registry
-
-    return registry.routes()
-
-
 def _settings(broker: Broker) -> list[Route]:
     from nakadi.http.routes import settings
 
-    return settings.routes(broker.admins, broker.blacklist, broker.features, broker.prepare_event_types)
-
-
-def _storages(broker: Broker) -> list[Route]:
-    from nakadi.http.routes import storages
-
-    return storages.routes(broker.storages, broker.event_types, broker.admins)
+    return [
+        *settings.routes(broker.admins, broker.blacklist, broker.features, broker.prepare_event_types),
+        *settings.storage_routes(broker.storages, broker.event_types, broker.admins),
+    ]
 
 
 def _monitoring(broker: Broker) -> list[Route]:
     from nakadi.http.routes import monitoring
 
-    return monitoring.routes(broker.metrics, broker.clock, broker.readiness, _version())
-
-
-def _documentation(_: Broker) -> list[Route]:
-    from nakadi.http.routes import documentation
-
-    return documentation.routes()
+    return [
+        *monitoring.routes(broker.metrics, broker.clock, broker.readiness, _version()),
+        *monitoring.documentation_routes(),
+    ]
 
 
 def _version() -> str:
@@ -138,20 +119,15 @@ def _version() -> str:
 
 AREAS: Mapping[str, Callable[[Broker], list[Route]]] = {
     "event_types": _event_types,
-    "schemas": _schemas,
-    "timelines": _timelines,
     "publishing": _publishing,
     "streams": _streams,
     "cursors": _cursors,
     "subscriptions": _subscriptions,
     "subscription_streams": _subscription_streams,
-    "registry": _registry,
     "settings": _settings,
-    "storages": _storages,
     "monitoring": _monitoring,
-    "documentation": _documentation,
 }
 """Every area; it is called as its module in `nakadi.http.routes`."""
 
-CHANGING = frozenset({"event_types", "schemas", "timelines", "subscriptions", "settings", "storages"})
+CHANGING = frozenset({"event_types", "subscriptions", "settings"})
 """The areas with operations that the audit log is told of."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from nakadi.bootstrap_subscription_care import SubscriptionCare
-from nakadi.http.routes.subscriptions import SubscriptionDoors
+from nakadi.http.routes.subscriptions import SubscriptionHandlers
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.event_types import SubscribedEventTypes
 from nakadi.subscriptions.api.listing import Listing
@@ -95,8 +95,8 @@ class Subscribing(SubscriptionCare):
         )
 
     @cached_property
-    def doors(self) -> SubscriptionDoors:
-        return SubscriptionDoors(
+    def doors(self) -> SubscriptionHandlers:
+        return SubscriptionHandlers(
             subscriptions=self.subscriptions,
             listing=Listing(self.subscriptions),
             creation=self.creation,

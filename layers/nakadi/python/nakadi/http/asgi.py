@@ -15,8 +15,18 @@ from urllib.parse import parse_qsl, unquote
 
 from nakadi.http import compression
 from nakadi.http.application import Admitted, flow_of_this_request, logged_path
-from nakadi.http.memory import WORTH_RETURNING, Memory, return_to_the_system
-from nakadi.http.message import Answer, ClientGone, Request, Response, Streaming, grouped, headers_of
+from nakadi.http.message import (
+    WORTH_RETURNING,
+    Answer,
+    ClientGone,
+    Memory,
+    Request,
+    Response,
+    Streaming,
+    grouped,
+    headers_of,
+    return_to_the_system,
+)
 from nakadi.http.problem import TooSlow, logged_problem
 from nakadi.http.routing import Lane
 from nakadi.metrics import Metrics

@@ -11,8 +11,7 @@ from typing import Protocol
 
 import zstandard
 
-from nakadi.http.memory import Share
-from nakadi.http.message import Request, Response
+from nakadi.http.message import Request, Response, Share
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.outcomes import Malformed, TooLarge
 

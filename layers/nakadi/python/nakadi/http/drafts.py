@@ -1,12 +1,16 @@
-"""Drafts: what a request body asks for, field by field, before anybody says whether it makes sense."""
+"""Drafts: what a request asks for, field by field, before it is decided whether that makes sense."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nakadi.http.authorizations import authorization_draft
+from nakadi.access.lists import EVENT_TYPE_LISTS, violations
+from nakadi.catalog.drafts import attributes
 from nakadi.http.bodies import Members, illegal_word
+from nakadi.http.message import Request
+from nakadi.model.administration import AdminLists
+from nakadi.model.authorization import Attribute, AttributeDraft, AuthorizationDraft
 from nakadi.model.event_type import (
     Audience,
     Category,
@@ -18,7 +22,43 @@ from nakadi.model.event_type import (
     OwnerSelectorType,
     StatisticsDraft,
 )
+from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.schema import SchemaDraft, SchemaType
+
+
+def attribute_parameter(request: Request, name: str) -> Attribute | None:
+    """The attribute that a query parameter names, None when it is missing."""
+    text = request.parameter(name)
+    if text is None:
+        return None
+    if not text:
+        raise Malformed("Authorization query is empty")
+    parts = text.split(":")
+    if len(parts) != 2 or not parts[1]:
+        raise Malformed("Authorization format is incorrect. Should be data_type:value")
+    return Attribute(*parts)
+
+
+def authorization_draft(body: Members) -> AuthorizationDraft:
+    return AuthorizationDraft(**{name: _attributes(body, name) for name in EVENT_TYPE_LISTS})
+
+
+def admin_lists(draft: AuthorizationDraft) -> AdminLists:
+    """The lists of the broker's administrators, none of which may be missing or empty."""
+    found = tuple(violations(draft, EVENT_TYPE_LISTS, prefix=""))
+    if found:
+        raise Violations(found)
+    return AdminLists(
+        admins=attributes(draft.admins), readers=attributes(draft.readers), writers=attributes(draft.writers)
+    )
+
+
+def _attributes(body: Members, name: str) -> tuple[AttributeDraft, ...] | None:
+    members = body.objects(name)
+    if members is None:
+        return None
+    return tuple(AttributeDraft(each.text("data_type"), each.text("value")) for each in members)
+
 
 STATISTICS = ("messages_per_minute", "message_size", "read_parallelism", "write_parallelism")
 
@@ -33,8 +73,8 @@ def event_type_draft(body: Members) -> EventTypeDraft:
         category=body.word("category", Category),
         schema=None if schema is None else schema_draft(schema),
         partition_key_fields=body.texts("partition_key_fields") or (),
-        ordering_key_fields=_paths(body, "ordering_key_fields"),
-        ordering_instance_ids=_paths(body, "ordering_instance_ids"),
+        ordering_key_fields=_field_paths(body, "ordering_key_fields"),
+        ordering_instance_ids=_field_paths(body, "ordering_instance_ids"),
         default_statistic=None if statistic is None else _statistics_draft(statistic),
         retention_time=None if options is None else options.integer("retention_time"),
         authorization=None if authorization is None else authorization_draft(authorization),
@@ -46,7 +86,7 @@ def event_type_draft(body: Members) -> EventTypeDraft:
     )
 
 
-def _paths(body: Members, name: str) -> tuple[str, ...]:
+def _field_paths(body: Members, name: str) -> tuple[str, ...]:
     """Paths that have to be in the schema, where null is as little as the empty one."""
     return tuple(each or "" for each in body.texts(name) or ())
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from nakadi.http.authorizations import authorization_draft
 from nakadi.http.bodies import Members, cannot_read
+from nakadi.http.drafts import authorization_draft
 from nakadi.http.views import View, attributes_view, timestamp
 from nakadi.model.authorization import Authorization
 from nakadi.model.coordination import Verdict

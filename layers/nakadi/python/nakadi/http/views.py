@@ -1,4 +1,4 @@
-"""How the nouns look in JSON."""
+"""How the nouns look in JSON, and the links between pages of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from nakadi.catalog.measured import Measured
 from nakadi.model.administration import AdminLists, BlockedKind, Feature
@@ -14,6 +15,23 @@ from nakadi.model.event_type import EventType
 from nakadi.model.schema import Schema
 from nakadi.model.storage import Storage
 from nakadi.model.timeline import Timeline
+
+Links = dict[str, dict[str, str]]
+
+
+def page_links(path: str, *, offset: int, limit: int, size: int, more: bool) -> Links:
+    """`prev` unless this is the first page, `next` if more follows; an empty page has no links."""
+    links: Links = {}
+    if offset > 0 and size:
+        links["prev"] = _link(path, {"offset": max(0, offset - limit), "limit": limit})
+    if more:
+        links["next"] = _link(path, {"offset": offset + limit, "limit": limit})
+    return links
+
+
+def _link(path: str, parameters: Mapping[str, int]) -> dict[str, str]:
+    return {"href": f"{path}?{urlencode(parameters)}"}
+
 
 View = dict[str, Any]
 

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
+import shlex
 from functools import cache
+from http import HTTPStatus
 from importlib.resources import files
+from urllib.parse import quote
 
-from nakadi.http.docs_page.markup import Html, element, joined, prose, trusted
-from nakadi.http.docs_page.operations import operation_section, slug
-from nakadi.http.docs_page.schemas import schema_section
+from nakadi.http.docs_page import markup
+from nakadi.http.docs_page.markup import (
+    Html,
+    code_block,
+    element,
+    facts,
+    joined,
+    laid_out,
+    prose,
+    schema_section,
+    table,
+    trusted,
+    type_of,
+)
 from nakadi.http.openapi import Node, Operation, document, operations
 
 # Stands for the address of the broker until it is known who looks. No text of ours contains it.
@@ -126,3 +141,163 @@ def _own(name: str) -> str:
 
 def _fingerprint(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# Operations -----------------------------------------------------------------------------------------------------------
+
+
+SLASH = trusted("/<wbr>")
+
+STREAM = "application/x-json-stream"
+
+
+def operation_section(operation: Operation, address: str) -> Html:
+    summary = element(
+        "summary",
+        element("span", operation.method, class_=f"method {operation.method.lower()}"),
+        element("h3", element("code", _breakable(operation.path))),
+        element("span", operation.description["summary"], class_="about"),
+    )
+    content = element(
+        "div",
+        prose(operation.description.get("description", "")),
+        _scopes(operation),
+        _parameters(operation),
+        _request_body(operation),
+        element("h4", "With curl"),
+        element("pre", element("code", _curl(operation, address)), class_="curl", tabindex="0"),
+        element("h4", "Answers"),
+        *_responses(operation),
+        element("p", "operationId ", element("code", operation.id), class_="id"),
+        class_="content",
+    )
+    return element("details", summary, content, class_="entry operation", id=operation.id)
+
+
+def slug(text: str) -> str:
+    return "group-" + re.sub(r"[^a-z]+", "-", text.lower())
+
+
+def scopes(operation: Operation) -> list[str]:
+    """The scopes that a token needs; none for what anybody may do."""
+    requirements = operation.description.get("security", document()["security"])
+    return [scope for each in requirements for scope in each["oauth2"]]
+
+
+def _scopes(operation: Operation) -> Html:
+    needed = scopes(operation)
+    if not needed:
+        return element("p", "Open to everybody.", class_="scopes")
+    return element("p", "Scope ", joined([element("code", each) for each in needed], ", "), class_="scopes")
+
+
+def _breakable(path: str) -> Html:
+    """A path that may be broken behind its slashes."""
+    return joined(path.split("/"), between=SLASH)
+
+
+def _parameters(operation: Operation) -> Html | None:
+    own = [each for each in operation.parameters if each["name"] != "X-Flow-Id"]
+    if not own:
+        return None
+    return joined(
+        [element("h4", "Parameters"), table(("Name", "Type", "What it is"), [_parameter(each) for each in own])]
+    )
+
+
+def _parameter(parameter: Node) -> Html:
+    needed = element("span", "required", class_="mark") if parameter.get("required") else None
+    place = element("span", parameter["in"], class_="mark quiet")
+    example = parameter.get("example")
+    shown = parameter["schema"] if example is None else {**parameter["schema"], "example": example}
+    return element(
+        "tr",
+        element("th", element("code", parameter["name"]), place, needed, scope="row"),
+        element("td", type_of(parameter["schema"])),
+        element("td", prose(parameter["description"]), facts(shown)),
+    )
+
+
+def _request_body(operation: Operation) -> Html | None:
+    body = operation.description.get("requestBody")
+    return joined([element("h4", "Body"), *_content(body["content"])]) if body else None
+
+
+def _content(content: Node) -> list[Html]:
+    return [_media_type(media_type, each) for media_type, each in content.items()]
+
+
+def _media_type(media_type: str, content: Node) -> Html:
+    items = content.get("x-item-schema")
+    what = joined(["lines of ", type_of(items)]) if items else type_of(content["schema"])
+    about = element("p", element("code", media_type), " ", what, class_="media")
+    shown = [
+        element("details", element("summary", heading), code_block(value), class_="example", open=None if index else "")
+        for index, (heading, value) in enumerate(markup.of_media_type(content))
+    ]
+    return joined([about, *shown])
+
+
+def _responses(operation: Operation) -> list[Html]:
+    """Answers that are the same everywhere are told in a line, so that those which are not can be seen."""
+    answers = operation.description["responses"]
+    special = [status for status in answers if "$ref" not in answers[status]]
+    common = [status for status in answers if "$ref" in answers[status]]
+    shown = [_response(status, operation.responses[status]) for status in special]
+    lines = [_common_response(status, operation.responses[status]) for status in common]
+    return [*shown, element("details", element("summary", "Other answers"), element("dl", *lines), class_="example")]
+
+
+def _response(status: str, response: Node) -> Html:
+    headers = [_header(name, each) for name, each in response.get("headers", {}).items()]
+    return element(
+        "section",
+        element("h5", _status(status), " ", phrase(status)),
+        prose(response["description"]),
+        element("ul", *headers, class_="facts") if headers else None,
+        *_content({**response.get("content", {}), **response.get("x-optional-body", {})}),
+        class_="answer",
+    )
+
+
+def _header(name: str, header: Node) -> Html:
+    return element("li", "header ", element("code", f"{name}: {header.get('example', '…')}"))
+
+
+def _common_response(status: str, response: Node) -> Html:
+    return joined([element("dt", _status(status), " ", phrase(status)), element("dd", prose(response["description"]))])
+
+
+def _status(status: str) -> Html:
+    return element("span", status, class_=f"status s{status[0]}")
+
+
+def phrase(status: str) -> str:
+    return HTTPStatus(int(status)).phrase
+
+
+def _curl(operation: Operation, address: str) -> str:
+    """A command line that can be copied; the address is filled in later, so it must not be quoted away."""
+    words = ["curl", *_flags(operation), f"'{address}{_url(operation)}'"]
+    if scopes(operation):
+        words += ["\\\n  -H", shlex.quote("Authorization: Bearer …")]
+    body = operation.description.get("requestBody")
+    if body:
+        (media_type, content), *_ = body["content"].items()
+        words += ["\\\n  -H", shlex.quote(f"Content-Type: {media_type}")]
+        words += ["\\\n  -d", shlex.quote(laid_out(markup.of_media_type(content)[0][1]))]
+    return " ".join(words)
+
+
+def _flags(operation: Operation) -> list[str]:
+    streams = any(STREAM in each.get("content", {}) for each in operation.responses.values())
+    method = [] if operation.method in ("GET", "POST") else ["-X", operation.method]
+    return ["-N", *method] if streams else method
+
+
+def _url(operation: Operation) -> str:
+    path = operation.path
+    for each in operation.parameters:
+        if each["in"] == "path":
+            path = path.replace(f"{{{each['name']}}}", quote(markup.of_parameter(each), safe=""))
+    return path

@@ -1,8 +1,8 @@
-"""Event types, their schemas, partitions and timelines."""
+"""Event types, the versions of their schemas, their timelines, and the strategies that they choose from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nakadi.access.permissions import Permissions
@@ -11,16 +11,17 @@ from nakadi.catalog.creation import Creation
 from nakadi.catalog.deletion import Deletion
 from nakadi.catalog.event_types import EventTypes
 from nakadi.catalog.repartitioning import Repartitioning
+from nakadi.catalog.schema_versions import SchemaVersions, Verdict
+from nakadi.catalog.timelines import Timelines
 from nakadi.catalog.update import Update
-from nakadi.http.attributes import attribute_parameter
 from nakadi.http.bodies import object_body
-from nakadi.http.drafts import event_type_draft
+from nakadi.http.drafts import attribute_parameter, event_type_draft, schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
-from nakadi.http.routing import Route
-from nakadi.http.views import event_type_view, measured_view
+from nakadi.http.routing import Handler, Route
+from nakadi.http.views import View, event_type_view, measured_view, page_links, schema_view, timeline_view
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Attribute, Operation
-from nakadi.model.event_type import CleanupPolicy, EventType
+from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType, PartitionStrategy
 from nakadi.model.outcomes import Violation, Violations
 
 
@@ -38,7 +39,7 @@ class Warnings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventTypeDoors:
+class EventTypeHandlers:
     event_types: EventTypes
     creation: Creation
     update: Update
@@ -106,3 +107,120 @@ class EventTypeDoors:
 def _names_writer(event_type: EventType, writer: Attribute) -> bool:
     """Literally: a wildcard writer is not everyone's name."""
     return event_type.authorization is not None and writer in event_type.authorization.writers
+
+
+# Schemas --------------------------------------------------------------------------------------------------------------
+
+
+DEFAULT_SCHEMA_LIMIT = 20
+
+
+def schema_routes(schema_versions: SchemaVersions) -> list[Route]:
+    doors = _SchemaHandlers(schema_versions)
+    all_ = "/event-types/{name}/schemas"
+    one, check = f"{all_}/{{version}}", f"{all_}/{{version}}/compatibility-check"
+    return [
+        Route(method="GET", template=all_, handler=doors.list, operation="list_schemas"),
+        Route(method="POST", template=all_, handler=doors.add, operation="add_schema"),
+        Route(method="GET", template=one, handler=doors.get, operation="get_schema"),
+        Route(method="POST", template=check, handler=doors.check, operation="check_compatibility"),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _SchemaHandlers:
+    versions: SchemaVersions
+
+    def list(self, request: Request) -> Response:
+        name = request.path_parameters["name"]
+        offset, limit = request.integer("offset", 0), request.integer("limit", DEFAULT_SCHEMA_LIMIT)
+        page = self.versions.page(name, offset or 0, DEFAULT_SCHEMA_LIMIT if limit is None else limit, request.subject)
+        links = page_links(
+            f"/event-types/{name}/schemas",
+            offset=offset or 0,
+            limit=limit or DEFAULT_SCHEMA_LIMIT,
+            size=len(page.schemas),
+            more=page.more,
+        )
+        return json_response({"items": [schema_view(each) for each in page.schemas], "_links": links})
+
+    def get(self, request: Request) -> Response:
+        parameters = request.path_parameters
+        return json_response(schema_view(self.versions.get(parameters["name"], parameters["version"], request.subject)))
+
+    def add(self, request: Request) -> Response:
+        name, draft = request.path_parameters["name"], schema_draft(object_body(request))
+        if request.flag("fetch"):
+            return json_response(schema_view(self.versions.find_equal(name, draft, request.subject)))
+        self.versions.add(name, draft, request.subject)
+        return empty_response()
+
+    def check(self, request: Request) -> Response:
+        parameters, text = request.path_parameters, object_body(request).text("schema")
+        verdict = self.versions.judge(parameters["name"], parameters["version"], text, request.subject)
+        return json_response(_verdict_view(verdict))
+
+
+def _verdict_view(verdict: Verdict) -> View:
+    return {
+        "compatible": verdict.error is None,
+        "compatibility_mode": verdict.event_type.compatibility_mode,
+        **({} if verdict.error is None else {"error": verdict.error}),
+        "validated_against_version": str(verdict.against.version),
+    }
+
+
+# Timelines ------------------------------------------------------------------------------------------------------------
+
+
+def timeline_routes(timelines: Timelines) -> list[Route]:
+    doors = _TimelineHandlers(timelines)
+    path = "/event-types/{name}/timelines"
+    return [
+        Route(method="GET", template=path, handler=doors.list, operation="list_timelines"),
+        Route(method="POST", template=path, handler=doors.create, operation="create_timeline"),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _TimelineHandlers:
+    timelines: Timelines
+
+    def list(self, request: Request) -> Response:
+        name = request.path_parameters["name"]
+        return json_response([timeline_view(each, name) for each in self.timelines.of(name, request.subject)])
+
+    def create(self, request: Request) -> Response:
+        storage_id = object_body(request).text("storage_id")
+        self.timelines.switch(request.path_parameters["name"], storage_id, request.subject)
+        return empty_response(201)
+
+
+# Strategies -----------------------------------------------------------------------------------------------------------
+
+
+VALIDATION_STRATEGIES = ("schema-validation",)
+
+
+def strategy_routes() -> list[Route]:
+    return [
+        _strategies("partition", tuple(PartitionStrategy)),
+        _strategies("enrichment", tuple(EnrichmentStrategy)),
+        _strategies("validation", VALIDATION_STRATEGIES),
+    ]
+
+
+def _strategies(kind: str, strategies: Sequence[str]) -> Route:
+    return Route(
+        method="GET",
+        template=f"/registry/{kind}-strategies",
+        handler=_answering(strategies),
+        operation=f"list_{kind}_strategies",
+    )
+
+
+def _answering(strategies: Sequence[str]) -> Handler:
+    def answer(_: Request) -> Response:
+        return json_response(strategies)
+
+    return answer
