@@ -62,7 +62,7 @@ test: $(VENV)/.test $(NODE)/.test
 
 # The engines were fitted to other emulations than these two, so what holds here too may well hold on AWS.
 test-engines: $(VENV)/.test $(NODE)/.test $(ENGINES)/.test
-	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/eventlogs/kinesis/test_resharding.py \
+	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_resharding.py \
 		-k 'dynamodb-local or kinesalite' $(ARGS)
 
 test-aws-local: $(VENV)/.test $(NODE)/.test

@@ -49,9 +49,9 @@ Figures = dict[str, float]
 
 def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     """A broker, with one route more that archives everything and takes one event type's events out of the hot half."""
-    from nakadi.archive.library import Library  # noqa: PLC0415
     from nakadi.bootstrap import open_broker  # noqa: PLC0415  # the load generators do without
-    from nakadi.eventlogs.tiered.cooling import cool  # noqa: PLC0415
+    from nakadi.engines.archive.archiver import cool  # noqa: PLC0415
+    from nakadi.engines.archive.library import Library  # noqa: PLC0415
     from nakadi.http.application import Application  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.routing import Route  # noqa: PLC0415
@@ -223,13 +223,13 @@ def publish(*, quick: bool) -> Figures:
 
 
 def windows(*, quick: bool) -> Figures:
-    from nakadi.archive.library import Library  # noqa: PLC0415  # as in `serve`
-    from nakadi.archive.members import member  # noqa: PLC0415
-    from nakadi.archive.reading import ArchiveReader  # noqa: PLC0415
-    from nakadi.archive.stores import MemoryStore  # noqa: PLC0415
+    from nakadi.engines.archive.library import Library  # noqa: PLC0415  # as in `serve`
+    from nakadi.engines.archive.objects import member  # noqa: PLC0415
+    from nakadi.engines.archive.reading import ArchiveReader  # noqa: PLC0415
+    from nakadi.engines.archive.stores import MemoryStore  # noqa: PLC0415
+    from nakadi.engines.memory.log_index import MemoryLogIndex  # noqa: PLC0415
     from nakadi.model.events import Record, StoredEvent  # noqa: PLC0415
     from nakadi.model.log_index import Counted, Head, Location, Segment  # noqa: PLC0415
-    from nakadi.registries.log_index_memory import MemoryLogIndex  # noqa: PLC0415
 
     class Far(MemoryStore):
         def get(self, location: Location) -> bytes:

@@ -29,9 +29,9 @@ from moto.dynamodb.models import dynamodb_backends
 
 from benchmarks.stream import raise_file_limit
 from nakadi.bootstrap import open_broker
-from nakadi.coordination.dynamodb import DynamoDbCoordination
 from nakadi.cost.prices import HOURS, PRICES
-from nakadi.dynamodb.opening import Address
+from nakadi.engines.dynamodb.client import Address
+from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.local.serving import Serving
 from nakadi.model.coordination import NOTHING_YET, Assignment, Entry, Session
 from nakadi.model.cursor import Position

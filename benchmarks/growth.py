@@ -24,7 +24,7 @@ from pathlib import Path
 import orjson
 
 from nakadi.clock import SystemClock
-from nakadi.eventlogs.sqlite import SqliteLog
+from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.events import Record
 
 SIZES = (10_000, 1_000_000, 10_000_000)

@@ -23,19 +23,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nakadi.archive.gzips import pack
-from nakadi.archive.stores import MemoryStore
 from nakadi.clock import SystemClock
-from nakadi.eventlogs import frames
-from nakadi.eventlogs.kinesis.continuity import Ancestry
-from nakadi.eventlogs.kinesis.envelopes import opened
-from nakadi.eventlogs.kinesis.indexing import Indexer
-from nakadi.eventlogs.kinesis.log import KinesisLog
-from nakadi.eventlogs.kinesis.stream import Stream
-from nakadi.eventlogs.kinesis.tally import Arrived
+from nakadi.engines.archive.objects import pack
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.common import frames
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.envelopes import opened
+from nakadi.engines.kinesis.event_log import KinesisLog
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.engines.kinesis.stream import Stream
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.log_index import Mark
-from nakadi.registries.log_index_memory import MemoryLogIndex
 
 PUT_UNIT = 25 * 1024
 EVENTS = 1000

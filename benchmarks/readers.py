@@ -22,12 +22,12 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from nakadi.clock import SystemClock
-from nakadi.eventlogs.kinesis.fan_out import Consumer, Consumers, FanOut
-from nakadi.eventlogs.kinesis.log import KinesisLog
-from nakadi.eventlogs.kinesis.stream import Page, Stream, arrived
+from nakadi.engines.kinesis.event_log import KinesisLog
+from nakadi.engines.kinesis.fan_out import Consumer, Consumers, FanOut
+from nakadi.engines.kinesis.stream import Page, Stream, arrived
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
-from nakadi.registries.log_index_memory import MemoryLogIndex
 
 READS, BYTES = 5, 2 << 20
 PUSHED_AFTER = 0.07

@@ -27,13 +27,12 @@ from nakadi.analytics.reports import in_a_line
 from nakadi.analytics.rewriting import Rewriter, Rewritten, Unreadable, by_place
 from nakadi.analytics.stretches import NOTHING_READ, Stretch, stretches
 from nakadi.analytics.tables import EVENT_TYPE, EVENT_TYPE_ID, ChangedMeanwhile, Table
-from nakadi.archive.library import Unreadable as Lost
-from nakadi.archive.merging import Blocks, Busy, Merger
-from nakadi.archive.sweeping import Sweep
+from nakadi.app.engines import open_event_log
 from nakadi.catalog.data_lake import kept_for
 from nakadi.catalog.topics import TopicDirectory
-from nakadi.eventlogs import open_event_log
-from nakadi.eventlogs.tiered.cooling import cool
+from nakadi.engines.archive.archiver import cool
+from nakadi.engines.archive.library import Unreadable as Lost
+from nakadi.engines.archive.maintenance import Blocks, Busy, Merger, Sweep
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import EventLog, LogIndex, UnknownTopic

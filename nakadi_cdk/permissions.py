@@ -9,7 +9,7 @@ from aws_cdk import Aws
 from aws_cdk import aws_iam as iam
 
 from nakadi.catalog.measured import KIND as MEASURED_STATISTICS
-from nakadi.registries.log_index_items import SEGMENTS, claim_place, topic_place
+from nakadi.engines.dynamodb.log_index import SEGMENTS, claim_place, topic_place
 from nakadi_cdk.data import Data
 
 LOOK_UP = ("dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query")

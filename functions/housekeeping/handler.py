@@ -7,8 +7,8 @@ from urllib.request import urlopen
 
 import nakadi.bootstrap_subscription_care
 import nakadi.catalog.housekeeping
-import nakadi.coordination.dynamodb
-import nakadi.registries.dynamodb  # noqa: F401  # all four are loaded while the function starts
+import nakadi.engines.dynamodb.coordination
+import nakadi.engines.dynamodb.registry  # noqa: F401  # all four are loaded while the function starts
 from nakadi.bootstrap import open_broker
 from nakadi.chores import failures
 from nakadi.doorways.function import Function

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import nakadi.registries.log_index_dynamodb  # noqa: F401  # loaded while the function starts
+import nakadi.engines.dynamodb.log_index  # noqa: F401  # loaded while the function starts
 from nakadi.doorways import log_indexer
 from nakadi.doorways.function import Function
 from nakadi.doorways.telling import Counts, Handle

@@ -1,6 +1,6 @@
 """Subscriptions: making, finding and changing them, their cursors and statistics."""
 
-import nakadi.coordination.dynamodb  # noqa: F401  # loaded while the function starts
+import nakadi.engines.dynamodb.coordination  # noqa: F401  # loaded while the function starts
 from nakadi.doorways.http import http_function
 
 handler = http_function("subscriptions", "subscriptions")

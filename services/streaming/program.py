@@ -13,17 +13,17 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
+from nakadi.app.engines import UnknownEngine as UnknownCoordination
+from nakadi.app.engines import UnknownEngine as UnknownLog
+from nakadi.app.engines import UnknownEngine as UnknownRegistry
 from nakadi.areas import DIRECT, STREAMED
 from nakadi.bootstrap import open_broker
-from nakadi.coordination import UnknownEngine as UnknownCoordination
-from nakadi.eventlogs import UnknownEngine as UnknownLog
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.local import logs
 from nakadi.local.grace import Grace
 from nakadi.local.signals import Signals
 from nakadi.model.outcomes import Unavailable
-from nakadi.registries import UnknownEngine as UnknownRegistry
 from nakadi.settings import BadSetting, Settings
 from services.streaming.certificate import tls
 from services.streaming.doorway import Doorway, tell

@@ -108,7 +108,7 @@ from pathlib import Path
 from nakadi.local import program
 from nakadi.local.grace import leave
 from nakadi.local.signals import Signals
-from nakadi.registries.memory import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 
 silent, answered = Path(sys.argv.pop(1)), MemoryRegistry.get
 

@@ -4,10 +4,10 @@ from collections import defaultdict
 from itertools import pairwise
 from math import inf
 
-from nakadi.archive import keys
-from nakadi.archive.library import read
-from nakadi.archive.manifest import archived
-from nakadi.eventlogs.tiered.options import Tiers
+from nakadi.engines.archive import manifest
+from nakadi.engines.archive.archiver import Tiers
+from nakadi.engines.archive.library import read
+from nakadi.engines.archive.manifest import archived
 from tests.support.archive_until_killed import PARTITIONS, TOPIC, opened
 from tests.support.until_killed import lines_until_killed
 
@@ -61,7 +61,7 @@ def see_that_the_archive_is_in_order(log) -> None:
         for segment in segments:
             read(log._store, TOPIC, partition, segment)
     log.sweep()
-    kept = {each.key for folder in (keys.LOG, keys.REWRITTEN) for each in log._store.listed(folder)}
+    kept = {each.key for folder in (manifest.LOG, manifest.REWRITTEN) for each in log._store.listed(folder)}
     assert kept == set(log._index.referred_to())
 
 

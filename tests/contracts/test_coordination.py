@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.coordination import open_coordination
+from nakadi.app.engines import open_coordination
 from nakadi.model.authorization import Attribute
 from nakadi.model.coordination import (
     NOTHING_YET,
@@ -29,7 +29,6 @@ from nakadi.model.coordination import (
 from nakadi.model.cursor import Position
 from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
-from tests.support.clock import HandMovedClock
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.coordination import a_parked_event, a_place, a_session, an_assignment, entries, places, told
 from tests.support.engines import COORDINATIONS, DYNAMODB_LOCAL, SQLITE, a_coordination
@@ -547,12 +546,12 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from nakadi.clock import SystemClock
-from nakadi.coordination import open_coordination
+from nakadi.app.engines import open_coordination
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import AssignmentChanged
 
-coordination = open_coordination(sys.argv[1], SystemClock())
+coordination = open_coordination(sys.argv[1])
 now = datetime.now(UTC)
 for line in sys.stdin:
     words = line.split()
@@ -592,7 +591,7 @@ def shared_url(request, tmp_path):
 def two(shared_url):
     """A coordination here, and a function that has another process on the same one do something."""
     with (
-        closing(open_coordination(shared_url, HandMovedClock())) as here,
+        closing(open_coordination(shared_url)) as here,
         subprocess.Popen(
             [sys.executable, "-c", OTHER_PROCESS, shared_url],
             stdin=subprocess.PIPE,

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from nakadi.eventlogs import open_event_log
+from nakadi.app.engines import open_event_log
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record
 from nakadi.ports import OffsetUnavailable, SealedTopic, UnknownTopic

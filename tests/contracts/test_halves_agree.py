@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nakadi.archive import keys
-from nakadi.archive.library import read
-from nakadi.archive.manifest import archived
-from nakadi.eventlogs import open_event_log
-from nakadi.eventlogs.tiered.options import Tiers
+from nakadi.app.engines import open_event_log
+from nakadi.engines.archive import manifest
+from nakadi.engines.archive.archiver import Tiers
+from nakadi.engines.archive.library import read
+from nakadi.engines.archive.manifest import archived
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record
 from nakadi.ports import OffsetUnavailable, SealedTopic, UnknownTopic
@@ -196,7 +196,7 @@ class Walk:
     def see_that_nothing_is_left_over(self) -> None:
         self.halves.sweep()
         index, store = self.halves._index, self.halves._store
-        kept = {each.key for folder in (keys.LOG, keys.REWRITTEN) for each in store.listed(folder)}
+        kept = {each.key for folder in (manifest.LOG, manifest.REWRITTEN) for each in store.listed(folder)}
         assert kept == set(index.referred_to())
 
 

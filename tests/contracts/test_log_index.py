@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.changes import bucket_of
 from nakadi.model.log_index import NOTHING_COUNTED, Counted, Head, Location, Mark, Part, Progress, Segment, Topic
 from nakadi.ports import TOPICS, LogIndex, UnknownTopic
-from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import LOG_INDEXES, a_log_index
 

@@ -5,11 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from nakadi.app.engines import open_event_log, open_registry
 from nakadi.clock import SystemClock
-from nakadi.eventlogs import open_event_log
-from nakadi.eventlogs.sqlite_neighbours import PAUSE
+from nakadi.engines.sqlite.changes import LOOK_EVERY_SECONDS
 from nakadi.ports import ChangedMeanwhile, Document, OffsetUnavailable, Put, SealedTopic
-from nakadi.registries import open_registry
 from tests.support.engines import a_record, text_of
 from tests.support.neighbour import a_neighbour
 from tests.support.patience import PATIENCE
@@ -36,7 +35,7 @@ def log(url):
 
 @pytest.fixture
 def registry(url):
-    registry = open_registry(url, SystemClock())
+    registry = open_registry(url)
     yield registry
     registry.close()
 
@@ -65,7 +64,7 @@ class TestEventLog:
 
     def test_wakes_readers_soon(self, log, neighbour):
         """A read that waits answers when another process has appended, which is looked for many times a second."""
-        assert PAUSE <= 0.05
+        assert LOOK_EVERY_SECONDS <= 0.05
         with ThreadPoolExecutor(1) as reader:
             for number in range(10):
                 reading = reader.submit(log.read, "t", 0, number, wait=10 * PATIENCE)

@@ -16,12 +16,11 @@ from glue_jobs import compaction, statistics
 from infra.laptop.templates import REGION
 from nakadi.analytics.session import open_spark
 from nakadi.analytics.tables import table_name
+from nakadi.app.engines import open_log_index, open_registry
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.clock import SystemClock
 from nakadi.local import Broker
-from nakadi.registries import open_registry
-from nakadi.registries.log_indexes import open_log_index
 from tests.e2e.conftest import on_a_laptop
 from tests.support.api import a_business_definition, created
 from tests.support.laptop import TABLES
@@ -136,5 +135,5 @@ def said(event):
 
 def topic_of(deployed, name):
     clock = SystemClock()
-    with closing(open_registry(deployed.index, clock)) as registry:
+    with closing(open_registry(deployed.index)) as registry:
         return EventTypes(registry, Cache(clock, 1)).get(name).timeline.topic

@@ -5,7 +5,7 @@ import json
 import boto3
 import pytest
 
-from nakadi.eventlogs.kinesis import tails
+from nakadi.engines.kinesis import tails
 from tests.support.aws import REGION, Aws, broken_before, no_answer_before, refused
 from tests.support.functions import recorded
 from tests.support.kinesis import ON_MOTO, made_stream

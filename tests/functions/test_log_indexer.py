@@ -9,16 +9,15 @@ from datetime import UTC, datetime
 import boto3
 import pytest
 
-from nakadi.archive import members
-from nakadi.archive.stores import open_archive
+from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
 from nakadi.clock import SystemClock
 from nakadi.doorways.log_indexer import indexed
-from nakadi.eventlogs import Beside, open_event_log
-from nakadi.eventlogs.kinesis import envelopes
-from nakadi.eventlogs.kinesis.indexing import Outcome
-from nakadi.eventlogs.kinesis.stream import milliseconds
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.stores import open_archive
+from nakadi.engines.kinesis import envelopes
+from nakadi.engines.kinesis.indexing import Outcome
+from nakadi.engines.kinesis.stream import milliseconds
 from nakadi.model.events import Record
-from nakadi.registries.log_indexes import open_log_index
 from tests.support.aws import REGION, broken_before, no_answer_after, no_answer_before
 from tests.support.functions import recorded
 from tests.support.kinesis import ON_MOTO, made_stream
@@ -45,7 +44,7 @@ class Shards:
             monkeypatch.setenv(f"NAKADI_{name}", value)
 
     def a_log(self):
-        beside = Beside(index=lambda: open_log_index(INDEX), archive=lambda: open_archive(ARCHIVE))
+        beside = LogDependencies(index=lambda: open_log_index(INDEX), archive=lambda: open_archive(ARCHIVE))
         return open_event_log(self.url, SystemClock(), beside)
 
     def publish(self, count: int) -> None:
@@ -74,7 +73,7 @@ class Shards:
         found = {}
         for partition in range(PARTITIONS):
             segments = self.index.segments(TOPIC, partition, 0, 1000)
-            events = [event for each in segments for event in members.events_in(store.get(each.archived))]
+            events = [event for each in segments for event in objects.events_in(store.get(each.archived))]
             found[partition] = (
                 heads[TOPIC, partition].counted.next,
                 [(event.offset, event.record.value) for event in events],
@@ -274,7 +273,7 @@ def test_a_long_frame_that_came_in_several_batches_is_one(functions, shards):
     log = open_event_log(
         f"{shards.url}&record_bytes=1000",
         SystemClock(),
-        Beside(index=lambda: open_log_index(INDEX), archive=lambda: open_archive(ARCHIVE)),
+        LogDependencies(index=lambda: open_log_index(INDEX), archive=lambda: open_archive(ARCHIVE)),
     )
     log.append(TOPIC, {0: [Record(json.dumps(stored).encode())]})
     log.close()

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from nakadi.app.engines import open_coordination
 from nakadi.clock import SystemClock
-from nakadi.coordination import open_coordination
 from nakadi.model.coordination import NOTHING_YET, Assignment, Entry
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
@@ -49,7 +49,7 @@ def subscription(functions, ask):
 @pytest.fixture
 def coordination(world):  # noqa: ARG001  # it is inside
     """What streams have in common with the functions."""
-    opened = open_coordination("dynamodb://live", SystemClock())
+    opened = open_coordination("dynamodb://live")
     yield opened
     opened.close()
 

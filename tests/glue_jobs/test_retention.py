@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.analytics.stretches import NOTHING_READ, stretches
-from nakadi.archive import members
 from nakadi.catalog.data_lake import PERIOD
+from nakadi.engines.archive import objects
 from nakadi.model.event_type import Category, CleanupPolicy
 from tests.support.jobs import order
 
@@ -19,7 +19,7 @@ def archive_of(data, event_type):
     return {
         event.offset: event.record.value
         for stretch in stretches(data.index, event_type, NOTHING_READ)
-        for event in members.events_in(data.store.get(stretch.location))
+        for event in objects.events_in(data.store.get(stretch.location))
     }
 
 

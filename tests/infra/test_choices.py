@@ -10,8 +10,8 @@ from aws_cdk.assertions import Template
 from cfnlint.api import ManualArgs, lint_file
 
 from infra.stack import DataStack
-from nakadi.eventlogs.kinesis import fan_out, opening
-from nakadi.eventlogs.kinesis.fan_out import Consumers, FanOut
+from nakadi.engines.kinesis import fan_out, opening
+from nakadi.engines.kinesis.fan_out import Consumers, FanOut
 from nakadi_cdk.context import Context
 from nakadi_cdk.data import Data
 from nakadi_cdk.functions import reserved

@@ -7,7 +7,7 @@ import pytest
 from moto.core import DEFAULT_ACCOUNT_ID
 
 from nakadi.bootstrap import open_broker
-from nakadi.dynamodb.tables import TABLES
+from nakadi.engines.dynamodb.tables import TABLES
 from nakadi.settings import Settings
 from tests.support.aws import REGION
 from tests.support.http import client_of

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from glue_jobs import compaction, retention, statistics
-from nakadi.archive.stores import open_archive
 from nakadi.areas import STREAMED
 from nakadi.bootstrap import open_broker
 from nakadi.doorways import log_indexer
+from nakadi.engines.archive.stores import open_archive
 from nakadi.local.serving import Serving
 from nakadi.model.log_index import Location
 from nakadi.ports import ArchiveGone

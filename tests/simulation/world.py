@@ -14,7 +14,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from nakadi.coordination.memory import MemoryCoordination
+from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable

@@ -16,10 +16,10 @@ from unittest.mock import patch
 from uuid import UUID
 
 from nakadi.cursors import timelines
-from nakadi.eventlogs import frames
-from nakadi.eventlogs.kinesis.envelopes import WHOLE, opened
-from nakadi.eventlogs.kinesis.log import KinesisLog
-from nakadi.eventlogs.kinesis.tally import Arrived
+from nakadi.engines.common import frames
+from nakadi.engines.kinesis.envelopes import WHOLE, opened
+from nakadi.engines.kinesis.event_log import KinesisLog
+from nakadi.engines.kinesis.recent_records import Arrived
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType

@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from nakadi.archive import members
-from nakadi.archive.stores import open_archive
 from nakadi.clock import SystemClock
-from nakadi.dynamodb.opening import address_in
-from nakadi.eventlogs.kinesis import opening
-from nakadi.eventlogs.kinesis.continuity import Ancestry
-from nakadi.eventlogs.kinesis.indexing import Indexer
-from nakadi.eventlogs.kinesis.log import KinesisLog
-from nakadi.eventlogs.kinesis.stream import Stream
-from nakadi.eventlogs.kinesis.tally import Arrived
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.stores import open_archive
+from nakadi.engines.dynamodb.client import address_in
+from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
+from nakadi.engines.dynamodb.registry import DynamoDbRegistry
+from nakadi.engines.kinesis import opening
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.event_log import KinesisLog
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.engines.kinesis.stream import Stream
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ABSENT, ArchiveStore, ChangedMeanwhile, Put
-from nakadi.registries.dynamodb import DynamoDbRegistry
-from nakadi.registries.log_index_dynamodb import DynamoDbLogIndex
-from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.storms.weather import Time, Weather
 from tests.support.aws import REGION, aws
 from tests.support.kinesis import made_stream, quick_clients, session
@@ -228,7 +228,7 @@ class Voyage:
         values: list[bytes] = []
         for segment in self._index.segments(TOPIC, place, 0, 10_000):
             assert segment.archived
-            for event in members.events_in(self._archive.get(segment.archived)):
+            for event in objects.events_in(self._archive.get(segment.archived)):
                 self.figures.changed += event.offset != len(values)
                 values.append(event.record.value or b"")
         return values

@@ -12,13 +12,12 @@ import sys
 import threading
 from pathlib import Path
 
-from nakadi.archive.stores import open_archive
+from nakadi.app.engines import open_event_log, open_log_index
 from nakadi.clock import SystemClock
-from nakadi.eventlogs import open_event_log
-from nakadi.eventlogs.tiered.log import TieredLog
-from nakadi.eventlogs.tiered.options import Tiers
+from nakadi.engines.archive.archiver import Tiers
+from nakadi.engines.archive.stores import open_archive
+from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.model.events import Record, Stored
-from nakadi.registries.log_indexes import open_log_index
 
 THREADS = 4
 PARTITIONS = 3

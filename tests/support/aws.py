@@ -22,7 +22,7 @@ from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber, MockRawResponse
 
 from infra.laptop.moto_gaps import gaps_filled
-from nakadi.dynamodb.tables import TABLES
+from nakadi.engines.dynamodb.tables import TABLES
 
 REGION = "eu-central-1"
 
@@ -72,7 +72,7 @@ def aws() -> Iterator[Aws]:
     with (
         mock_aws(),
         patch.object(BotocoreStubber, "__call__", answered),
-        patch("nakadi.dynamodb.opening.new_session", _session),
+        patch("nakadi.engines.dynamodb.client.new_session", _session),
         gaps_filled(),
     ):
         yield world

@@ -5,12 +5,16 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from nakadi.coordination import open_coordination
-from nakadi.eventlogs import NOTHING_BESIDE, Beside, open_event_log
+from nakadi.app.engines import (
+    NO_DEPENDENCIES,
+    LogDependencies,
+    open_coordination,
+    open_event_log,
+    open_log_index,
+    open_registry,
+)
 from nakadi.model.events import Record
 from nakadi.ports import Coordination, EventLog, LogIndex, Registry
-from nakadi.registries import open_registry
-from nakadi.registries.log_indexes import open_log_index
 from tests.support.clock import HandMovedClock
 from tests.support.other_engines import WANTED
 
@@ -40,7 +44,7 @@ COORDINATIONS = REGISTRIES
 @contextmanager
 def a_coordination(url: str, folder: Path) -> Iterator[Coordination]:
     with surroundings(url, folder) as address:
-        coordination = open_coordination(address, HandMovedClock())
+        coordination = open_coordination(address)
         try:
             yield coordination
         finally:
@@ -50,7 +54,7 @@ def a_coordination(url: str, folder: Path) -> Iterator[Coordination]:
 @contextmanager
 def a_registry(url: str, folder: Path) -> Iterator[Registry]:
     with surroundings(url, folder) as address:
-        registry = open_registry(address, HandMovedClock())
+        registry = open_registry(address)
         try:
             yield registry
         finally:
@@ -148,10 +152,10 @@ def a_tiered_log(hot: str, folder: Path, clock: HandMovedClock) -> Iterator[Even
 
 
 @contextmanager
-def beside(url: str, folder: Path) -> Iterator[tuple[str, Beside]]:
+def beside(url: str, folder: Path) -> Iterator[tuple[str, LogDependencies]]:
     """A log's whole URL, and what it finds beside it."""
     if not url.startswith("kinesis:"):
-        yield url, NOTHING_BESIDE
+        yield url, NO_DEPENDENCIES
         return
     from tests.support.kinesis import SERVICES, on_moto, on_moto_pushed, on_service  # noqa: PLC0415  # seconds to load
 

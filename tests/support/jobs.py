@@ -16,17 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from glue_jobs import compaction, retention, statistics
 from nakadi.analytics.session import open_spark
-from nakadi.archive import members
-from nakadi.archive.stores import FolderStore
+from nakadi.app.engines import open_log_index, open_registry
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.clock import SystemClock
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.stores import FolderStore
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.model.schema import Version
-from nakadi.registries import open_registry
-from nakadi.registries.log_indexes import open_log_index
 from tests.support.builders import a_schema, a_timeline, an_event_type
 
 STORED_AT = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
@@ -67,7 +66,7 @@ class DataFolder:
         self._open = ExitStack()
         clock = SystemClock()
         file = f"sqlite:///{folder / 'nakadi.db'}"
-        self.registry = self._open.enter_context(closing(open_registry(file, clock)))
+        self.registry = self._open.enter_context(closing(open_registry(file)))
         self.index = self._open.enter_context(closing(open_log_index(file)))
         self.store = FolderStore(folder / "archive")
         self.event_types = EventTypes(self.registry, Cache(clock, 1))
@@ -127,8 +126,8 @@ class DataFolder:
             StoredEvent(first + number, Record(_text(event), keys[number] if keys else None), at + number * apart)
             for number, event in enumerate(events)
         ]
-        before = b"".join(members.member(other.timeline.topic, 0, stored) for other in other_topics)
-        content = members.member(topic, partition, stored)
+        before = b"".join(objects.member(other.timeline.topic, 0, stored) for other in other_topics)
+        content = objects.member(topic, partition, stored)
         key = f"log/test/{event_type.name}/{at:%Y-%m-%d}/{topic}-{uuid4().hex}.json.gz"
         self.store.put(key, before + content)
         segment = Segment(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nakadi.analytics.session import open_spark
 from nakadi.analytics.stretches import NOTHING_READ, stretches
-from nakadi.archive import members
+from nakadi.engines.archive import objects
 from nakadi.model.event_type import Category, CleanupPolicy, EventType
 from tests.support.jobs import STORED_AT, DataFolder
 
@@ -141,7 +141,7 @@ def retention(killed: Killed, kills: int) -> None:
     archived = {
         event.offset
         for stretch in stretches(killed.data.index, killed.customers, NOTHING_READ)
-        for event in members.events_in(killed.data.store.get(stretch.location))
+        for event in objects.events_in(killed.data.store.get(stretch.location))
     }
     assert archived == {offset for offset, _, _ in left}
 

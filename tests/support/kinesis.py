@@ -12,10 +12,9 @@ from unittest.mock import patch
 
 from botocore.session import Session
 
-from nakadi.archive.stores import open_archive
-from nakadi.eventlogs import Beside
-from nakadi.eventlogs.kinesis import opening
-from nakadi.registries.log_indexes import open_log_index
+from nakadi.app.engines import LogDependencies, open_log_index
+from nakadi.engines.archive.stores import open_archive
+from nakadi.engines.kinesis import opening
 from tests.support.aws import aws
 from tests.support.kinesis_local import kinesalite_there, kinesis_local
 from tests.support.kinesis_pushed import pushing
@@ -46,19 +45,22 @@ def session(*_: object) -> Session:
 
 @contextmanager
 def quick_clients() -> Iterator[None]:
-    with patch.object(opening, "new_session", session), patch("nakadi.botocore_sessions.new_session", session):
+    with (
+        patch.object(opening, "new_session", session),
+        patch("nakadi.engines.common.aws_sessions.new_session", session),
+    ):
         yield
 
 
 @contextmanager
-def on_moto() -> Iterator[tuple[str, Beside]]:
+def on_moto() -> Iterator[tuple[str, LogDependencies]]:
     """A log's URL, with the index in DynamoDB and the archive in S3."""
     with aws() as world, quick_clients():
         world.made_tables("contract")
         stream = made_stream(session().create_client("kinesis", REGION))
         s3 = session().create_client("s3", REGION)
         s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
-        beside = Beside(
+        beside = LogDependencies(
             index=lambda: open_log_index(f"dynamodb://contract?region={REGION}"),
             archive=lambda: open_archive(f"s3://archive/events?region={REGION}"),
         )
@@ -72,12 +74,12 @@ SERVICES: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
 }
 
 
-def on_local(folder: Path) -> AbstractContextManager[tuple[str, Beside]]:
+def on_local(folder: Path) -> AbstractContextManager[tuple[str, LogDependencies]]:
     return on_service(folder, kinesis_local)
 
 
 @contextmanager
-def on_moto_pushed() -> Iterator[tuple[str, Beside]]:
+def on_moto_pushed() -> Iterator[tuple[str, LogDependencies]]:
     """The same with a consumer of its own, to which records are pushed while the log is watched."""
     with on_moto() as (url, beside):
         client = session().create_client("kinesis", REGION)
@@ -87,7 +89,9 @@ def on_moto_pushed() -> Iterator[tuple[str, Beside]]:
 
 
 @contextmanager
-def on_service(folder: Path, service: Callable[[], AbstractContextManager[str]]) -> Iterator[tuple[str, Beside]]:
+def on_service(
+    folder: Path, service: Callable[[], AbstractContextManager[str]]
+) -> Iterator[tuple[str, LogDependencies]]:
     """A log's URL, with the index in memory and the archive in a folder."""
     with service() as endpoint, quick_clients():
         client = session().create_client("kinesis", REGION, endpoint_url=endpoint)
@@ -97,7 +101,7 @@ def on_service(folder: Path, service: Callable[[], AbstractContextManager[str]])
         try:
             yield (
                 ON_LOCAL.format(stream=stream, endpoint=endpoint),
-                Beside(index=lambda: index, archive=lambda: archive),
+                LogDependencies(index=lambda: index, archive=lambda: archive),
             )
         finally:
             client.delete_stream(StreamName=stream)

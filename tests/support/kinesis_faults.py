@@ -9,12 +9,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from nakadi.archive.stores import MemoryStore
-from nakadi.eventlogs.kinesis import opening
-from nakadi.eventlogs.kinesis.log import KinesisLog, Options
-from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.kinesis import opening
+from nakadi.engines.kinesis.event_log import KinesisLog, Options
+from nakadi.engines.kinesis.stream import Stream
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.ports import ArchiveStore, LogIndex
-from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.aws import Aws, aws
 from tests.support.clock import HandMovedClock
 from tests.support.kinesis import REGION, made_stream, quick_clients

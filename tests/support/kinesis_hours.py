@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from nakadi.archive.stores import MemoryStore
 from nakadi.authentication import authentication
 from nakadi.bootstrap import Broker
 from nakadi.caching import ChangeWatch
-from nakadi.eventlogs.kinesis.continuity import Ancestry
-from nakadi.eventlogs.kinesis.indexing import Indexer
-from nakadi.eventlogs.kinesis.log import KinesisLog, Options
-from nakadi.eventlogs.kinesis.stream import Stream
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.event_log import KinesisLog, Options
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.stream import Stream
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.metrics import Metrics
 from nakadi.ports import LogIndex
-from nakadi.registries.log_index_memory import MemoryLogIndex
-from nakadi.registries.memory import MemoryRegistry
 from nakadi.settings import Settings
 from tests.storms.weather import Time
 from tests.support.builders import a_timeline, an_event_type

@@ -21,7 +21,7 @@ from typing import Any
 from unittest.mock import patch
 from zlib import crc32
 
-from nakadi.eventlogs.kinesis import opening
+from nakadi.engines.kinesis import opening
 
 PAUSE = 0.005
 

@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 
 from nakadi.clock import SystemClock
-from nakadi.eventlogs.sqlite import SqliteLog
+from nakadi.engines.sqlite.event_log import SqliteLog
+from nakadi.engines.sqlite.mark import Marker
 from nakadi.model.events import Record
-from nakadi.sqlite_mark import Marker
 
 
 def main(path: Path) -> None:

@@ -14,11 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from nakadi.app.engines import open_event_log, open_registry
 from nakadi.clock import SystemClock
-from nakadi.eventlogs import open_event_log
 from nakadi.model.events import Record
 from nakadi.ports import ChangedMeanwhile, Put
-from nakadi.registries import open_registry
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +65,7 @@ class Commands:
     def __init__(self, url: str) -> None:
         self._clock = SystemClock()
         self._log = open_event_log(url, self._clock)
-        self._registry = open_registry(url, self._clock)
+        self._registry = open_registry(url)
 
     def append(self, topic: str, name: str, count: int) -> None:
         for number in range(count):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from nakadi.coordination.memory import MemoryCoordination
+from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import Assignment, Entry, Parked, Redrive, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record

@@ -11,8 +11,8 @@ import os
 import sys
 import threading
 
+from nakadi.app.engines import open_event_log
 from nakadi.clock import SystemClock
-from nakadi.eventlogs import open_event_log
 from nakadi.model.events import Record, Stored
 
 THREADS = 6

@@ -12,7 +12,8 @@ from nakadi.administration.blacklist import Blacklist
 from nakadi.administration.features import Features
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
-from nakadi.eventlogs.memory import MemoryLog
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType
 from nakadi.model.events import Fate, Record, Refused
@@ -23,7 +24,6 @@ from nakadi.publishing.figures import Figures
 from nakadi.publishing.outcome import BatchOutcome, Verdict
 from nakadi.publishing.pipeline import Publisher
 from nakadi.publishing.system import hashing
-from nakadi.registries.memory import MemoryRegistry
 from nakadi.schemas.validation import Validators
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock

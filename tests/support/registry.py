@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from nakadi.administration.documents import SettingsDocument
 from nakadi.caching import Cache
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.ports import Change
-from nakadi.registries.memory import MemoryRegistry
 from tests.support.clock import HandMovedClock
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nakadi.clock import SystemClock
-from nakadi.eventlogs.memory import MemoryLog
+from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.http.message import ClientGone
 from nakadi.model.events import Record, Slice
 from tests.support.patience import PATIENCE

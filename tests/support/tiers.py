@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 
-from nakadi.archive.stores import open_archive
-from nakadi.eventlogs import open_event_log
-from nakadi.eventlogs.tiered.log import TieredLog
-from nakadi.eventlogs.tiered.options import Directory, Tiers
+from nakadi.app.engines import open_event_log, open_log_index
+from nakadi.engines.archive.archiver import Directory, Tiers
+from nakadi.engines.archive.stores import open_archive
+from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.model.events import Fate, Record
 from nakadi.ports import ArchiveStore, Clock, LogIndex
-from nakadi.registries.log_indexes import open_log_index
 
 AT_ONCE = Tiers(after=0, hot=0, grace=3600, share=0)
 """Events are archived and leave the hot half as soon as may be, and compaction spares no effort."""

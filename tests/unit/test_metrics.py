@@ -10,15 +10,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nakadi.archive.library import Library, Unreadable
-from nakadi.archive.stores import MemoryStore
 from nakadi.bootstrap import open_broker
 from nakadi.chores import attempted
-from nakadi.coordination.memory import MemoryCoordination
-from nakadi.eventlogs.memory import MemoryLog
-from nakadi.eventlogs.sqlite import SqliteLog
-from nakadi.eventlogs.tiered.options import Tiers
-from nakadi.eventlogs.tiered.worker import Worker
+from nakadi.engines.archive.archiver import Tiers
+from nakadi.engines.archive.library import Library, Unreadable
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.archive.worker import Worker
+from nakadi.engines.memory.coordination import MemoryCoordination
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.http.application import Application
 from nakadi.http.asgi import asgi_application
 from nakadi.http.message import empty_response
@@ -32,7 +33,6 @@ from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.log_index import Counted, Location, Segment
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.registries.log_index_memory import MemoryLogIndex
 from nakadi.settings import Settings
 from nakadi.streaming.chunks import Chunk
 from nakadi.subscriptions.stream.actions import Drop

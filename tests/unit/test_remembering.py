@@ -9,7 +9,7 @@ from nakadi import caching
 from nakadi.bootstrap import Broker, open_broker
 from nakadi.catalog.documents import event_type_body
 from nakadi.catalog.event_types import KIND as EVENT_TYPES
-from nakadi.eventlogs.kinesis import topics
+from nakadi.engines.kinesis import topics
 from nakadi.model.administration import BlockedKind, Feature
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotPermitted

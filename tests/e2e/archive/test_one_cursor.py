@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nakadi.eventlogs.tiered.log import TieredLog
+from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.local import Broker
 from tests.support.api import created
 from tests.support.consumer import Consumer

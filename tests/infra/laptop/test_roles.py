@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 from infra.laptop.cloud import STRICT, Cloud
 from infra.laptop.roles import Permission, Policy, Request, needed
 from infra.laptop.templates import ACCOUNT, Template
-from nakadi.archive.stores import open_archive
+from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveGone

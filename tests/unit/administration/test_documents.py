@@ -4,9 +4,9 @@ import pytest
 
 from nakadi.administration.documents import ATTEMPTS, SettingsDocument
 from nakadi.caching import Cache
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.outcomes import TryLater
 from nakadi.ports import ChangedMeanwhile
-from nakadi.registries.memory import MemoryRegistry
 from tests.support.clock import HandMovedClock
 
 

@@ -4,10 +4,10 @@ from nakadi.administration.documents import SettingsDocument
 from nakadi.administration.features import Features
 from nakadi.administration.storages import Storages
 from nakadi.caching import Cache
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.outcomes import Invalid, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.model.storage import Storage, StorageType
 from nakadi.ports import ChangedMeanwhile, Put
-from nakadi.registries.memory import MemoryRegistry
 from tests.support.clock import HandMovedClock
 from tests.support.registry import meanwhile
 

@@ -1,11 +1,11 @@
 import pytest
 
 from nakadi.analytics.reading import place_of, problem_with
-from nakadi.archive import members
+from nakadi.engines.archive import objects
 from nakadi.model.events import Record, StoredEvent
 from tests.support.builders import A_MOMENT
 
-WHOLE = members.member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_000_000 + b'"}'), A_MOMENT)])
+WHOLE = objects.member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_000_000 + b'"}'), A_MOMENT)])
 
 
 def test_a_whole_member_has_no_problem():

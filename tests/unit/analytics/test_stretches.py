@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from nakadi.analytics.stretches import NOTHING_READ, Progress, again, in_batches, sizes, stretches
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.log_index import Counted, Head, Location, Segment
-from nakadi.registries.log_index_memory import MemoryLogIndex
 from tests.support.builders import an_event_type
 
 EVENT_TYPE = an_event_type(partitions=2)

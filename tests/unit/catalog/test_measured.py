@@ -3,9 +3,9 @@ from datetime import timedelta
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.catalog.measured import KIND, Measured, measured_body, measured_of
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.event_type import Statistics
 from nakadi.ports import Put
-from nakadi.registries.memory import MemoryRegistry
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
 

@@ -8,7 +8,7 @@ from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.catalog.timelines import next_timeline
 from nakadi.catalog.topics import LOOKED_UP_EVERY, TopicDirectory
-from nakadi.registries.memory import MemoryRegistry
+from nakadi.engines.memory.registry import MemoryRegistry
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
+from nakadi.app.engines import open_event_log
 from nakadi.clock import SystemClock
-from nakadi.eventlogs import open_event_log
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.publishing.outcome import Verdict
 from tests.support.builders import a_timeline, an_event_type

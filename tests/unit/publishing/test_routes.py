@@ -9,6 +9,7 @@ from nakadi.administration.admins import Admins
 from nakadi.administration.blacklist import Blacklist
 from nakadi.administration.documents import SettingsDocument
 from nakadi.caching import Cache
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.http.application import Application
 from nakadi.http.routes import publishing as routes
 from nakadi.http.security import nobody_is_asked
@@ -17,7 +18,6 @@ from nakadi.model.authorization import Attribute, Authorization, Subject
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.model.outcomes import Unavailable
 from nakadi.publishing.figures import OLDEST_SECONDS
-from nakadi.registries.memory import MemoryRegistry
 from tests.support.builders import a_schema, an_event_type
 from tests.support.http import client_of
 from tests.support.publishing import EID, House, a_business_type, metadata

@@ -10,8 +10,8 @@ from nakadi.administration.blacklist import Blacklist
 from nakadi.administration.features import Features
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.registries.memory import MemoryRegistry
 from nakadi.streaming.access import Changed, Judge, Refused
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock

@@ -17,6 +17,7 @@ from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.clock import SystemClock
 from nakadi.cursors.service import Cursors
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.http.message import Request
 from nakadi.http.problem import problem_of
 from nakadi.http.routes.streams import routes
@@ -25,7 +26,6 @@ from nakadi.model.authorization import Attribute, Authorization, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, NotPermitted, Unavailable
-from nakadi.registries.memory import MemoryRegistry
 from nakadi.streaming.access import Judge
 from nakadi.streaming.driver import Driver
 from nakadi.streaming.lines import JsonLines

@@ -12,13 +12,20 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from nakadi.administration.documents import KIND, Body, SettingsDocument
-from nakadi.archive.stores import archive_at
+from nakadi.app.engines import (
+    LogDependencies,
+    StorageLogs,
+    check_reachable,
+    open_event_log,
+    open_log_index,
+    open_registry,
+    url_of,
+)
 from nakadi.areas import AREAS, routes_of
 from nakadi.authentication import authentication
 from nakadi.caching import Cache, ChangeWatch
 from nakadi.clock import SystemClock
-from nakadi.eventlogs import Beside, open_event_log
-from nakadi.eventlogs.storages import StorageLogs, check_reachable, url_of
+from nakadi.engines.archive.stores import archive_at
 from nakadi.http.application import Answered, Application, Authenticate
 from nakadi.metrics import Metrics
 from nakadi.model.authorization import Attribute
@@ -26,8 +33,6 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType
 from nakadi.ports import Clock, Coordination, EventLog, Indexed, Registered, Registry
 from nakadi.readiness import Readiness
-from nakadi.registries import open_registry
-from nakadi.registries.log_indexes import open_log_index
 from nakadi.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,7 +58,7 @@ if TYPE_CHECKING:
     from nakadi.catalog.topics import TopicDirectory
     from nakadi.catalog.update import Update
     from nakadi.cursors.service import Cursors
-    from nakadi.eventlogs.tiered.options import Tiers
+    from nakadi.engines.archive.archiver import Tiers
     from nakadi.model.event_type import EventType, EventTypeDraft
     from nakadi.publishing.figures import Figures
     from nakadi.publishing.outcome import BatchOutcome
@@ -85,7 +90,7 @@ def open_broker(settings: Settings, clock: Clock | None = None, around_log: Arou
     clock = clock or SystemClock()
     authenticate = authentication(settings, clock)
     metrics = Metrics(clock.monotonic(), settings.max_metric_names)
-    registry = open_registry(settings.registry, clock)
+    registry = open_registry(settings.registry)
     watch = ChangeWatch(registry.changes, clock)
     try:
         event_log = open_event_log(
@@ -108,10 +113,10 @@ def open_broker(settings: Settings, clock: Clock | None = None, around_log: Arou
 
 def _beside_the_log(
     settings: Settings, registry: Registry, clock: Clock, watch: ChangeWatch, metrics: Metrics
-) -> Beside:
+) -> LogDependencies:
     """What some logs need; it is opened by those that do."""
     one_store = settings.log_index_url == settings.registry and not settings.registry.startswith("memory:")
-    return Beside(
+    return LogDependencies(
         index=partial(open_log_index, settings.log_index_url),
         archive=partial(archive_at, settings.archive),
         directory=partial(_directory, registry, clock),
@@ -129,7 +134,7 @@ def _directory(registry: Registry, clock: Clock) -> TopicDirectory:
 
 
 def _tiers(settings: Settings) -> Tiers:
-    from nakadi.eventlogs.tiered.options import Tiers
+    from nakadi.engines.archive.archiver import Tiers
 
     return Tiers(
         after=settings.archive_after_seconds,
@@ -561,9 +566,9 @@ class Broker:
 
     @cached_property
     def coordination(self) -> Coordination:
-        from nakadi.coordination import open_coordination
+        from nakadi.app.engines import open_coordination
 
-        return open_coordination(self.settings.coordination or self.settings.registry, self.clock)
+        return open_coordination(self.settings.coordination or self.settings.registry)
 
     @cached_property
     def subscribing(self) -> Subscribing:

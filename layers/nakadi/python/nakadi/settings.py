@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from nakadi.sqlite_file import SCHEME
+from nakadi.engines.sqlite.file import SCHEME
 
 
 class BadSetting(Exception):

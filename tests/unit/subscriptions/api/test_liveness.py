@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.coordination.memory import MemoryCoordination
+from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.subscriptions.api.leases import LEASE, MARGIN, LeaseWatch, dead
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session

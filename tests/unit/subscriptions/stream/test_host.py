@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.coordination.memory import MemoryCoordination
+from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import NOTHING_YET
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.coordination.memory import MemoryCoordination
+from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import NOTHING_YET, Changed
 from nakadi.model.cursor import Position
 from nakadi.subscriptions.stream.members import Members

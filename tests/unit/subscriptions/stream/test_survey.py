@@ -7,11 +7,11 @@ import pytest
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.cursors.service import Cursors
-from nakadi.eventlogs.memory import MemoryLog
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, Unusable
-from nakadi.registries.memory import MemoryRegistry
 from nakadi.subscriptions.stream.admission import KnownEventTypes, Survey
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.clock import HandMovedClock

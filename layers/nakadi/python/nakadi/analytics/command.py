@@ -21,16 +21,15 @@ from pyspark.sql import SparkSession
 from nakadi.analytics.reading import Archive
 from nakadi.analytics.reports import NOT_DONE, Report, progress_shown
 from nakadi.analytics.session import open_spark
-from nakadi.archive.stores import UnknownStore, open_archive
+from nakadi.app.engines import UnknownEngine, open_log_index, open_registry
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
 from nakadi.clock import SystemClock
+from nakadi.engines.archive.stores import UnknownStore, open_archive
+from nakadi.engines.sqlite.file import BadDataFile
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports import ArchiveStore, Clock, LogIndex, Registry
-from nakadi.registries import UnknownEngine, open_registry
-from nakadi.registries.log_indexes import open_log_index
-from nakadi.sqlite_file import BadDataFile
 
 GATHERED = "_gathered"
 
@@ -197,7 +196,7 @@ def open_workplace(known: argparse.Namespace, report: Report, clock: Clock, stac
         raise BadArguments(f"There is no folder {data}; --data names the broker's.")
     archive_url = with_scheme(known.archive or str(data / "archive"))
     tables = with_scheme(known.tables or str(data / "tables"))
-    registry = stack.enter_context(closing(open_registry(known.registry or file, clock)))
+    registry = stack.enter_context(closing(open_registry(known.registry or file)))
     index = stack.enter_context(closing(open_log_index(known.log_index or file)))
     store = stack.enter_context(closing(open_archive(archive_url)))
     master = known.master or ("local[*]" if known.catalog == "hadoop" else "")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from nakadi.analytics.erasing import How, Wanted, erased
 from nakadi.analytics.stretches import Stretch
-from nakadi.archive import keys, members
-from nakadi.archive.members import BadArchive
-from nakadi.archive.merging import Busy, alone
+from nakadi.engines.archive import manifest, objects
+from nakadi.engines.archive.maintenance import Busy, alone
+from nakadi.engines.archive.objects import BadArchive
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
 from nakadi.model.outcomes import Unavailable
@@ -66,14 +66,14 @@ class Rewriter:
 
     def _written(self, stretch: Stretch, segment: Segment, kept: Sequence[StoredEvent]) -> Segment:
         assert segment.archived is not None
-        content = members.member(stretch.topic, stretch.partition, kept)
-        key = keys.rewritten(segment.archived.key, stretch.topic, stretch.partition, segment.first)
+        content = objects.member(stretch.topic, stretch.partition, kept)
+        key = manifest.rewritten(segment.archived.key, stretch.topic, stretch.partition, segment.first)
         self.store.put(key, content)
         return replace(segment, archived=Location(key, 0, len(content)), events=len(kept))
 
     def _events(self, location: Location) -> Sequence[StoredEvent]:
         try:
-            return members.events_in(self.store.get(location))
+            return objects.events_in(self.store.get(location))
         except (BadArchive, ArchiveGone) as error:
             raise Unreadable(f"{location.key} cannot be read: {error}") from error
 

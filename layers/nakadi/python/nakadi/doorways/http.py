@@ -9,10 +9,6 @@ from importlib import import_module
 from typing import Any
 
 # The engines, loaded while the function starts and processor time is plentiful, and not by its first invocation.
-import nakadi.archive.stores
-import nakadi.eventlogs.kinesis.opening
-import nakadi.registries.dynamodb
-import nakadi.registries.log_index_dynamodb  # noqa: F401
 from nakadi.bootstrap import open_broker
 from nakadi.doorways.function import Function
 from nakadi.doorways.telling import Counts, Handle

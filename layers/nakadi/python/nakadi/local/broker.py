@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from nakadi.bootstrap import open_broker
-from nakadi.eventlogs.faults import Faults, FaultyLog
+from nakadi.engines.common.faults import Faults, FaultyLog
 from nakadi.http.asgi import Limits
 from nakadi.local.housekeeper import Housekeeper
 from nakadi.local.serving import Serving

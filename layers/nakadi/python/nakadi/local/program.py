@@ -13,10 +13,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from nakadi.archive.stores import UnknownStore
+from nakadi.app.engines import UnknownEngine as UnknownLog
+from nakadi.app.engines import UnknownEngine as UnknownRegistry
 from nakadi.bootstrap import open_broker
 from nakadi.clock import SystemClock
-from nakadi.eventlogs import UnknownEngine as UnknownLog
+from nakadi.engines.archive.stores import UnknownStore
+from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
+from nakadi.engines.sqlite.mark import Marker, examine
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.local import logs
@@ -25,10 +28,7 @@ from nakadi.local.housekeeper import Housekeeper
 from nakadi.local.serving import url_of
 from nakadi.local.signals import Signals
 from nakadi.model.outcomes import Unavailable
-from nakadi.registries import UnknownEngine as UnknownRegistry
 from nakadi.settings import BadSetting, Settings
-from nakadi.sqlite_file import SCHEME, BadDataFile, path_in
-from nakadi.sqlite_mark import Marker, examine
 
 CANNOT_START = 1
 # What was acknowledged in the last seconds before a data file is changed by others can be gone without a trace.

@@ -1,0 +1,303 @@
+"""Engines by URL: the registry, the log index, the coordination and the event logs that settings name.
+
+The scheme of a URL chooses the engine, and only that engine is imported: a Lambda function loads no engine that it
+does not use. A new engine is one function here and one entry in a table.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+from nakadi.caching import ChangeWatch
+from nakadi.metrics import Metrics
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_stream_name
+from nakadi.ports import ArchiveStore, Clock, Coordination, EventLog, LogIndex, Registry
+
+if TYPE_CHECKING:
+    from nakadi.engines.archive.archiver import Directory, Tiers
+    from nakadi.engines.dynamodb.client import Address
+
+Opener = TypeVar("Opener")
+
+
+class UnknownEngine(Exception):
+    """Raised at the start for a URL that no engine serves; the message names the schemes there are."""
+
+
+def _chosen(url: str, engines: Mapping[str, Opener], what: str) -> Opener:
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme not in engines:
+        raise UnknownEngine(f"No {what} is known for {url!r}; it begins with one of: {', '.join(engines)}.")
+    return engines[scheme]
+
+
+@contextmanager
+def _in_dynamodb(url: str) -> Iterator[Address]:
+    from nakadi.engines.dynamodb.client import NoTables, address_in
+
+    try:
+        yield address_in(url)
+    except NoTables as error:
+        raise UnknownEngine(str(error)) from error
+
+
+# Registry ------------------------------------------------------------------------------------------------------------
+
+
+def open_registry(url: str) -> Registry:
+    """The registry at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
+    return _chosen(url, REGISTRIES, "registry")(url)
+
+
+def _registry_in_memory(_url: str) -> Registry:
+    from nakadi.engines.memory.registry import MemoryRegistry
+
+    return MemoryRegistry()
+
+
+def _registry_in_sqlite(url: str) -> Registry:
+    from nakadi.engines.sqlite.file import path_in
+    from nakadi.engines.sqlite.registry import SqliteRegistry
+
+    return SqliteRegistry(path_in(url))
+
+
+def _registry_in_dynamodb(url: str) -> Registry:
+    from nakadi.engines.dynamodb.registry import DynamoDbRegistry
+
+    with _in_dynamodb(url) as address:
+        return DynamoDbRegistry(address)
+
+
+REGISTRIES: Mapping[str, Callable[[str], Registry]] = {
+    "memory": _registry_in_memory,
+    "sqlite": _registry_in_sqlite,
+    "dynamodb": _registry_in_dynamodb,
+}
+
+
+# Log index -----------------------------------------------------------------------------------------------------------
+
+
+def open_log_index(url: str) -> LogIndex:
+    """The log index at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
+    return _chosen(url, LOG_INDEXES, "log index")(url)
+
+
+def _log_index_in_memory(_url: str) -> LogIndex:
+    from nakadi.engines.memory.log_index import MemoryLogIndex
+
+    return MemoryLogIndex()
+
+
+def _log_index_in_sqlite(url: str) -> LogIndex:
+    from nakadi.engines.sqlite.file import path_in
+    from nakadi.engines.sqlite.log_index import SqliteLogIndex
+
+    return SqliteLogIndex(path_in(url))
+
+
+def _log_index_in_dynamodb(url: str) -> LogIndex:
+    from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
+
+    with _in_dynamodb(url) as address:
+        return DynamoDbLogIndex(address)
+
+
+LOG_INDEXES: Mapping[str, Callable[[str], LogIndex]] = {
+    "memory": _log_index_in_memory,
+    "sqlite": _log_index_in_sqlite,
+    "dynamodb": _log_index_in_dynamodb,
+}
+
+
+# Coordination --------------------------------------------------------------------------------------------------------
+
+
+def open_coordination(url: str) -> Coordination:
+    """The coordination at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
+    return _chosen(url, COORDINATIONS, "coordination")(url)
+
+
+def _coordination_in_memory(_url: str) -> Coordination:
+    from nakadi.engines.memory.coordination import MemoryCoordination
+
+    return MemoryCoordination()
+
+
+def _coordination_in_sqlite(url: str) -> Coordination:
+    from nakadi.engines.sqlite.coordination import SqliteCoordination
+    from nakadi.engines.sqlite.file import path_in
+
+    return SqliteCoordination(path_in(url))
+
+
+def _coordination_in_dynamodb(url: str) -> Coordination:
+    from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
+
+    with _in_dynamodb(url) as address:
+        return DynamoDbCoordination(address)
+
+
+COORDINATIONS: Mapping[str, Callable[[str], Coordination]] = {
+    "memory": _coordination_in_memory,
+    "sqlite": _coordination_in_sqlite,
+    "dynamodb": _coordination_in_dynamodb,
+}
+
+
+# Event logs ----------------------------------------------------------------------------------------------------------
+
+
+def _none() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDependencies:
+    """What a log may need beside its own store. It is opened by the log that asks for it, and closed with it."""
+
+    index: Callable[[], LogIndex | None] = _none
+    archive: Callable[[], ArchiveStore | None] = _none
+    directory: Callable[[], Directory | None] = _none
+    tiers: Callable[[], Tiers | None] = _none
+    watch: ChangeWatch | None = None
+    """What notices changes in the index, where that shares its numbers with the registry."""
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+NO_DEPENDENCIES = LogDependencies()
+
+
+def open_event_log(url: str, clock: Clock, dependencies: LogDependencies = NO_DEPENDENCIES) -> EventLog:
+    """The event log at this URL: `memory:`, `sqlite:///path` or `kinesis://stream?region=…`."""
+    return _chosen(url, EVENT_LOGS, "event log")(url, clock, dependencies)
+
+
+def _log_in_memory(_url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
+    from nakadi.engines.memory.event_log import MemoryLog
+
+    return _with_archive(lambda: MemoryLog(clock), clock, dependencies)
+
+
+def _log_in_sqlite(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
+    from nakadi.engines.sqlite.event_log import SqliteLog
+    from nakadi.engines.sqlite.file import path_in
+
+    return _with_archive(lambda: SqliteLog(path_in(url), clock, dependencies.metrics), clock, dependencies)
+
+
+def _log_in_kinesis(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
+    from nakadi.engines.kinesis.opening import open_at
+
+    index = dependencies.index()
+    if index is None:
+        raise UnknownEngine("A Kinesis event log needs a log index.")
+    return open_at(url, clock, index, dependencies.archive(), dependencies.watch, dependencies.metrics)
+
+
+def _with_archive(hot: Callable[[], EventLog], clock: Clock, dependencies: LogDependencies) -> EventLog:
+    """A log and, if there is an archive, the archive as its cold half."""
+    with ExitStack() as opened:
+        store = dependencies.archive()
+        if store is None:
+            return hot()
+        from nakadi.engines.archive.tiered_log import TieredLog
+
+        opened.callback(store.close)
+        index = dependencies.index()
+        if index is None:
+            raise UnknownEngine("An archive needs a log index.")
+        opened.callback(index.close)
+        log = TieredLog(
+            hot(), index, store, clock, dependencies.directory(), dependencies.tiers(), dependencies.metrics
+        )
+        opened.pop_all()
+        return log
+
+
+EVENT_LOGS: Mapping[str, Callable[[str, Clock, LogDependencies], EventLog]] = {
+    "memory": _log_in_memory,
+    "sqlite": _log_in_sqlite,
+    "kinesis": _log_in_kinesis,
+}
+
+
+# Storages ------------------------------------------------------------------------------------------------------------
+
+
+class StorageLogs:
+    """The event logs of all storages, each opened when it is first asked for.
+
+    A storage keeps its configuration for good, and so the log that was opened for it stays the right one.
+    """
+
+    def __init__(
+        self, built_in: EventLog, find: Callable[[str], Storage | None], opened: Callable[[Storage], EventLog]
+    ) -> None:
+        self._logs = {DEFAULT_STORAGE_ID: built_in}
+        self._find = find
+        self._opened = opened
+        self._opening = threading.Lock()
+        self._closed = False
+
+    def of(self, storage_id: str) -> EventLog:
+        return self._logs.get(storage_id) or self._open(storage_id)
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+        for log in {id(log): log for log in self._logs.values()}.values():
+            log.close()
+
+    def _open(self, storage_id: str) -> EventLog:
+        with self._opening:
+            if self._closed:
+                raise Unavailable("The event logs are closed.")
+            if storage_id not in self._logs:
+                storage = self._find(storage_id)
+                if storage is None:
+                    raise Unavailable(f"There is no storage {storage_id}")
+                self._logs[storage_id] = self._opened(storage)
+            return self._logs[storage_id]
+
+
+def url_of(storage: Storage, built_in: str) -> str:
+    """Where a storage's log is: in the built-in storage's file or memory, or a stream beside its stream.
+
+    Raises `Unavailable` when this broker has no engine for the storage.
+    """
+    on_kinesis = built_in.startswith("kinesis:")
+    if storage.type is StorageType.EMBEDDED and not on_kinesis:
+        return built_in
+    stream = storage.configuration.get("stream")
+    if storage.type is not StorageType.KINESIS or not on_kinesis or not is_stream_name(stream):
+        unreachable = f"This broker cannot reach the storage {storage.id}, it has no engine for it"
+        raise Unavailable(unreachable, told=unreachable)
+    return at_stream(built_in, str(stream))
+
+
+def check_reachable(storage: Storage, built_in: str) -> None:
+    """Raise `Unavailable`, within seconds, unless this broker can read and write events in a storage."""
+    url = url_of(storage, built_in)
+    if url == built_in:
+        return
+    from nakadi.engines.kinesis.opening import check_stream
+
+    try:
+        check_stream(url)
+    except Unavailable as error:
+        stream = storage.configuration["stream"]
+        told = f"The stream {stream} of the storage {storage.id} cannot be reached"
+        raise Unavailable(told, told=told) from error
+
+
+def at_stream(url: str, stream: str) -> str:
+    """The same service, another stream."""
+    return urlsplit(url)._replace(netloc=stream).geturl()

@@ -1,1 +1,0 @@
-"""The cold half of the log: events in compressed objects that people and Spark can read as they are."""

@@ -1,1 +1,0 @@
-"""What all engines on DynamoDB share: tables, models bound to them, and calls that end."""

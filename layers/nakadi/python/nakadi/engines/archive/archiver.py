@@ -1,0 +1,234 @@
+"""Archiving: what the hot half has is written into objects, and the index moves on.
+
+An object counts once the index refers to it. A process that dies in between leaves an object without references, and
+the next one begins where the index is; of two that archive the same events one finds the work done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from nakadi.engines.archive import manifest
+from nakadi.engines.archive.objects import Packer
+from nakadi.metrics import Metrics
+from nakadi.model.events import Bounds
+from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi.model.moments import microseconds, moment_of
+from nakadi.ports import ArchiveStore, EventLog, LogIndex, OffsetUnavailable, UnknownTopic
+
+# Options --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiers:
+    """Seconds, but for the last. `after`: how long events wait to be archived, about; an infinite time is for those
+    who see to everything themselves. `hot`: how long the hot half keeps what is archived. `grace`: how long archive
+    objects stay that nobody refers to (any more): longer than it takes from writing one to telling the index.
+
+    `share`: the cold part of a compacted partition is written anew when what came since is such a part of it.
+    """
+
+    after: float = 60.0
+    hot: float = 86_400.0
+    grace: float = 86_400.0
+    share: float = 0.25
+
+
+class Directory(Protocol):
+    """Which topics there are, and whose they are."""
+
+    def topics(self) -> Iterable[tuple[str, int]]:
+        """Every topic with its number of partitions."""
+
+    def event_type_of(self, topic: str) -> str | None:
+        """The name of the event type that a topic belongs to, if it is known."""
+
+
+class NoDirectory:
+    """Nothing is known of topics but what is seen of them."""
+
+    def topics(self) -> Iterable[tuple[str, int]]:
+        return ()
+
+    def event_type_of(self, _topic: str) -> str | None:
+        return None
+
+
+# Archiving ------------------------------------------------------------------------------------------------------------
+
+
+OBJECT_BYTES = 24_000_000
+MEMBER_BYTES = 1_500_000
+PIECE_BYTES = 400_000
+"""As they are in the log. A member is what a reader unpacks at once, a piece what is packed without a rest."""
+
+PIECE_EVENTS = 2_000
+
+log = logging.getLogger(__name__)
+
+
+def _no_rest() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A member, and what the index is told of it; `revision` is that of the head in front of it."""
+
+    partition: int
+    revision: int
+    content: bytes
+    before: Counted
+    end: int
+    events: int
+    since: int
+    until: int
+
+    @property
+    def head(self) -> Head:
+        return Head(Counted(next=self.end, latest=self.until))
+
+    def segment(self, key: str, start: int) -> Segment:
+        return Segment(
+            before=self.before,
+            count=self.end - self.before.next,
+            since=self.since,
+            until=self.until,
+            archived=Location(key, start, len(self.content)),
+            events=self.events,
+        )
+
+
+class Archiver:
+    def __init__(
+        self,
+        hot: EventLog,
+        index: LogIndex,
+        store: ArchiveStore,
+        directory: Directory,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._hot = hot
+        self._index = index
+        self._store = store
+        self._directory = directory
+        self._metrics = metrics or Metrics()
+        self._namespace = index.identity()
+
+    def archive(self, topic: str, partitions: Collection[int], rest: Callable[[], None] = _no_rest) -> bool:
+        """Archive what there is, up to the size of an object, and say whether there may be more.
+
+        `rest` is called now and then. Raises `UnknownTopic`.
+        """
+        # The hot half first: it lets go of nothing that the index, asked later, does not have.
+        bounds = self._hot.bounds(topic, sorted(partitions))
+        heads = self._index.heads([(topic, partition) for partition in bounds])
+        behind = {each: heads[topic, each] for each in bounds if heads[topic, each].counted.next < bounds[each].next}
+        if not behind:
+            return False
+        self._make_known(topic, max(bounds) + 1)
+        packed = self._pack(topic, {partition: (head, bounds[partition]) for partition, head in behind.items()}, rest)
+        if packed:
+            self._write(topic, packed)
+        self._see_that_it_is_there(topic)
+        done = {each.partition: each.end for each in packed}
+        return any(done.get(partition, bounds[partition].next) < bounds[partition].next for partition in behind)
+
+    def _make_known(self, topic: str, partitions: int) -> None:
+        known = self._index.topic(topic)
+        if known is None:
+            self._index.create_topic(topic, partitions)
+        elif known.partitions < partitions:
+            self._index.grow_topic(topic, partitions)
+
+    def _see_that_it_is_there(self, topic: str) -> None:
+        """Somebody may have deleted the topic after the index was asked to know it."""
+        try:
+            self._hot.bounds(topic, [])
+        except UnknownTopic:
+            self._index.delete_topic(topic)
+            raise
+
+    def _pack(self, topic: str, behind: dict[int, tuple[Head, Bounds]], rest: Callable[[], None]) -> Sequence[Packed]:
+        found: list[Packed] = []
+        size = 0
+        for partition, (head, bounds) in behind.items():
+            counted, revision = self._beginning(topic, partition, head, bounds), head.revision
+            while counted.next < bounds.next and size < OBJECT_BYTES:
+                packed, bytes_packed = self._member(topic, partition, revision, counted, bounds.next, rest)
+                if packed is None:
+                    break
+                found.append(packed)
+                counted, revision, size = packed.head.counted, revision + 1, size + bytes_packed
+        return found
+
+    def _beginning(self, topic: str, partition: int, head: Head, bounds: Bounds) -> Counted:
+        """Where to go on. What the hot half let go of before it was archived was not wanted any more, and what was
+        archived before that is older still.
+        """
+        if bounds.oldest <= head.counted.next:
+            return head.counted
+        self._index.let_go(topic, partition, bounds.oldest)
+        return Counted(next=bounds.oldest, latest=head.counted.latest)
+
+    def _member(
+        self, topic: str, partition: int, revision: int, before: Counted, end: int, rest: Callable[[], None]
+    ) -> tuple[Packed | None, int]:
+        packer = Packer(topic, partition, self._directory.event_type_of(topic))
+        place, events, size = before.next, 0, 0
+        since = until = before.latest
+        while place < end and size < MEMBER_BYTES:
+            try:
+                piece = self._hot.read(topic, partition, place, limit=PIECE_EVENTS, max_bytes=PIECE_BYTES)
+            except OffsetUnavailable:
+                return None, 0  # let go of meanwhile: the next one begins behind it
+            if not piece.events:
+                break
+            packer.add(piece.events)
+            until = microseconds(piece.events[-1].stored_at)
+            since = since if events else microseconds(piece.events[0].stored_at)
+            events += len(piece.events)
+            size += sum([len(event.record.value or b"") for event in piece.events])
+            place = piece.next_offset
+            rest()
+        if not events:
+            return None, 0
+        return Packed(partition, revision, packer.finish(), before, place, events, since, until), size
+
+    def _write(self, topic: str, packed: Sequence[Packed]) -> None:
+        key = manifest.logged(
+            self._namespace, self._directory.event_type_of(topic), topic, moment_of(min(each.since for each in packed))
+        )
+        self._store.put(key, b"".join([each.content for each in packed]))
+        start = 0
+        lost: set[int] = set()
+        for each in packed:
+            segment = each.segment(key, start)
+            start += len(each.content)
+            if each.partition in lost:
+                continue
+            if not self._index.extend(topic, each.partition, each.revision, each.head, segment):
+                lost.add(each.partition)  # somebody else was faster, and whoever comes next goes on from there
+                continue
+            self._metrics.archive_segments.add()
+            self._metrics.archive_events.add(each.events)
+            self._metrics.archive_bytes.add(len(each.content))
+
+
+# Removal from the hot half --------------------------------------------------------------------------------------------
+
+
+def cool(hot: EventLog, index: LogIndex, topic: str, partition: int, before: datetime | None = None) -> bool:
+    """Let the hot half go of what is archived and was stored before a moment; say whether anything archived is left.
+
+    The last archived events stay: nothing that is not archived is older than they are, which is what makes this safe.
+    """
+    latest = moment_of(index.heads([(topic, partition)])[topic, partition].counted.latest)
+    limit = latest if before is None else min(before, latest)
+    if hot.offset_at(topic, partition, limit) > hot.bounds(topic, [partition])[partition].oldest:
+        hot.trim(topic, partition, limit)
+    return limit < latest

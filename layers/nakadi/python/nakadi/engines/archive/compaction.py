@@ -1,0 +1,202 @@
+"""Compaction over both halves: the newest event of each key stays, in the archive and in the hot half."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from nakadi.engines.archive import library
+from nakadi.engines.archive.archiver import Directory, Tiers
+from nakadi.engines.archive.maintenance import GROUP_BYTES, GROUP_EVENTS, Busy, alone, stored_for
+from nakadi.engines.archive.manifest import archived
+from nakadi.engines.archive.objects import Packer
+from nakadi.model.events import Bounds, StoredEvent
+from nakadi.model.log_index import Segment, Topic
+from nakadi.model.moments import microseconds, moment_of
+from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex
+
+# Rule -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRule:
+    """What stays: see `EventLog.compact`. `end` is the first offset that is too new to be looked at."""
+
+    oldest: int
+    end: int
+    last: int
+    newest: Mapping[str | None, int]
+    tombstones_before: int
+
+    def keeps(self, event: StoredEvent) -> bool:
+        if event.offset < self.oldest:
+            return False
+        key = event.record.key
+        if event.offset >= self.end or key is None or event.offset == self.last:
+            return True
+        return self.newest[key] == event.offset and not self._expired(event)
+
+    def _expired(self, event: StoredEvent) -> bool:
+        return event.record.value is None and microseconds(event.stored_at) < self.tombstones_before
+
+
+# Rewriting ------------------------------------------------------------------------------------------------------------
+
+
+Keeps = Callable[[StoredEvent], bool]
+
+
+class Rewriter:
+    def __init__(self, index: LogIndex, store: ArchiveStore, directory: Directory) -> None:
+        self._index = index
+        self._store = store
+        self._directory = directory
+
+    def compact(
+        self, topic: str, partition: int, *, oldest: int, end: int, last: int, tombstones_before: int
+    ) -> int | None:
+        """Compact what is archived before `end`. Answers when the oldest tombstone that stayed was stored."""
+        with alone(self._index, topic, partition) as make_sure:
+            there = [each for each in archived(self._index, topic, partition, oldest) if each.first < end]
+            newest = {
+                event.record.key: event.offset for event in self._events(topic, partition, there) if event.offset < end
+            }
+            rule = CompactionRule(oldest=oldest, end=end, last=last, newest=newest, tombstones_before=tombstones_before)
+            tombstone_at = self._rewrite(topic, partition, there, rule, make_sure)
+            self._index.note_compacted(topic, partition, end)
+        return tombstone_at
+
+    def _rewrite(
+        self, topic: str, partition: int, there: Sequence[Segment], rule: CompactionRule, make_sure: Callable[[], None]
+    ) -> int | None:
+        tombstones: list[int] = []
+        written = [self._written(topic, partition, group, rule.keeps, tombstones) for group in _groups(there)]
+        make_sure()
+        if written != there:
+            self._index.replace(topic, partition, written, there[-1].end)
+        return min(tombstones, default=None)
+
+    def _written(
+        self, topic: str, partition: int, group: Sequence[Segment], keeps: Keeps, tombstones: list[int]
+    ) -> Segment:
+        """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
+        packer = Packer(topic, partition, self._directory.event_type_of(topic))
+        found = kept = 0
+        for each in group:
+            events = library.read(self._store, topic, partition, each)
+            staying = [event for event in events if keeps(event)]
+            tombstones += [
+                microseconds(event.stored_at)
+                for event in staying
+                if event.record.value is None and event.record.key is not None
+            ]
+            packer.add(staying)
+            found += len(events)
+            kept += len(staying)
+        if len(group) == 1 and kept == found:
+            return group[0]
+        return stored_for(group, packer.finish(), kept, self._store, topic, partition)
+
+    def _events(self, topic: str, partition: int, segments: Sequence[Segment]) -> Iterator[StoredEvent]:
+        for each in segments:
+            yield from library.read(self._store, topic, partition, each)
+
+
+def _groups(segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
+    """Neighbours that are small enough to be one segment."""
+    group: list[Segment] = []
+    for segment in segments:
+        together = [*group, segment]
+        events = sum(each.count if each.events is None else each.events for each in together)
+        size = sum(each.archived.length for each in together if each.archived)
+        if group and (events > GROUP_EVENTS or size > GROUP_BYTES):
+            yield group
+            group = []
+        group.append(segment)
+    if group:
+        yield group
+
+
+# Both halves ----------------------------------------------------------------------------------------------------------
+
+
+AT_LEAST_EVERY = timedelta(days=1)
+
+Place = tuple[str, int]
+
+
+class Compaction:
+    def __init__(
+        self,
+        hot: EventLog,
+        index: LogIndex,
+        store: ArchiveStore,
+        clock: Clock,
+        directory: Directory,
+        tiers: Tiers,
+        archive: Callable[[str, int], None],
+    ) -> None:
+        self._hot = hot
+        self._index = index
+        self._clock = clock
+        self._tiers = tiers
+        self._archive = archive
+        self._rewriter = Rewriter(index, store, directory)
+        # When the oldest tombstone was stored that the cold half still has; of what is missing here nothing is known.
+        self._tombstones: dict[Place, int | None] = {}
+
+    def run(
+        self, topic: str, partition: int, bounds: Bounds, end: int, *, upto: datetime, tombstones_before: datetime
+    ) -> None:
+        known = self._index.topic(topic)
+        if known is not None and end > bounds.oldest:
+            old = microseconds(tombstones_before)
+            due = self._is_due(known, topic, partition, end, old)
+            if not (due and self._rewritten(topic, partition, bounds.oldest, end, old)):
+                tombstones_before = min(tombstones_before, moment_of(self._compacted_until(known, topic, partition)))
+        self._hot.compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
+
+    def _rewritten(self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int) -> bool:
+        self._archive(topic, partition)
+        last = self._hot.bounds(topic, [partition])[partition].next - 1
+        try:
+            self._tombstones[topic, partition] = self._rewriter.compact(
+                topic, partition, oldest=oldest, end=end, last=last, tombstones_before=tombstones_before
+            )
+        except Busy:
+            return False
+        return True
+
+    def _is_due(self, known: Topic, topic: str, partition: int, end: int, tombstones_before: int) -> bool:
+        compacted = known.compacted.get(partition, 0)
+        fresh = end - compacted
+        if self._tiers.share <= 0 and self._has_old_tombstones(topic, partition, tombstones_before):
+            return True
+        if fresh <= 0:
+            return False
+        return fresh >= self._tiers.share * self._events_before(topic, partition, compacted) or self._waits_long(
+            topic, partition, compacted
+        )
+
+    def _has_old_tombstones(self, topic: str, partition: int, tombstones_before: int) -> bool:
+        oldest = self._tombstones.get((topic, partition), 0)
+        return oldest is not None and oldest < tombstones_before
+
+    def _events_before(self, topic: str, partition: int, offset: int) -> int:
+        segments = archived(self._index, topic, partition)
+        return sum(each.count if each.events is None else each.events for each in segments if each.first < offset)
+
+    def _waits_long(self, topic: str, partition: int, compacted: int) -> bool:
+        segment = self._index.segment(topic, partition, compacted)
+        if segment is None or segment.end <= compacted:
+            return False
+        return moment_of(segment.since) < self._clock.now() - AT_LEAST_EVERY
+
+    def _compacted_until(self, known: Topic, topic: str, partition: int) -> int:
+        """Everything that was stored before is compacted in the cold half, too; in microseconds."""
+        compacted = known.compacted.get(partition, 0)
+        segment = self._index.segment(topic, partition, compacted)
+        if segment is not None and segment.end > compacted:
+            return segment.since
+        return self._index.heads([(topic, partition)])[topic, partition].counted.latest

@@ -1,0 +1,295 @@
+"""Maintenance of the archive: removing objects without references, and merging many small segments into few."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+from uuid import uuid4
+
+from nakadi.chores import attempted
+from nakadi.engines.archive import manifest
+from nakadi.engines.archive.library import Library, read
+from nakadi.engines.archive.objects import Packer
+from nakadi.model.events import StoredEvent
+from nakadi.model.log_index import Location, Segment
+from nakadi.ports import ArchiveStore, Kept, LogIndex
+
+# Unreferenced objects -------------------------------------------------------------------------------------------------
+
+
+REMOVED_AT_ONCE = 500
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found that was older than the grace time, and what it let go of."""
+
+    looked_at: int = 0
+    removed: int = 0
+    bytes_freed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Sweeps an archive that one log index tells of.
+
+    Whoever writes an object refers to it within moments, under a name that was never used before: what is old and not
+    referred to will never be. `namespaces` are those in which everything belongs to the index; without them they are
+    those that the index refers to.
+    """
+
+    index: LogIndex
+    store: ArchiveStore
+    namespaces: Collection[str] | None = None
+
+    def run(self, older_than: datetime) -> Swept:
+        """Let go of every object that was written before, and is not referred to."""
+        found = self._written_before(older_than, self._namespaces())
+        # The references after the objects: what began to be referred to in between is seen.
+        referred_to = self.index.referred_to()
+        unused = [each for each in found if each.key not in referred_to]
+        gone: list[Kept] = []
+        for start in range(0, len(unused), REMOVED_AT_ONCE):
+            some = unused[start : start + REMOVED_AT_ONCE]
+            keys_of_some = [each.key for each in some]
+            if attempted(
+                "removal of archive objects", f"{some[0].key} and on", partial(self.store.remove, keys_of_some)
+            ):
+                gone += some
+        if gone:
+            log.info("%s archive objects that are not needed any more are gone", len(gone))
+        return Swept(len(found), len(gone), sum(each.size for each in gone))
+
+    def _namespaces(self) -> Collection[str]:
+        if self.namespaces is not None:
+            return self.namespaces
+        return {manifest.namespace_of(key) for key in self.index.referred_to()}
+
+    def _written_before(self, moment: datetime, namespaces: Collection[str]) -> list[Kept]:
+        return [each for namespace in sorted(namespaces) for each in self._in(namespace) if each.written_at < moment]
+
+    def _in(self, namespace: str) -> Iterator[Kept]:
+        for folder in (manifest.LOG, manifest.REWRITTEN):
+            yield from self.store.listed(f"{folder}{namespace}/")
+
+
+# Merging --------------------------------------------------------------------------------------------------------------
+
+
+CLAIMED_FOR = 600.0
+"""Seconds. Of two who write a partition anew at once, the second one has nothing to do."""
+
+MANY = 16
+"""So many small neighbours are worth writing anew."""
+
+GROUP_EVENTS = 20_000
+GROUP_BYTES = 1_000_000
+"""Compressed: about as much as a reader unpacks at once."""
+
+LISTED_AT_ONCE = 1000
+
+BLOCK_BYTES = 1 << 22
+MOST_BLOCK_BYTES = 1 << 27
+
+EVERYTHING = 1 << 62
+
+
+class Busy(Exception):
+    """Raised when somebody else writes a partition anew."""
+
+
+class Piece(NamedTuple):
+    """Neighbouring segments of a partition, from an offset to another. They sort by the time of their first event."""
+
+    since: int
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+
+@contextmanager
+def alone(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], None]]:
+    """Be the only one who writes a partition anew. What is yielded makes sure, for some more time, that one still is.
+
+    Raises `Busy`, then or later.
+    """
+    claim, owner = f"compaction/{topic}/{partition}", uuid4().hex
+
+    def make_sure() -> None:
+        if not index.claim(claim, owner, CLAIMED_FOR):
+            raise Busy(claim)
+
+    make_sure()
+    try:
+        yield make_sure
+    finally:
+        index.release(claim, owner)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merger:
+    """`small`: compressed bytes; larger segments stay as they are. `span`: how many microseconds may lie between the
+    first and the last event of a piece; since a segment goes when all its events are too old, the first stay so much
+    longer. `in_haste`: several objects are read at a time, though others may want the processor.
+    """
+
+    index: LogIndex
+    store: ArchiveStore
+    event_type_of: Callable[[str], str | None]
+    small: int = GROUP_BYTES
+    span: int = EVERYTHING
+    in_haste: bool = False
+
+    def plan(self, topic: str, partition: int) -> list[Piece]:
+        """The pieces of a partition that are worth merging."""
+        there = list(self._listed(topic, partition, 0, EVERYTHING))
+        covered = [first for first, following in itertools.pairwise(there) if following.first < first.end]
+        groups = [group for group in self._groups(there) if len(group) >= MANY]
+        pieces = [
+            Piece(group[0].since, topic, partition, group[0].first, group[-1].end)
+            for group in (*groups, *([segment] for segment in covered))
+        ]
+        return sorted(set(pieces))
+
+    def merge(self, piece: Piece) -> int:
+        """Have one segment where these were; how many were replaced. Raises `Busy`, and `Unreadable`."""
+        _, topic, partition, first, end = piece
+        with alone(self.index, topic, partition) as make_sure:
+            there = list(self._listed(topic, partition, first, end))
+            if not there or there[0].first != first or self.index.topic(topic) is None:
+                return 0  # somebody was faster, or let it go
+            if there[0].end >= max(each.end for each in there):
+                whole = there[0]  # the others are what a crash has left
+            elif _follow_each_other(there) and there[-1].end == end:
+                whole = self._written(topic, partition, there)
+            else:
+                return 0
+            make_sure()
+            if len(there) == 1 or list(self._listed(topic, partition, first, end)) != there:
+                return 0
+            self.index.replace(topic, partition, [whole], whole.end)
+            return len(there) - 1
+
+    def _events(
+        self, topic: str, partition: int, group: Sequence[Segment]
+    ) -> Generator[Sequence[StoredEvent], None, None]:
+        if not self.in_haste:
+            yield from (read(self.store, topic, partition, segment) for segment in group)
+            return
+        with closing(Library(self.store)) as library:
+            found = library.sequence(topic, partition, group, group[0].first, EVERYTHING, EVERYTHING)
+            with closing(found):
+                yield from (events for _, events in found)
+
+    def _listed(self, topic: str, partition: int, first: int, end: int) -> Iterator[Segment]:
+        """All segments that begin there, also those that another one covers."""
+        while found := self.index.segments(topic, partition, first, LISTED_AT_ONCE):
+            for segment in found:
+                if segment.first >= end:
+                    return
+                yield segment
+            first = found[-1].first + 1
+
+    def _groups(self, segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
+        """Neighbours that are small enough to be one segment, and old enough to go together."""
+        group: list[Segment] = []
+        events = size = 0
+        for segment in segments:
+            small = segment.archived is not None and segment.archived.length <= self.small
+            length = segment.archived.length if segment.archived else 0
+            count = segment.count if segment.events is None else segment.events
+            if group and not (
+                small
+                and segment.first == group[-1].end
+                and events + count <= GROUP_EVENTS
+                and size + length <= GROUP_BYTES
+                and segment.until - group[0].since <= self.span
+            ):
+                yield group
+                group, events, size = [], 0, 0
+            if small:
+                group.append(segment)
+                events, size = events + count, size + length
+        if group:
+            yield group
+
+    def _written(self, topic: str, partition: int, group: Sequence[Segment]) -> Segment:
+        packer = Packer(topic, partition, self.event_type_of(topic))
+        kept = 0
+        with closing(self._events(topic, partition, group)) as found:
+            for events in found:
+                packer.add(events)
+                kept += len(events)
+        return stored_for(group, packer.finish(), kept, self.store, topic, partition)
+
+
+def stored_for(
+    group: Sequence[Segment], content: bytes, events: int, store: ArchiveStore, topic: str, partition: int
+) -> Segment:
+    """Store what is left of neighbours as an object of its own, and give the one segment that may replace them."""
+    assert group[0].archived is not None
+    key = manifest.rewritten(group[0].archived.key, topic, partition, group[0].first)
+    store.put(key, content)
+    return Segment(
+        before=group[0].before,
+        count=group[-1].end - group[0].first,
+        since=group[0].since,
+        until=group[-1].until,
+        archived=Location(key, 0, len(content)),
+        events=events,
+    )
+
+
+def _follow_each_other(segments: Sequence[Segment]) -> bool:
+    archived = all(each.archived for each in segments)
+    return archived and all(one.end == other.first for one, other in itertools.pairwise(segments))
+
+
+class Blocks:
+    """A store of which whole blocks are read and kept for a while: an indexer's object has a little of many partitions,
+    each of which is merged by itself."""
+
+    def __init__(self, store: ArchiveStore, most_bytes: int = MOST_BLOCK_BYTES) -> None:
+        self._store = store
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._bytes = 0
+        self.put = store.put
+        self.remove = store.remove
+        self.listed = store.listed
+        self.close = store.close
+
+    def get(self, location: Location) -> bytes:
+        number, start = divmod(location.start, BLOCK_BYTES)
+        end = start + location.length
+        if end > BLOCK_BYTES:
+            return self._store.get(location)
+        return self._block(location.key, number)[start:end]
+
+    def _block(self, key: str, number: int) -> bytes:
+        with self._lock:
+            block = self._blocks.get((key, number))
+            if block is not None:
+                self._blocks.move_to_end((key, number))
+                return block
+        block = self._store.get(Location(key, number * BLOCK_BYTES, BLOCK_BYTES))
+        with self._lock:
+            if (key, number) not in self._blocks:
+                self._blocks[key, number] = block
+                self._bytes += len(block)
+            while self._bytes > self._most_bytes:
+                _, gone = self._blocks.popitem(last=False)
+                self._bytes -= len(gone)
+        return block

@@ -1,0 +1,236 @@
+"""Archive objects: gzip members one after the other, one or a few for each partition, of one JSON object a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import repeat
+from operator import lt
+from typing import Any, Protocol
+
+import msgspec
+import orjson
+
+from nakadi.model.authorization import Attribute
+from nakadi.model.events import Record, StoredEvent
+
+# Gzip -----------------------------------------------------------------------------------------------------------------
+
+
+try:
+    from isal import isal_zlib as library
+
+    LEVEL = 1
+except ImportError:
+    import zlib as library  # type: ignore[no-redef]
+
+    LEVEL = 2
+
+# On events, higher levels take longer and save little.
+
+GZIP = 16 + library.MAX_WBITS
+
+
+class BadGzip(Exception):
+    """Raised when bytes are not whole gzip members."""
+
+
+class Pack(Protocol):
+    def compress(self, data: bytes, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+def pack() -> Pack:
+    """A member without name and time, so that the same events make the same bytes."""
+    made: Any = library.compressobj(LEVEL, library.DEFLATED, GZIP)
+    return made  # type: ignore[no-any-return]
+
+
+def unpacked(content: bytes) -> Iterator[bytes]:
+    """What is in members that follow each other. Their checksums and lengths say whether it is what was packed."""
+    rest = content
+    while True:
+        unpacker = library.decompressobj(GZIP)
+        try:
+            text: bytes = unpacker.decompress(rest)
+        except Exception as error:  # each library has its own
+            raise BadGzip(str(error)) from error
+        if not unpacker.eof:
+            raise BadGzip("it ends early")
+        yield text
+        rest = unpacker.unused_data
+        if not rest:
+            return
+
+
+# Members --------------------------------------------------------------------------------------------------------------
+
+
+MEMBER_BYTES = 500_000
+"""Of text. What is unpacked at once should stay near the processor: it takes half as long again when it does not."""
+
+NONE = repeat(None)
+
+ABSENT = msgspec.Raw()
+
+
+class BadArchive(Exception):
+    """Raised when bytes are not a member of an archive object."""
+
+
+class Line(msgspec.Struct, gc=False):
+    """One event as it is written. `event` is the published text to the byte; a tombstone has none."""
+
+    topic: str
+    partition: int
+    offset: int
+    time: datetime
+    event_type: str | None = None
+    key: str | None = None
+    owner: tuple[str, str] | None = None
+    directed_to: str | None = None
+    event: msgspec.Raw = ABSENT
+
+
+class Packer:
+    """Writes the events of a partition, some at a time: as one member, or a few when they are many."""
+
+    def __init__(self, topic: str, partition: int, event_type: str | None = None) -> None:
+        self._head = _head(topic, partition)
+        self._event_type = b"" if event_type is None else b',"event_type":' + orjson.dumps(event_type)
+        self._packer = pack()
+        self._packed: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, events: Iterable[StoredEvent]) -> None:
+        head, event_type = self._head, self._event_type
+        lines: list[bytes] = []
+        moment: datetime | None = None
+        time = b""
+        for offset, record, stored_at in events:
+            if stored_at is not moment:
+                moment, time = stored_at, b',"time":"%b"%b' % (_written(stored_at), event_type)
+            lines.append(b"%b%d%b%b\n" % (head, offset, time, _rest(record)))
+        text = b"".join(lines)
+        if self._bytes and self._bytes + len(text) > MEMBER_BYTES:
+            self._packed.append(self._packer.flush())
+            self._packer, self._bytes = pack(), 0
+        self._packed.append(self._packer.compress(text))
+        self._bytes += len(text)
+
+    def finish(self) -> bytes:
+        return b"".join([*self._packed, self._packer.flush()])
+
+
+def member(topic: str, partition: int, events: Iterable[StoredEvent], event_type: str | None = None) -> bytes:
+    """The events of a partition as one member."""
+    packer = Packer(topic, partition, event_type)
+    packer.add(events)
+    return packer.finish()
+
+
+def _head(topic: str, partition: int) -> bytes:
+    return b'{"topic":%b,"partition":%d,"offset":' % (orjson.dumps(topic), partition)
+
+
+def events_in(content: bytes) -> Sequence[StoredEvent]:
+    """The events of a member."""
+    return [_event(line) for text in _unpacked(content) for line in _lines(text)]
+
+
+def events_of(content: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
+    """The events of a member, which must be of this partition and in their order."""
+    events: list[StoredEvent] = []
+    for text in _unpacked(content):
+        plain = _plain_events(text, topic, partition)
+        more = plain if plain is not None else _all_events(text, topic, partition)
+        if events and more and more[0].offset <= events[-1].offset:
+            raise BadArchive(f"{more[0].offset} follows {events[-1].offset}")
+        events += more
+    return events
+
+
+def _plain_events(text: bytes, topic: str, partition: int) -> Sequence[StoredEvent] | None:
+    """The events of lines that are as they are written here, without a key and the like: what most members have.
+
+    None when there are others. It takes half the time of looking at each line for whatever may be in it.
+    """
+    found: list[tuple[bytes, bytes, bytes]] = _plain_line(topic, partition).findall(text)
+    if len(found) != text.count(b"\n"):
+        return None
+    if not found:
+        return []
+    numbers, times, values = zip(*found, strict=True)
+    offsets = list(map(int, numbers))
+    if not all(map(lt, offsets, offsets[1:])):
+        raise BadArchive("its offsets do not grow")
+    moments = {time: _moment(time) for time in set(times)}
+    records = map(Record._make, zip(values, NONE, NONE, NONE, strict=False))
+    return list(map(StoredEvent._make, zip(offsets, records, map(moments.get, times), strict=True)))
+
+
+def _moment(time: bytes) -> datetime:
+    try:
+        return datetime.fromisoformat(time.decode())
+    except ValueError as error:
+        raise BadArchive(str(error)) from error
+
+
+@lru_cache(maxsize=1000)
+def _plain_line(topic: str, partition: int) -> re.Pattern[bytes]:
+    head = re.escape(_head(topic, partition))
+    event_type = rb'(?:,"event_type":"[^"\\\n]*")?'
+    return re.compile(rb'^%b(\d+),"time":"([^"\n]*)"%b,"event":(.+)\}$' % (head, event_type), re.MULTILINE)
+
+
+def _all_events(text: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
+    lines = _lines(text)
+    last = -1
+    for line in lines:
+        if line.topic != topic or line.partition != partition or line.offset <= last:
+            raise BadArchive(f"{line.topic}/{line.partition} at {line.offset} is not what should follow {last}")
+        last = line.offset
+    return [_event(line) for line in lines]
+
+
+def _unpacked(content: bytes) -> Iterator[bytes]:
+    try:
+        yield from unpacked(content)
+    except BadGzip as error:
+        raise BadArchive(str(error)) from error
+
+
+def _lines(text: bytes) -> list[Line]:
+    try:
+        return _DECODER.decode_lines(text)
+    except msgspec.DecodeError as error:
+        raise BadArchive(str(error)) from error
+
+
+def _rest(record: Record) -> bytes:
+    """What follows the time in a line."""
+    value, key, owner, directed_to = record
+    rest = b"" if value is None else b',"event":' + value
+    if directed_to is not None:
+        rest = b',"directed_to":' + orjson.dumps(directed_to) + rest
+    if owner is not None:
+        rest = b',"owner":' + orjson.dumps((owner.data_type, owner.value)) + rest
+    if key is not None:
+        rest = b',"key":' + orjson.dumps(key) + rest
+    return rest + b"}"
+
+
+def _written(moment: datetime) -> bytes:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").encode()
+
+
+def _event(line: Line) -> StoredEvent:
+    value = bytes(line.event) or None
+    owner = None if line.owner is None else Attribute(*line.owner)
+    return StoredEvent(line.offset, Record(value, line.key, owner, line.directed_to), line.time)
+
+
+_DECODER = msgspec.json.Decoder(Line)

@@ -1,0 +1,312 @@
+"""Where archive objects are kept, chosen by URL."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+from uuid import uuid4
+
+from nakadi.model.log_index import Location
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ArchiveGone, ArchiveStore, Kept
+
+REMOVE_AT_ONCE = 1000
+LISTED_AT_ONCE = 1000
+
+UNFINISHED = ".unfinished"
+
+CLOSED = "The archive is closed."
+
+Answer = TypeVar("Answer")
+
+
+class UnknownStore(Exception):
+    """Raised at the start for a URL that no store knows; the message names those there are."""
+
+
+def open_archive(url: str) -> ArchiveStore:
+    """The archive at this URL: `memory:`, `file:///folder` or just a folder, or `s3://bucket/prefix`."""
+    scheme, colon, _ = url.partition(":")
+    if not colon:
+        return FolderStore(Path(url))
+    if scheme not in STORES:
+        raise UnknownStore(f"No archive is known for {url!r}; it begins with one of: {', '.join(STORES)}.")
+    return STORES[scheme](url)
+
+
+def archive_at(url: str) -> ArchiveStore | None:
+    """The archive at this URL; None when there is none."""
+    return open_archive(url) if url else None
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[str, bytes] = {}
+        self._times: dict[str, datetime] = {}
+        self._closed = False
+
+    def put(self, key: str, content: bytes) -> None:
+        with self._opened():
+            self._objects[key] = content
+            self._times[key] = datetime.now(UTC)
+
+    def get(self, location: Location) -> bytes:
+        with self._opened():
+            content = self._objects.get(location.key)
+        if content is None:
+            raise ArchiveGone(location.key)
+        return content[location.start : location.start + location.length]
+
+    def remove(self, keys: Sequence[str]) -> None:
+        with self._opened():
+            for key in keys:
+                self._objects.pop(key, None)
+
+    def listed(self, prefix: str) -> Iterator[Kept]:
+        with self._opened():
+            found = [Kept(key, len(content), self._times[key]) for key, content in self._objects.items()]
+        yield from (each for each in found if each.key.startswith(prefix))
+
+    def kept(self) -> Sequence[str]:
+        return sorted(self._objects)
+
+    def content(self, key: str) -> bytes:
+        return self._objects[key]
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise Unavailable(CLOSED)
+            yield
+
+
+class FolderStore:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._closed = False
+
+    def put(self, key: str, content: bytes) -> None:
+        """Under another name first: nobody sees half an object, not even after a power cut."""
+        path = self._folder / key
+        with self._opened():
+            _make_folder(path.parent)
+            unfinished = path.with_name(f"{uuid4().hex}{UNFINISHED}")
+            try:
+                with unfinished.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                unfinished.replace(path)
+            except OSError:
+                unfinished.unlink(missing_ok=True)
+                raise
+            _make_durable(path.parent)
+
+    def get(self, location: Location) -> bytes:
+        with self._opened():
+            try:
+                with (self._folder / location.key).open("rb") as file:
+                    file.seek(location.start)
+                    return file.read(location.length)
+            except FileNotFoundError as error:
+                raise ArchiveGone(location.key) from error
+
+    def remove(self, keys: Sequence[str]) -> None:
+        with self._opened():
+            for key in keys:
+                path = self._folder / key
+                path.unlink(missing_ok=True)
+                self._remove_empty(path.parent)
+
+    def listed(self, prefix: str) -> Iterator[Kept]:
+        with self._opened():
+            pass
+        for folder, _, names in os.walk(self._folder / prefix):
+            for name in names:
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    found = path.stat()
+                    written_at = datetime.fromtimestamp(found.st_mtime, UTC)
+                    yield Kept(path.relative_to(self._folder).as_posix(), found.st_size, written_at)
+
+    def close(self) -> None:
+        self._closed = True
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """A disk that is full or gone is nothing but out of reach."""
+        if self._closed:
+            raise Unavailable(CLOSED)
+        try:
+            yield
+        except OSError as error:
+            raise Unavailable(f"The archive: {error}") from error
+
+    def _remove_empty(self, folder: Path) -> None:
+        """Folders go with the last object in them. One that somebody just put something into stays."""
+        while folder != self._folder and self._folder in folder.parents:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
+
+
+def _make_folder(folder: Path) -> None:
+    """A folder is there for good once the one that it is in has been written."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _make_durable(folder.parent)
+
+
+def _make_durable(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+class S3Store:
+    """Objects in a bucket, through a boto3 client."""
+
+    def __init__(self, client: Any, bucket: str, prefix: str = "") -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._closed = False
+
+    def put(self, key: str, content: bytes) -> None:
+        self._asked(
+            lambda: self._client.put_object(
+                Bucket=self._bucket, Key=self._prefix + key, Body=content, ContentType="application/gzip"
+            )
+        )
+
+    def get(self, location: Location) -> bytes:
+        from botocore.exceptions import ClientError  # noqa: PLC0415  # only who uses S3 has it
+
+        last = location.start + location.length - 1
+        asked = {"Bucket": self._bucket, "Key": self._prefix + location.key, "Range": f"bytes={location.start}-{last}"}
+
+        def fetch() -> bytes:
+            # What is read here fails here: a connection can break in the middle of a body.
+            try:
+                return bytes(self._client.get_object(**asked)["Body"].read())
+            except ClientError as error:
+                if _code(error) == "InvalidRange":
+                    return b""  # the object is shorter than it was
+                raise
+
+        return self._asked(fetch, location.key)
+
+    def listed(self, prefix: str) -> Iterator[Kept]:
+        token: dict[str, str] = {}
+        while True:
+            wanted = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": LISTED_AT_ONCE}
+            page = self._asked(partial(self._client.list_objects_v2, **wanted, **token))
+            for each in page.get("Contents", ()):
+                yield Kept(each["Key"].removeprefix(self._prefix), each["Size"], each["LastModified"])
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def remove(self, keys: Sequence[str]) -> None:
+        for start in range(0, len(keys), REMOVE_AT_ONCE):
+            objects = [{"Key": self._prefix + key} for key in keys[start : start + REMOVE_AT_ONCE]]
+            wanted = {"Objects": objects, "Quiet": True}
+            answer = self._asked(partial(self._client.delete_objects, Bucket=self._bucket, Delete=wanted))
+            # Each object is removed or not for itself, and the answer is no error though none of them was.
+            kept = answer.get("Errors", ())
+            if kept:
+                first = f"{kept[0].get('Key')}: {kept[0].get('Code')}"
+                raise Unavailable(f"S3: {len(kept)} of {len(objects)} objects were not removed, the first is {first}")
+
+    def close(self) -> None:
+        self._closed = True
+        self._client.close()
+
+    def _asked(self, call: Callable[[], Answer], key: str = "") -> Answer:
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # only who uses S3 has it
+        from botocore.parsers import ResponseParserError  # noqa: PLC0415  # as above
+
+        if self._closed:
+            raise Unavailable(CLOSED)
+        try:
+            return call()
+        except ClientError as error:
+            if _code(error) in {"NoSuchKey", "404"}:
+                raise ArchiveGone(key) from error
+            raise Unavailable(f"S3: {error}") from error
+        except (BotoCoreError, ResponseParserError) as error:
+            raise Unavailable(f"S3: {error}") from error
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code"))
+
+
+class _Later:
+    """A client that is made when it is first asked for something: publishing, for one, never looks into the archive."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._client: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = self._make()
+        return getattr(self._client, name)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+def _memory(_url: str) -> ArchiveStore:
+    return MemoryStore()
+
+
+def _folder(url: str) -> ArchiveStore:
+    return FolderStore(Path(unquote(urlsplit(url).path)))
+
+
+def _s3(url: str) -> ArchiveStore:
+    from botocore.config import Config  # noqa: PLC0415  # only who uses S3 has it
+
+    from nakadi.engines.common.aws_sessions import new_session  # noqa: PLC0415  # as above
+
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    config = Config(
+        connect_timeout=2,
+        read_timeout=10,
+        retries={"mode": "standard", "total_max_attempts": 3},
+        max_pool_connections=20,
+    )
+
+    def client() -> Any:
+        return new_session().create_client(
+            "s3", config=config, endpoint_url=options.get("endpoint"), region_name=options.get("region")
+        )
+
+    return S3Store(_Later(client), parts.netloc, parts.path)
+
+
+STORES: Mapping[str, Callable[[str], ArchiveStore]] = {"memory": _memory, "file": _folder, "s3": _s3}

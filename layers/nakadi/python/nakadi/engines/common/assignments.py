@@ -1,0 +1,213 @@
+"""What engines of coordination have in common: assignments as JSON text, and what a write does to the offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, assert_never
+
+import orjson
+
+from nakadi.model.coordination import (
+    Assignment,
+    EndedReset,
+    Entry,
+    Offset,
+    ParkedEvent,
+    Redrive,
+    Replay,
+    Reset,
+    Session,
+    SetOffsets,
+    Verdict,
+    Wish,
+)
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES
+
+# Assignments as text --------------------------------------------------------------------------------------------------
+
+
+def text_of(assignment: Assignment) -> str:
+    """Everything but the revision, which is kept beside it."""
+    reset = assignment.reset
+    body = {
+        "initialised": assignment.initialised,
+        "entries": [_entry_row(each) for each in assignment.entries],
+        "sessions": [_session_row(each) for each in assignment.sessions],
+        "reset": None if reset is None else _reset_row(reset),
+    }
+    # Under names of their own, which older versions of the broker do not read.
+    if reset is not None and reset.wish is not None:
+        body["wish"] = _wish_body(reset.wish)
+        body["claimed"] = reset.claimed
+    if assignment.ended is not None:
+        body["ended"] = _ended_row(assignment.ended)
+    return orjson.dumps(body).decode()
+
+
+def assignment_in(text: str | bytes, revision: int) -> Assignment:
+    body = orjson.loads(text)
+    ended = body.get("ended")
+    return Assignment(
+        revision=revision,
+        initialised=body["initialised"],
+        entries=tuple(_entry_of(each) for each in body["entries"]),
+        sessions=tuple(_session_of(each) for each in body["sessions"]),
+        reset=None if body["reset"] is None else _reset_of(body),
+        ended=None if ended is None else _ended_of(ended),
+    )
+
+
+def _reset_row(reset: Reset) -> Sequence[str]:
+    began = [] if reset.since is None else [reset.since.isoformat()]
+    return [reset.id, reset.until.isoformat(), *began]
+
+
+def _reset_of(body: Mapping[str, Any]) -> Reset:
+    wish, (reset_id, *moments) = body.get("wish"), body["reset"]
+    until, since = (*map(datetime.fromisoformat, moments), None)[:2]
+    assert until is not None
+    return Reset(reset_id, until, since, None if wish is None else _wish_of(wish), body.get("claimed", False))
+
+
+def _ended_row(ended: EndedReset) -> Sequence[Any]:
+    return [ended.id, ended.at.isoformat(), ended.failure, None if ended.wish is None else _wish_body(ended.wish)]
+
+
+def _ended_of(row: Sequence[Any]) -> EndedReset:
+    reset_id, at, failure, wish = row
+    return EndedReset(reset_id, datetime.fromisoformat(at), failure, None if wish is None else _wish_of(wish))
+
+
+def _wish_body(wish: Wish) -> Mapping[str, Any]:
+    match wish:
+        case SetOffsets(positions):
+            offsets: dict[str, dict[str, Sequence[int]]] = {}
+            for place, position in positions:
+                of_event_type = offsets.setdefault(place.event_type, {})
+                of_event_type[place.partition] = [position.timeline, position.offset]
+            return {"offsets": offsets}
+        case Redrive(of):
+            return {"redrive": None if of is None else [of[0].event_type, of[0].partition, of[1]]}
+        case _:
+            assert_never(wish)
+
+
+def _wish_of(body: Mapping[str, Any]) -> Wish:
+    if "redrive" in body:
+        if body["redrive"] is None:
+            return Redrive()
+        event_type, partition, key = body["redrive"]
+        return Redrive((EventTypePartition(event_type, partition), key))
+    return SetOffsets(
+        tuple(
+            (EventTypePartition(event_type, partition), Position(*position))
+            for event_type, positions in body["offsets"].items()
+            for partition, position in positions.items()
+        )
+    )
+
+
+def _entry_row(entry: Entry) -> Sequence[Any]:
+    end = entry.search_end
+    search_end = None if end is None else [end.timeline, end.offset]
+    row = [entry.place.event_type, entry.place.partition, entry.owner, entry.next, entry.fails, search_end]
+    return row if entry.replay is None else [*row, _replay_row(entry.replay)]
+
+
+def _replay_row(replay: Replay) -> Sequence[Any]:
+    return [replay.id, replay.until.timeline, replay.until.offset, replay.keys]
+
+
+def _entry_of(row: Sequence[Any]) -> Entry:
+    event_type, partition, owner, following, fails, search_end, *rest = row
+    end = None if search_end is None else Position(*search_end)
+    replay = _replay_of(rest[0]) if rest else None
+    return Entry(EventTypePartition(event_type, partition), owner, following, fails, end, replay)
+
+
+def _replay_of(row: Sequence[Any]) -> Replay:
+    replay_id, timeline, offset, keys = row
+    return Replay(replay_id, Position(timeline, offset), None if keys is None else tuple(keys))
+
+
+def _session_row(session: Session) -> Sequence[Any]:
+    requested = [[each.event_type, each.partition] for each in session.requested]
+    return [session.id, session.holder, session.started_at.isoformat(), session.commit_timeout, requested]
+
+
+def _session_of(row: Sequence[Any]) -> Session:
+    session_id, holder, started_at, commit_timeout, requested = row
+    return Session(
+        id=session_id,
+        holder=holder,
+        started_at=datetime.fromisoformat(started_at),
+        commit_timeout=commit_timeout,
+        requested=tuple(EventTypePartition(*each) for each in requested),
+    )
+
+
+# Rules ----------------------------------------------------------------------------------------------------------------
+
+
+Positions = Mapping[EventTypePartition, Position]
+
+BEFORE_EVERYTHING = Position(0, -1)
+
+
+def successor(old: Assignment, new: Assignment) -> Assignment:
+    """The new assignment as it is stored."""
+    return replace(new, revision=old.revision + 1)
+
+
+def moves(old: Assignment, new: Assignment, positions: Positions) -> Mapping[EventTypePartition, str | None]:
+    """The partitions whose offsets a write touches, with their owners; raises `ValueError` for what no engine does."""
+    before = {entry.place: entry.owner for entry in old.entries}
+    after = {entry.place: entry.owner for entry in new.entries}
+    if len(after) < len(new.entries):
+        raise ValueError("two entries for one partition")
+    if not before.keys() <= after.keys() or not positions.keys() <= after.keys():
+        raise ValueError("a partition without an entry")
+    if after.keys() - before.keys() - positions.keys():
+        raise ValueError("a new entry without a position")
+    touched = {place: owner for place, owner in after.items() if place in positions or before[place] != owner}
+    if len(touched) > MOST_PLACES:
+        raise ValueError(f"{len(touched)} partitions in one write, {MOST_PLACES} are the most")
+    return touched
+
+
+def verdict(offset: Offset | None, session: str, position: Position) -> Verdict:
+    """What becomes of a commit where this is stored."""
+    if offset is None or offset.owner != session:
+        return Verdict.NOT_OWNED
+    return Verdict.COMMITTED if position > offset.position else Verdict.OUTDATED
+
+
+def moved(old: Offset | None, owner: str | None, position: Position | None, now: datetime) -> Offset:
+    """The offset after a write gave it this owner, and perhaps this position."""
+    at = position if position is not None else old.position if old is not None else None
+    assert at is not None, "a new entry has a position"
+    return Offset(at, owner, now)
+
+
+def parking_place(events: Sequence[ParkedEvent]) -> EventTypePartition:
+    """The one partition of events that are to be parked; raises `ValueError` for what no engine does."""
+    places = {each.parked.place for each in events}
+    if len(places) != 1:
+        raise ValueError(f"events of {len(places)} partitions are parked at once")
+    if len({each.parked.position for each in events}) < len(events):
+        raise ValueError("two events at one position")
+    size = sum(len(each.value) for each in events)
+    if len(events) > MOST_PARKED or (size > MOST_PARKED_BYTES and len(events) > 1):
+        raise ValueError(f"{len(events)} events with {size} bytes are too many for one step")
+    return places.pop()
+
+
+def parking_verdict(offset: Offset | None, session: str, upto: Position | None) -> Verdict:
+    """What becomes of events to be parked where this is stored."""
+    if upto is None and offset is not None and offset.owner == session:
+        return Verdict.COMMITTED
+    return verdict(offset, session, upto if upto is not None else BEFORE_EVERYTHING)

@@ -1,0 +1,135 @@
+"""Calling those who wait for events, or watch a partition or a subscription, when something of it has changed."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from nakadi.model.coordination import Changed
+from nakadi.model.events import Slice
+
+# Events ---------------------------------------------------------------------------------------------------------------
+
+
+PartitionListener = Callable[[str, int], None]
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionListeners:
+    """The listeners of one event log."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        # Replaced as a whole and never changed, so that announcing needs no lock.
+        self._listeners: dict[int, PartitionListener] = {}
+        self._waiting: set[threading.Event] = set()
+
+    def watch(self, changed: PartitionListener) -> Callable[[], None]:
+        with self._lock:
+            number = next(self._numbers)
+            self._listeners = {**self._listeners, number: changed}
+        return lambda: self._forget(number)
+
+    def announce(self, topic: str, partition: int) -> None:
+        for listener in self._listeners.values():
+            try:
+                listener(topic, partition)
+            except Exception:  # noqa: BLE001  # a listener is somebody else's code
+                # One listener's mistake must not keep the news from the others, nor hurt whoever publishes.
+                _log.exception("a listener failed")
+
+    def first_found(self, topic: str, partition: int, look: Callable[[], Slice], wait: float) -> Slice:
+        """What `look` finds, once it finds something or so many seconds have passed."""
+        found = look()
+        if found.events or wait <= 0:
+            return found
+        end = time.monotonic() + wait
+        with self._expecting(topic, partition) as arrived:
+            while True:
+                arrived.clear()
+                found = look()
+                if found.events or not arrived.wait(end - time.monotonic()):
+                    return found
+
+    def wake_all(self) -> None:
+        """Have everybody who waits look again now."""
+        with self._lock:
+            for event in self._waiting:
+                event.set()
+
+    @contextmanager
+    def _expecting(self, topic: str, partition: int) -> Iterator[threading.Event]:
+        arrived = threading.Event()
+
+        def changed(*place: object) -> None:
+            if place == (topic, partition):
+                arrived.set()
+
+        end = self.watch(changed)
+        with self._lock:
+            self._waiting.add(arrived)
+        try:
+            yield arrived
+        finally:
+            end()
+            with self._lock:
+                self._waiting.remove(arrived)
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            self._listeners = {each: listener for each, listener in self._listeners.items() if each != number}
+
+
+# Subscriptions --------------------------------------------------------------------------------------------------------
+
+
+SubscriptionListener = Callable[[Changed], None]
+
+
+class SubscriptionListeners:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Tuples are replaced as a whole, so that telling needs no lock.
+        self._of: dict[str, tuple[SubscriptionListener, ...]] = {}
+
+    def add(self, subscription: str, listener: SubscriptionListener) -> Callable[[], None]:
+        # Somebody may watch twice with one function; each ends its own watch.
+        def mine(changed: Changed) -> None:
+            listener(changed)
+
+        with self._lock:
+            self._of[subscription] = (*self._of.get(subscription, ()), mine)
+        return lambda: self._remove(subscription, mine)
+
+    def tell(self, subscription: str, changed: Changed) -> None:
+        for listener in self._of.get(subscription, ()):
+            try:
+                listener(changed)
+            except Exception:  # noqa: BLE001  # a listener is somebody else's code
+                # One listener's mistake must not keep the news from the others, nor hurt whoever commits.
+                _log.exception("a listener failed")
+
+    def _remove(self, subscription: str, listener: SubscriptionListener) -> None:
+        with self._lock:
+            rest = tuple(each for each in self._of.get(subscription, ()) if each is not listener)
+            if rest:
+                self._of[subscription] = rest
+            else:
+                self._of.pop(subscription, None)
+
+
+def once(end: Callable[[], None]) -> Callable[[], None]:
+    ended: list[bool] = []
+
+    def end_once() -> None:
+        if not ended:
+            ended.append(True)
+            end()
+
+    return end_once

@@ -1,0 +1,207 @@
+"""Calls to DynamoDB, bounded in time and judged by what is known when they fail, and the tables of a URL."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import parse_qsl, urlsplit
+from uuid import uuid4
+
+from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, HTTPClientError
+from botocore.parsers import ResponseParserError
+from pynamodb.connection import Connection
+from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactWriteError
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite
+
+from nakadi.engines.common.aws_sessions import new_session
+from nakadi.engines.dynamodb.tables import Table
+from nakadi.model.outcomes import Unavailable
+
+# Calls ----------------------------------------------------------------------------------------------------------------
+
+
+# With four attempts a call ends within 13 seconds, well before API Gateway gives up on whoever waits for it.
+CONNECT_SECONDS = 1.0
+READ_SECONDS = 2.0
+PAUSES = (0.05, 0.2, 0.8)
+
+# For transactions that change what processes remember: all of them count in one item, so they meet however different
+# what they change. One that met another was refused at once.
+TURNS = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.4, 0.4)
+
+CONDITION_FAILED = "ConditionalCheckFailed"
+CANCELLED = "TransactionCanceledException"
+
+# Refused before anything was done, and likely to be accepted soon.
+BUSY = frozenset(
+    {
+        "LimitExceededException",
+        "ProvisionedThroughputExceeded",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "ReplicatedWriteConflictException",
+        "ThrottlingError",
+        "ThrottlingException",
+        "TransactionConflict",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+    }
+)
+CONFLICTS = frozenset({"TransactionConflict", "TransactionConflictException"})
+NEVER_ARRIVED = (ConnectTimeoutError, EndpointConnectionError)
+FAILURES = (PynamoDBException, ResponseParserError)
+
+Answer = TypeVar("Answer")
+
+
+class Attempts:
+    """One after each of the `pauses`, and one before."""
+
+    def __init__(self, pause: Callable[[float], None] = time.sleep, pauses: Sequence[float] = PAUSES) -> None:
+        self._pause = pause
+        self._pauses = pauses
+
+    def at(self, call: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
+        """Call until there is an answer. The call is told whether an attempt before it may have had its effect.
+
+        `turns` are further pauses for a transaction that met another one, before those for everything.
+        Raises `Unavailable` when attempts are used up, or when another one would end the same.
+        """
+        in_doubt = False
+        pauses, waiting = iter(self._pauses), iter(turns)
+        while True:
+            try:
+                return call(in_doubt)
+            except FAILURES as error:
+                seconds = next(waiting, None) if _met_another(error) else None
+                seconds = next(pauses, None) if seconds is None else seconds
+                if seconds is None or not _may_pass(error):
+                    raise Unavailable(f"DynamoDB: {error}") from error
+                in_doubt = in_doubt or _may_have_happened(error)
+            # Spread, so that those who were refused together do not come back together.
+            self._pause(seconds * random.uniform(0.5, 1.0))  # noqa: S311  # nothing to guess here
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another attempt may end better: it was busy, broken, or did not answer."""
+    return _was_busy(error) or _may_have_happened(error) or isinstance(_cause(error), NEVER_ARRIVED)
+
+
+def _may_have_happened(error: Exception) -> bool:
+    """No answer, or the answer of something that broke in the middle."""
+    cause = _cause(error)
+    if isinstance(cause, ClientError):
+        return _status(cause) >= 500
+    return isinstance(cause, HTTPClientError | ResponseParserError) and not isinstance(cause, NEVER_ARRIVED)
+
+
+def _was_busy(error: Exception) -> bool:
+    return _codes(error) <= BUSY
+
+
+def _met_another(error: Exception) -> bool:
+    return bool(_codes(error) & CONFLICTS)
+
+
+def _codes(error: Exception) -> set[str]:
+    """Why a call was refused; of a transaction, the reasons of all its changes."""
+    code = _code(_cause(error))
+    return {str(reason.code) for reason in reasons_of(error) if reason} if code == CANCELLED else {code}
+
+
+def reasons_of(error: Exception) -> list[CancellationReason | None]:
+    """Why a transaction was cancelled, item by item; empty if it was not."""
+    return error.cancellation_reasons if isinstance(error, TransactWriteError) else []
+
+
+def condition_failed(error: PynamoDBException) -> bool:
+    return _code(error.cause) == f"{CONDITION_FAILED}Exception"
+
+
+def _cause(error: Exception) -> BaseException | None:
+    return error.cause if isinstance(error, PynamoDBException) else error
+
+
+def _code(cause: BaseException | None) -> str:
+    return str(cause.response["Error"].get("Code", "")) if isinstance(cause, ClientError) else ""
+
+
+def _status(error: ClientError) -> int:
+    """PynamoDB hands on an error with little more than its code; the rest is in the one that it was made from."""
+    told = error.__cause__ if isinstance(error.__cause__, ClientError) else error
+    return int(told.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def transaction_of(add: Callable[[TransactWrite], None], connection: Connection) -> Callable[[bool], bool]:
+    """An attempt that makes all changes that are added, or gives False because a condition does not hold.
+
+    DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
+    """
+    token = uuid4().hex
+
+    def attempt(_: bool) -> bool:
+        try:
+            with TransactWrite(connection=connection, client_request_token=token) as transaction:
+                add(transaction)
+        except TransactWriteError as error:
+            if any(reason and reason.code == CONDITION_FAILED for reason in reasons_of(error)):
+                return False
+            raise
+        return True
+
+    return attempt
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+CONNECTIONS = 50
+
+Items = TypeVar("Items", bound=Model)
+
+
+class NoTables(ValueError):
+    """Raised for a URL that names no tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The tables with a prefix, in a region, perhaps behind an endpoint of one's own."""
+
+    prefix: str
+    region: str | None = None
+    endpoint: str | None = None
+
+    def bound(self, model: type[Items], table: Table) -> type[Items]:
+        """A model with the full name of its own table."""
+        meta = {
+            "table_name": table.name(self.prefix),
+            "region": self.region,
+            "host": self.endpoint,
+            "connect_timeout_seconds": CONNECT_SECONDS,
+            "read_timeout_seconds": READ_SECONDS,
+            "max_retry_attempts": 0,
+            "max_pool_connections": CONNECTIONS,
+        }
+        return type("Items", (model,), {"Meta": type("Meta", (), meta)})
+
+
+def address_in(url: str) -> Address:
+    """`dynamodb://table-prefix?region=…&endpoint=…`, taken apart."""
+    parts = urlsplit(url)
+    if not parts.netloc:
+        raise NoTables(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")
+    wishes = dict(parse_qsl(parts.query))
+    return Address(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
+
+
+def connected(items: type[Model]) -> Connection:
+    """What PynamoDB keeps to itself, with its client: by itself it makes one for each thread, when that first asks."""
+    connection: Connection = items._get_connection().connection  # noqa: SLF001  # see above
+    connection._local.session = new_session()  # noqa: SLF001  # see above
+    assert connection.client
+    return connection

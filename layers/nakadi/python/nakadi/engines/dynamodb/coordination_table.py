@@ -1,0 +1,213 @@
+"""What subscriptions share, as items of a table, and calls that are repeated until their outcome is known."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import DoesNotExist
+from pynamodb.expressions.condition import Condition
+from pynamodb.expressions.update import Action
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite
+
+from nakadi.engines.common.assignments import assignment_in, text_of
+from nakadi.engines.dynamodb.client import Address, Attempts, connected, transaction_of
+from nakadi.engines.dynamodb.tables import COORDINATION
+from nakadi.model.coordination import Assignment, Offset
+from nakadi.model.cursor import Position
+from nakadi.model.moments import microseconds, moment_of
+from nakadi.model.outcomes import Invalid, Unavailable
+from nakadi.model.subscription import EventTypePartition
+
+# Items ----------------------------------------------------------------------------------------------------------------
+
+
+ASSIGNMENT = "assignment"
+OFFSET = "offset#"
+LEASES = "leases"
+NEWS = "news"
+
+# One write unit pays for so much, keys and names included: a text that is longer costs less packed.
+LONGEST_TEXT = 900
+
+# DynamoDB takes 400 KB for an item with all names and keys.
+MOST_BYTES = 390_000
+
+# News have been heard by then, and a lease that ran out says nothing any more, also by a clock that was set back by an
+# hour or two. DynamoDB removes them when it gets round to it.
+KEPT_SECONDS = 3600
+LEASE_KEPT_SECONDS = 24 * 3600
+
+
+class CoordinationItem(Model):
+    """Beside each other in the place of a subscription its assignment and its offsets; in places of their own its lot
+    and large values in it, by position; the leases, by holder; and the news, by time.
+    """
+
+    class Meta:
+        table_name = COORDINATION.suffix  # every engine has a model with the full name of its own table
+
+    place = UnicodeAttribute(hash_key=True)
+    item = UnicodeAttribute(range_key=True)
+
+    # An assignment is JSON, in `body` or `packed`.
+    revision = NumberAttribute(null=True)
+    body = UnicodeAttribute(null=True)
+    packed = BinaryAttribute(null=True, legacy_encoding=False)
+
+    # An offset. `since` is when it last changed, `before` when it did the time before; by its token a commit is known.
+    timeline = NumberAttribute(null=True)
+    position = NumberAttribute(null=True)
+    owner = UnicodeAttribute(null=True)
+    since = NumberAttribute(null=True)
+    before = NumberAttribute(null=True)
+    token = UnicodeAttribute(null=True)
+
+    # A parked event: what is told of it in `body`, its value in `packed`, or in so many `pieces` with its token.
+    pieces = NumberAttribute(null=True)
+
+    # A lease, and when in the life of its holder it was asked for.
+    until = NumberAttribute(null=True)
+    asked = NumberAttribute(null=True)
+
+    # A piece of news: what changed of which subscription, and who tells.
+    about = UnicodeAttribute(null=True)
+    changed = UnicodeAttribute(null=True)
+    teller = UnicodeAttribute(null=True)
+
+    # Seconds since 1970, for DynamoDB.
+    expires = NumberAttribute(null=True)
+
+
+def place_of(subscription: str) -> str:
+    return f"subscription#{subscription}"
+
+
+def offset_item(place: EventTypePartition) -> str:
+    return f"{OFFSET}{place.event_type}#{place.partition}"
+
+
+def place_in(item: str) -> EventTypePartition:
+    event_type, _, partition = item.removeprefix(OFFSET).rpartition("#")
+    return EventTypePartition(event_type, partition)
+
+
+def contents_of(assignment: Assignment) -> Mapping[str, Any]:
+    """The attributes that hold an assignment. Raises `Invalid` for one that no item can hold."""
+    text = text_of(assignment)
+    if len(text) <= LONGEST_TEXT:
+        return {"revision": assignment.revision, "body": text}
+    packed = zlib.compress(text.encode())
+    if len(packed) > MOST_BYTES:
+        raise Invalid(f"Too many streams share too many partitions: {len(packed)} bytes of {MOST_BYTES} possible")
+    return {"revision": assignment.revision, "packed": packed}
+
+
+def assignment_of(item: CoordinationItem) -> Assignment:
+    text = item.body if item.packed is None else zlib.decompress(item.packed)
+    return assignment_in(text, int(item.revision))
+
+
+def offset_of(item: CoordinationItem) -> Offset:
+    return Offset(Position(int(item.timeline), int(item.position)), item.owner, moment_of(int(item.since)))
+
+
+def lease(until: datetime, asked: int) -> Mapping[str, Any]:
+    return {"until": microseconds(until), "asked": asked, "expires": int(until.timestamp()) + LEASE_KEPT_SECONDS}
+
+
+def may_move(session: str, position: Position) -> Condition:
+    """What must be so for a session to commit."""
+    item = CoordinationItem
+    same, earlier = item.timeline == position.timeline, item.timeline < position.timeline
+    condition: Condition = (item.owner == session) & (earlier | (same & (item.position < position.offset)))
+    return condition
+
+
+def moved_to(position: Position, since: int) -> list[Action]:
+    """What a commit does to an offset."""
+    item = CoordinationItem
+    return [
+        item.before.set(item.since),
+        item.timeline.set(position.timeline),
+        item.position.set(position.offset),
+        item.since.set(since),
+    ]
+
+
+def moving(owner: str | None, position: Position | None, now: datetime) -> list[Action]:
+    """What a write does to an offset: a new owner, or none, and perhaps a new position."""
+    item, since = CoordinationItem, microseconds(now)
+    moved = [item.since.set(since)]
+    if position is not None:
+        moved += [item.timeline.set(position.timeline), item.position.set(position.offset)]
+    return [item.owner.remove() if owner is None else item.owner.set(owner), *moved]
+
+
+# Table ----------------------------------------------------------------------------------------------------------------
+
+
+class CoordinationTable:
+    """Reads see every write that returned before they began."""
+
+    def __init__(self, address: Address, attempts: Attempts) -> None:
+        self.items = address.bound(CoordinationItem, COORDINATION)
+        self.attempts = attempts
+        self._closed = False
+        self._connection = connected(self.items)
+        self._client = self._connection.client
+
+    def see_that_it_is_open(self) -> None:
+        if self._closed:
+            raise Unavailable("The coordination is closed.")
+
+    def found(self, place: str, item: str) -> CoordinationItem | None:
+        self.see_that_it_is_open()
+
+        def attempt(_: bool) -> CoordinationItem | None:
+            try:
+                return self.items.get(place, item, consistent_read=True)
+            except DoesNotExist:
+                return None
+
+        return self.attempts.at(attempt)
+
+    def listed(
+        self, place: str, condition: Condition | None = None, *, limit: int | None = None
+    ) -> Iterator[CoordinationItem]:
+        """One by one, trying again for a page that did not come."""
+        self.see_that_it_is_open()
+        results = self.items.query(place, range_key_condition=condition, consistent_read=True, limit=limit)
+        while (item := self.attempts.at(lambda _: next(results, None))) is not None:
+            yield item
+
+    def removed(self, place: str, items: Iterable[str]) -> None:
+        """Remove items, also those that are not there."""
+        self.see_that_it_is_open()
+        rest = iter(items)
+        while some := list(islice(rest, 100)):
+
+            def attempt(_: bool, some: list[str] = some) -> None:
+                with self.items.batch_write() as batch:
+                    for item in some:
+                        batch.delete(self.items(place, item))
+
+            self.attempts.at(attempt)
+
+    def transacted(self, add: Callable[[TransactWrite], None]) -> bool:
+        """Make all changes that are added, or none because a condition does not hold."""
+        self.see_that_it_is_open()
+        return self.attempts.at(transaction_of(add, self._connection))
+
+    def close(self) -> None:
+        self._closed = True
+        self._client.close()
+
+    def refuse(self) -> None:
+        """From now on nothing is asked any more."""
+        self._closed = True

@@ -1,0 +1,373 @@
+"""The log index in DynamoDB."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from typing import TypeVar
+from uuid import uuid4
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.connection import Connection
+from pynamodb.exceptions import DeleteError, DoesNotExist, PutError, UpdateError
+from pynamodb.expressions.condition import Condition
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite
+
+from nakadi.engines.common.log_index_documents import (
+    as_open_as,
+    counted_body,
+    counted_in,
+    following_topic,
+    is_signpost,
+    last_honest,
+    progress_body,
+    progress_in,
+    segment_body,
+    segment_in,
+    signpost,
+    topic_body,
+    topic_in,
+)
+from nakadi.engines.dynamodb.client import TURNS, Address, Attempts, condition_failed, connected, transaction_of
+from nakadi.engines.dynamodb.registry import DocumentItem, add_count, changes_in
+from nakadi.engines.dynamodb.tables import DOCUMENTS, LOG_INDEX
+from nakadi.model.changes import Changes, bucket_of
+from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import TOPICS, UnknownTopic
+
+# Items ----------------------------------------------------------------------------------------------------------------
+
+
+SEGMENTS = "segments#"
+
+
+class LogIndexItem(Model):
+    """Topics and heads are JSON with a revision; a claim has its owner in `body`, and `until` when it holds."""
+
+    class Meta:
+        table_name = LOG_INDEX.suffix  # every index has a model with the full name of its own table
+
+    place = UnicodeAttribute(hash_key=True)
+    item = UnicodeAttribute(range_key=True)
+    body = UnicodeAttribute()
+    revision = NumberAttribute(null=True)
+    until = NumberAttribute(null=True)
+
+
+def topic_place(topic: str) -> str:
+    return f"topic#{topic}"
+
+
+def head_item(partition: int) -> str:
+    return f"head#{partition:06d}"
+
+
+def segments_place(topic: str, partition: int) -> str:
+    return f"{SEGMENTS}{topic}/{partition}"
+
+
+def topic_of_segments(place: str) -> str:
+    return place.removeprefix(SEGMENTS).rpartition("/")[0]
+
+
+def segment_item(first: int) -> str:
+    return f"{first:020d}"
+
+
+def claim_place(name: str) -> str:
+    return f"claim#{name}"
+
+
+def stream_place(stream: str) -> str:
+    return f"stream#{stream}"
+
+
+# Log index ------------------------------------------------------------------------------------------------------------
+
+
+TOPIC = "topic"
+CLAIM = "claim"
+IDENTITY = "identity"
+
+# One attempt more than there can be others who write to a topic at the same moment and are not housekeeping.
+CHANGES_TRIED = 20
+
+Place = tuple[str, int]
+Answer = TypeVar("Answer")
+
+
+class DynamoDbLogIndex:
+    def __init__(self, address: Address, attempts: Attempts | None = None) -> None:
+        self._items = address.bound(LogIndexItem, LOG_INDEX)
+        self._attempts = attempts or Attempts()
+        self._closed = False
+        self._connection = connected(self._items)
+        self._client = self._connection.client
+        self._documents = address.bound(DocumentItem, DOCUMENTS)
+
+    def identity(self) -> str:
+        self._written(self._items(IDENTITY, IDENTITY, body=uuid4().hex[:16]), LogIndexItem.place.does_not_exist())
+        found = self._found(IDENTITY, IDENTITY)
+        assert found is not None
+        return str(found.body)
+
+    # Topics
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        item = self._items(topic_place(topic), TOPIC, body=topic_body(Topic(partitions=partitions)), revision=1)
+        self._written(item, LogIndexItem.place.does_not_exist())
+
+    def topic(self, topic: str) -> Topic | None:
+        found = self._found(topic_place(topic), TOPIC)
+        return None if found is None else topic_in(found.body)
+
+    def topics(self) -> Sequence[str]:
+        found = [each for each in self._scanned(LogIndexItem.item == TOPIC) if not is_signpost(topic_in(each.body))]
+        return sorted(each.place.removeprefix(topic_place("")) for each in found)
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        self._change(topic, lambda known: replace(known, partitions=max(known.partitions, partitions)))
+
+    def seal_topic(self, topic: str) -> None:
+        self._change(topic, lambda known: replace(known, sealed=True), counted=True)
+
+    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+        known = self.topic(topic)
+        if known is None:
+            raise UnknownTopic(topic)
+        body = topic_body(following_topic(topic, known, behind))
+        item = self._items(topic_place(following), TOPIC, body=body, revision=1)
+        self._written(item, LogIndexItem.place.does_not_exist())
+        # What is changed about the topic from here on is changed about the following one, too, by those who change it.
+        known = self._change(topic, lambda known: replace(known, continued_in=following), counted=True)
+        self._change(following, lambda there: as_open_as(known, there))
+
+    def delete_topic(self, topic: str) -> None:
+        known = self.topic(topic)
+        if known is not None and known.continued_in and self.topic(known.continued_in) is not None:
+            self._change(topic, signpost, counted=True)
+        else:
+            item = self._items(topic_place(topic), TOPIC)
+            self._counted(topic, lambda transaction: transaction.delete(item))
+            self._remove_signposts(known.continues if known else None)
+        heads = [each.item for each in self._listed(topic_place(topic)) if each.item != TOPIC]
+        for head in heads:
+            place = segments_place(topic, int(head.rpartition("#")[2]))
+            self._removed(place, [each.item for each in self._listed(place)])
+        # They tell where segments are: they go last.
+        self._removed(topic_place(topic), heads)
+
+    def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
+        known = self._change(topic, lambda known: _risen(known, partition, oldest))
+        place = segments_place(topic, partition)
+        before = LogIndexItem.item < segment_item(known.oldest[partition])
+        there = [segment_in(each.body) for each in self._listed(place, before)]
+        gone = [segment for segment in there if segment.end <= known.oldest[partition]]
+        self._removed(place, [segment_item(segment.first) for segment in gone])
+        return [segment.archived for segment in gone if segment.archived]
+
+    def note_compacted(self, topic: str, partition: int, before: int) -> None:
+        def noted(known: Topic) -> Topic:
+            grown = max(before, known.compacted.get(partition, 0))
+            return replace(known, compacted={**known.compacted, partition: grown})
+
+        self._change(topic, noted)
+
+    def changes(self) -> Changes:
+        return self._at(lambda _: changes_in(self._numbers_connection, self._documents))
+
+    # Partitions
+
+    def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
+        keys = [(topic_place(topic), head_item(partition)) for topic, partition in places]
+        found = self._at(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
+        known = {(each.place, each.item): Head(counted_in(each.body), int(each.revision)) for each in found}
+        return {place: known.get(key, Head()) for place, key in zip(places, keys, strict=True)}
+
+    def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
+        body = counted_body(head.counted)
+        item = self._items(topic_place(topic), head_item(partition), body=body, revision=expected + 1)
+        unchanged = LogIndexItem.revision == expected if expected else LogIndexItem.place.does_not_exist()
+        added = self._segment(topic, partition, segment) if segment is not None else None
+
+        def add(transaction: TransactWrite) -> None:
+            transaction.save(item, unchanged)
+            if added is not None:
+                transaction.save(added)
+
+        return self._transacted(add)
+
+    def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
+        upto = LogIndexItem.item <= segment_item(offset)
+        found = self._listed(segments_place(topic, partition), upto, last_first=True, limit=1)
+        return next((segment_in(each.body) for each in found), None)
+
+    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
+        found = self._listed(segments_place(topic, partition), LogIndexItem.item >= segment_item(start), limit=limit)
+        return [segment_in(each.body) for each in found]
+
+    def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
+        """The new ones first, the greatest last offset first: at no moment does one end before the next begins."""
+        place = segments_place(topic, partition)
+        within = LogIndexItem.item.between(segment_item(segments[0].first), segment_item(end - 1))
+        old = {each.item for each in self._listed(place, within)}
+        for segment in reversed(segments):
+            self._written(self._segment(topic, partition, segment), None)
+        self._removed(place, sorted(old - {segment_item(segment.first) for segment in segments}))
+
+    def referred_to(self) -> Collection[str]:
+        topics = set(self.topics())
+        found: set[str] = set()
+        for each in self._scanned(LogIndexItem.place.startswith(SEGMENTS)):
+            archived = segment_in(each.body).archived
+            if archived is not None and topic_of_segments(each.place) in topics:
+                found.add(archived.key)
+        return found
+
+    # Claims and progress
+
+    def claim(self, name: str, owner: str, seconds: float) -> bool:
+        now = time.time()
+        over = (LogIndexItem.until < now) | (LogIndexItem.until > last_honest(now, seconds))
+        free = LogIndexItem.place.does_not_exist() | (LogIndexItem.body == owner) | over
+        return self._written(self._items(claim_place(name), CLAIM, body=owner, until=now + seconds), free)
+
+    def release(self, name: str, owner: str) -> None:
+        def attempt(_: bool) -> None:
+            try:
+                self._items(claim_place(name), CLAIM).delete(LogIndexItem.body == owner)
+            except DeleteError as error:
+                if not condition_failed(error):
+                    raise
+
+        self._at(attempt)
+
+    def progress(self, stream: str) -> Mapping[str, Progress]:
+        return {each.item: progress_in(each.body) for each in self._listed(stream_place(stream))}
+
+    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
+        body = progress_body(progress)
+        behind = LogIndexItem.place.does_not_exist() | (LogIndexItem.body < body)
+        self._written(self._items(stream_place(stream), shard, body=body), behind)
+
+    def close(self) -> None:
+        self._closed = True
+        self._client.close()
+        if "_numbers_connection" in vars(self):
+            self._numbers_connection.client.close()
+
+    @cached_property
+    def _numbers_connection(self) -> Connection:
+        """Most processes never need it: where the registry has the same numbers, they ask the registry."""
+        return connected(self._documents)
+
+    # Items
+
+    def _at(self, attempt: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
+        if self._closed:
+            raise Unavailable("The log index is closed.")
+        return self._attempts.at(attempt, turns)
+
+    def _change(self, topic: str, changed: Callable[[Topic], Topic], *, counted: bool = False) -> Topic:
+        """Change a topic, again from the beginning when somebody else did so meanwhile."""
+        for _ in range(CHANGES_TRIED):
+            found = self._found(topic_place(topic), TOPIC)
+            if found is None:
+                raise UnknownTopic(topic)
+            known, revision = topic_in(found.body), int(found.revision or 0)
+            wanted = changed(known)
+            item = self._items(topic_place(topic), TOPIC, body=topic_body(wanted), revision=revision + 1)
+            if wanted == known or self._replaced(topic, item, LogIndexItem.revision == revision, counted=counted):
+                return wanted
+        raise Unavailable(f"Too many change {topic} at the same time")
+
+    def _replaced(self, topic: str, item: LogIndexItem, unchanged: Condition, *, counted: bool) -> bool:
+        if counted:
+            return self._counted(topic, lambda transaction: transaction.save(item, unchanged))
+        return self._written(item, unchanged)
+
+    def _remove_signposts(self, topic: str | None) -> None:
+        while topic and (known := self.topic(topic)) and is_signpost(known):
+            self._removed(topic_place(topic), [TOPIC])
+            topic = known.continues
+
+    def _segment(self, topic: str, partition: int, segment: Segment) -> LogIndexItem:
+        place, item = segments_place(topic, partition), segment_item(segment.first)
+        return self._items(place, item, body=segment_body(segment))
+
+    def _found(self, place: str, item: str) -> LogIndexItem | None:
+        def attempt(_: bool) -> LogIndexItem | None:
+            try:
+                return self._items.get(place, item, consistent_read=True)
+            except DoesNotExist:
+                return None
+
+        return self._at(attempt)
+
+    def _written(self, item: LogIndexItem, condition: Condition | None) -> bool:
+        """Write an item if a condition holds. An attempt whose answer was lost may make the next one find it broken:
+        whoever calls this looks again, or wanted no more than that it be so.
+        """
+
+        def attempt(_: bool) -> bool:
+            try:
+                item.save(condition)
+            except (PutError, UpdateError) as error:
+                if not condition_failed(error):
+                    raise
+                return False
+            return True
+
+        return self._at(attempt)
+
+    def _counted(self, topic: str, add: Callable[[TransactWrite], None]) -> bool:
+        """Make a change of a topic, and count it in the same step, if its condition holds."""
+
+        def add_both(transaction: TransactWrite) -> None:
+            add(transaction)
+            add_count(transaction, self._documents, [bucket_of(TOPICS, topic)])
+
+        return self._transacted(add_both, TURNS)
+
+    def _transacted(self, add: Callable[[TransactWrite], None], turns: Sequence[float] = ()) -> bool:
+        """Make all changes that are added, or none because a condition does not hold."""
+        return self._at(transaction_of(add, self._connection), turns)
+
+    def _listed(
+        self, place: str, condition: Condition | None = None, *, last_first: bool = False, limit: int | None = None
+    ) -> Iterator[LogIndexItem]:
+        results = self._items.query(
+            place,
+            range_key_condition=condition,
+            consistent_read=True,
+            scan_index_forward=not last_first,
+            limit=limit,
+        )
+        while (item := self._at(lambda _: next(results, None))) is not None:
+            yield item
+
+    def _scanned(self, condition: Condition) -> Iterator[LogIndexItem]:
+        results = self._items.scan(filter_condition=condition, consistent_read=True)
+        while (item := self._at(lambda _: next(results, None))) is not None:
+            yield item
+
+    def _removed(self, place: str, items: Sequence[str]) -> None:
+        """Remove items, also those that are not there."""
+        remaining = iter(items)
+        while some := list(islice(remaining, 100)):
+
+            def attempt(_: bool, some: Sequence[str] = some) -> None:
+                with self._items.batch_write() as batch:
+                    for item in some:
+                        batch.delete(self._items(place, item))
+
+            self._at(attempt)
+
+
+def _risen(known: Topic, partition: int, oldest: int) -> Topic:
+    return replace(known, oldest={**known.oldest, partition: max(oldest, known.oldest.get(partition, 0))})

@@ -1,0 +1,278 @@
+"""The registry in DynamoDB: a table of documents, for as many processes as needed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.connection import Connection
+from pynamodb.exceptions import DoesNotExist, PutError, TransactWriteError
+from pynamodb.expressions.condition import Condition
+from pynamodb.expressions.operand import Path
+from pynamodb.expressions.update import Action
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite
+
+from nakadi.engines.common.registry_documents import NUMBERS, counted_buckets, see_that_it_may_be_asked
+from nakadi.engines.dynamodb.client import (
+    CONDITION_FAILED,
+    TURNS,
+    Address,
+    Attempts,
+    condition_failed,
+    connected,
+    reasons_of,
+)
+from nakadi.engines.dynamodb.tables import DOCUMENTS
+from nakadi.model.changes import Changes
+from nakadi.model.outcomes import Invalid, Unavailable
+from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Remove
+
+# Items ----------------------------------------------------------------------------------------------------------------
+
+
+# One read unit pays for so much: a text that is longer costs less packed, one that is not stays legible in a console.
+LONGEST_TEXT = 4000
+
+# DynamoDB takes 400 KB for an item with all names and keys, and 1024 bytes for a sort key.
+MOST_BYTES = 390_000
+LONGEST_KEY = 1024
+
+
+class DocumentItem(Model):
+    """The body is JSON, in `body` or `packed`. `written_by` is new with every write: by it, a writer knows its own."""
+
+    class Meta:
+        table_name = DOCUMENTS.suffix  # every registry has a model with the full name of its own table
+
+    kind = UnicodeAttribute(hash_key=True)
+    key = UnicodeAttribute(range_key=True)
+    revision = NumberAttribute()
+    body = UnicodeAttribute(null=True)
+    packed = BinaryAttribute(null=True, legacy_encoding=False)
+    written_by = UnicodeAttribute()
+
+
+def contents_of(put: Put) -> dict[str, Any]:
+    """The attributes that hold a body. Raises `Invalid` for what no item can hold."""
+    if not can_be_a_key(put.key):
+        raise Invalid(f"{put.kind} cannot be kept under so long a name")
+    text = orjson.dumps(put.body)
+    if len(text) <= LONGEST_TEXT:
+        return {"body": text.decode(), "packed": None}
+    packed = zlib.compress(text)
+    if len(packed) > MOST_BYTES:
+        raise Invalid(f"{put.key} is too large to be kept: packed, it has {len(packed)} bytes of {MOST_BYTES} possible")
+    return {"body": None, "packed": packed}
+
+
+def document_of(item: DocumentItem) -> Document:
+    text = item.body if item.packed is None else zlib.decompress(item.packed)
+    return Document(item.key, orjson.loads(text), int(item.revision))
+
+
+def can_be_a_key(key: str) -> bool:
+    return 0 < len(key.encode()) <= LONGEST_KEY
+
+
+# Counted changes ------------------------------------------------------------------------------------------------------
+
+
+PREFIX = "n"
+
+
+def changes_in(connection: Connection, items: type[DocumentItem]) -> Changes:
+    found = connection.get_item(items.Meta.table_name, NUMBERS, NUMBERS, consistent_read=True).get("Item", {})
+    return Changes({int(name[1:]): int(value["N"]) for name, value in found.items() if name.startswith(PREFIX)})
+
+
+def add_count(transaction: TransactWrite, items: type[DocumentItem], buckets: Collection[int]) -> None:
+    """Count changes in these buckets. It must be the last change that is added."""
+    transaction.update(items(NUMBERS, NUMBERS), [Path(f"{PREFIX}{bucket}").add(1) for bucket in buckets])
+
+
+# Registry -------------------------------------------------------------------------------------------------------------
+
+
+class DynamoDbRegistry:
+    def __init__(self, address: Address, attempts: Attempts | None = None) -> None:
+        self._items = address.bound(DocumentItem, DOCUMENTS)
+        self._attempts = attempts or Attempts()
+        self._closed = False
+        self._connection = connected(self._items)
+        self._client = self._connection.client
+
+    def get(self, kind: str, key: str) -> Document | None:
+        item = self._found(kind, key)
+        return None if item is None else document_of(item)
+
+    def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
+        self._see_that_it_is_open()
+        if after > prefix and not after.startswith(prefix):
+            return []
+        inside = prefix and after.startswith(prefix)
+        results = self._items.query(
+            kind,
+            range_key_condition=_range(prefix, after),
+            last_evaluated_key={"kind": {"S": kind}, "key": {"S": after}} if inside else None,
+            consistent_read=True,
+            limit=limit,
+        )
+        return [document_of(item) for item in self._each(results)]
+
+    def write(self, *changes: Change) -> None:
+        see_that_it_may_be_asked(changes)
+        self._see_that_it_is_open()
+        counted = counted_buckets(changes)
+        match changes:
+            case []:
+                pass
+            case [Put(expected=int()) as put] if not counted:
+                self._put(put)
+            case _:
+                self._transact(changes, counted)
+
+    def changes(self) -> Changes:
+        self._see_that_it_is_open()
+        return self._attempts.at(lambda _: changes_in(self._connection, self._items))
+
+    def close(self) -> None:
+        self._closed = True
+        self._client.close()
+
+    def _see_that_it_is_open(self) -> None:
+        if self._closed:
+            raise Unavailable("The registry is closed.")
+
+    def _found(self, kind: str, key: str) -> DocumentItem | None:
+        self._see_that_it_is_open()
+        if not can_be_a_key(key):
+            return None
+        return self._attempts.at(lambda _: self._looked_up(kind, key))
+
+    def _looked_up(self, kind: str, key: str) -> DocumentItem | None:
+        try:
+            return self._items.get(kind, key, consistent_read=True)
+        except DoesNotExist:
+            return None
+
+    def _each(self, results: Iterator[DocumentItem]) -> Iterator[DocumentItem]:
+        """One by one, trying again for a page that did not come."""
+        while (item := self._attempts.at(lambda _: next(results, None))) is not None:
+            yield item
+
+    def _put(self, put: Put) -> None:
+        """A single conditional change costs half as much as a transaction of one."""
+        token = uuid4().hex
+        item = self._item(put, token)
+
+        def attempt(in_doubt: bool) -> None:
+            try:
+                item.save(_condition(put))
+            except PutError as error:
+                if not condition_failed(error):
+                    raise
+                if not in_doubt:
+                    raise ChangedMeanwhile(put) from error
+                self._see_that_it_was_ours(put, token)
+
+        self._attempts.at(attempt)
+
+    def _see_that_it_was_ours(self, put: Put, token: str) -> None:
+        """An earlier attempt may have written, and somebody else after it: then nobody can say which it was."""
+        item = self._found(put.kind, put.key)
+        if item is None or item.written_by != token:
+            raise Unavailable(f"It is not known whether {put.key} was written")
+
+    def _transact(self, changes: Sequence[Change], counted: Collection[int]) -> None:
+        """DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
+
+        Changes are counted in the same step: were it another one, a writer that dies in between would leave others with
+        what they remember.
+        """
+        token = uuid4().hex
+        # PynamoDB sends changes kind by kind, and the reasons for a refusal come in the order in which they were sent.
+        sent = sorted(changes, key=_place_in_a_transaction)
+
+        def attempt(_: bool) -> None:
+            try:
+                with TransactWrite(connection=self._connection, client_request_token=token) as transaction:
+                    for change in sent:
+                        self._add(transaction, change, token)
+                    if counted:
+                        add_count(transaction, self._items, counted)
+            except TransactWriteError as error:
+                failed = _failed(sent, error)
+                if failed:
+                    raise ChangedMeanwhile(min(failed, key=changes.index)) from error
+                raise
+
+        self._attempts.at(attempt, TURNS if counted else ())
+
+    def _add(self, transaction: TransactWrite, change: Change, token: str) -> None:
+        match change:
+            case Check():
+                transaction.condition_check(self._items, change.kind, change.key, condition=_condition(change))
+            case Remove():
+                transaction.delete(self._items(change.kind, change.key), _condition(change))
+            case Put(expected=None):
+                actions = _writing_whatever_is_there(change, token)
+                transaction.update(self._items(change.kind, change.key), actions=actions)
+            case Put():
+                transaction.save(self._item(change, token), _condition(change))
+
+    def _item(self, put: Put, token: str) -> DocumentItem:
+        assert put.expected is not None
+        contents = contents_of(put)
+        return self._items(put.kind, put.key, revision=put.expected + 1, written_by=token, **contents)
+
+
+def _range(prefix: str, after: str) -> Condition | None:
+    """Which keys a query goes through; one that goes on inside a prefix is told so by the place where it starts."""
+    if prefix:
+        return DocumentItem.key.startswith(prefix)
+    return DocumentItem.key > after if after else None
+
+
+def _condition(change: Change) -> Condition | None:
+    if change.expected is None:
+        return None
+    return DocumentItem.key.does_not_exist() if change.expected == ABSENT else DocumentItem.revision == change.expected
+
+
+def _place_in_a_transaction(change: Change) -> int:
+    match change:
+        case Check():
+            return 0
+        case Remove():
+            return 1
+        case Put(expected=None):
+            return 3
+        case Put():
+            return 2
+
+
+def _failed(sent: Sequence[Change], error: TransactWriteError) -> list[Change]:
+    # Behind the reasons for changes there may be one for their count, which has no condition.
+    return [
+        change
+        for change, reason in zip(sent, reasons_of(error), strict=False)
+        if reason and reason.code == CONDITION_FAILED
+    ]
+
+
+def _writing_whatever_is_there(put: Put, token: str) -> list[Action]:
+    """One more than the revision that it has; one, if it is not there."""
+    contents = contents_of(put)
+    return [
+        DocumentItem.revision.add(1),
+        DocumentItem.written_by.set(token),
+        *(
+            getattr(DocumentItem, name).remove() if value is None else getattr(DocumentItem, name).set(value)
+            for name, value in contents.items()
+        ),
+    ]

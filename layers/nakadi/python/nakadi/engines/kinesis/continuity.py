@@ -1,0 +1,259 @@
+"""Continuity: reading on in a shard, and never past what the stream has forgotten.
+
+A stream forgets the records of a shard in their order. So what follows a place is complete while
+
+* the record at the place can still be read, or
+* it is not long ago that nothing was missing there: a stream keeps everything for a day at least.
+
+When neither holds, there is a gap: events may have been lost before they were indexed, and nothing tells the numbers of
+those behind it. Housekeeping ends the topics concerned, and has them continued; until then no process counts on.
+
+Clocks differ. A place that is `TRUSTED` for its age is one of which no machine can have said that it is `FORGOTTEN`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.engines.kinesis.stream import IteratorExpired, NoSuchPlace, NoSuchShard, Page, Patience, ShardTree, Stream
+from nakadi.model.log_index import Mark, Progress
+from nakadi.model.outcomes import Unavailable
+
+GIVE_UP_AFTER = 10.0
+"""Seconds. Then a reader is told that nothing can be known at the moment."""
+
+TRUSTED = 22 * 3_600_000
+FORGOTTEN = 23 * 3_600_000
+"""Milliseconds. A stream forgets nothing that is younger than a day."""
+
+LONG_AGO = 1
+
+
+class GapFound(Unavailable):
+    """Raised where the stream has forgotten events that may not have been indexed."""
+
+    def __init__(self, shard: str) -> None:
+        super().__init__(f"{shard} has forgotten events that were not indexed; their event types get new timelines")
+        self.shard = shard
+
+
+class Unclear(Unavailable):
+    """Raised where it is too early to say whether there is a gap, and too late to count on unseen."""
+
+
+class Ancestry:
+    """The lineage, as fresh as it has to be."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._lock = threading.Lock()
+        self._lineage: ShardTree | None = None
+        self._forgotten: set[str] = set()
+
+    @property
+    def current(self) -> ShardTree:
+        return self._lineage or self.refreshed()
+
+    def knowing(self, shard: str) -> ShardTree:
+        lineage = self.current
+        return lineage if shard in lineage else self.refreshed()
+
+    def placing(self, mark: Mark | None) -> ShardTree:
+        """A lineage that tells where a record is among others, though it came from a shard that is new."""
+        lineage = self.current
+        if mark is None or mark.shard in lineage or mark.shard in self._forgotten:
+            return lineage
+        lineage = self.refreshed()
+        if mark.shard not in lineage:
+            # A shard is listed before anybody has records from it, so this one is older than all that are listed.
+            self._forgotten.add(mark.shard)
+        return lineage
+
+    def rank(self, mark: Mark | None) -> tuple[int, int]:
+        return self.placing(mark).rank(mark)
+
+    def refreshed(self) -> ShardTree:
+        with self._lock:
+            self._lineage = ShardTree(Patience(GIVE_UP_AFTER).calling(self.stream.shards))
+            return self._lineage
+
+
+class Cursor:
+    """A place in a shard, from which one reads on."""
+
+    def __init__(self, stream: Stream, shard: str, sequence: int | None, *, including: bool = False) -> None:
+        self._stream = stream
+        self.shard = shard
+        self.sequence = sequence
+        self._including = including
+        self._iterator: str | None = None
+        self.ended = False
+
+    def read(self, patience: Patience, limit: int = 10_000) -> Page:
+        """The next records. What this shard does not want to answer now is asked again."""
+        while True:
+            iterator = self._iterator or patience.calling(self._new_iterator)
+            try:
+                page: Page = patience.calling(partial(self._stream.page, self.shard, iterator, limit))
+            except IteratorExpired as expired:
+                self._iterator = None
+                if patience.over:
+                    raise Unavailable("Kinesis lets no iterator live") from expired
+                continue
+            return self._moved_behind(page)
+
+    def _moved_behind(self, page: Page) -> Page:
+        self._iterator = page.following
+        self.ended = page.following is None
+        if self.sequence is not None:
+            first = self.sequence + (0 if self._including else 1)
+            page = page._replace(records=[record for record in page.records if record.mark.sequence >= first])
+        if page.records:
+            self._including = False
+            self.sequence = page.records[-1].mark.sequence
+        return page
+
+    def pushed(self, page: Page) -> list[Arrived]:
+        """The records of a page that nobody asked for, as far as they are new. What is read next lies behind them."""
+        fresh = [each for each in page.records if self.sequence is None or each.mark.sequence > self.sequence]
+        if fresh:
+            self._iterator = None
+            self.sequence = fresh[-1].mark.sequence
+        self.ended = self.ended or page.following is None
+        return fresh
+
+    def _new_iterator(self) -> str:
+        if self.sequence is None:
+            return self._stream.from_beginning(self.shard)
+        try:
+            mark = Mark(self.shard, self.sequence)
+            return self._stream.at(mark) if self._including else self._stream.behind(mark)
+        except NoSuchPlace:
+            # The stream keeps nothing so old any more: what it has lies behind it.
+            return self._stream.from_beginning(self.shard)
+
+    def _back_to(self, sequence: int | None) -> None:
+        self.sequence = sequence
+        self._iterator = None
+        self.ended = False
+
+
+class UnbrokenCursor(Cursor):
+    """A cursor that raises `GapFound` instead of reading on behind one, and then stays where it is."""
+
+    def __init__(self, ancestry: Ancestry, shard: str, place: Progress) -> None:
+        super().__init__(ancestry.stream, shard, place.sequence or None)
+        self._ancestry = ancestry
+        self.complete_at = place.complete_at
+        self._read_behind = place
+
+    @property
+    def place(self) -> Progress:
+        return Progress(self.sequence or 0, self.ended, self.complete_at)
+
+    def read(self, patience: Patience, limit: int = 10_000) -> Page:
+        self._read_behind = self.place
+        began = _milliseconds_now()
+        page = super().read(patience, limit)
+        try:
+            self.confirm(patience)
+        except Unavailable:
+            self._back_to(self._read_behind.sequence or None)
+            raise
+        if self.ended or (page.at_tip and not page.records):
+            # While a closed shard can be read, those that came from it have forgotten nothing.
+            self.complete_at = began
+        elif page.records:
+            self.complete_at = max(page.records[-1].at, self.complete_at or 0)
+        return page
+
+    def pushed(self, page: Page) -> list[Arrived]:
+        """The same: what is pushed follows what was read a moment ago, at the tip."""
+        fresh = super().pushed(page)
+        if self.ended:
+            self.complete_at = _milliseconds_now()
+        elif fresh:
+            self.complete_at = max(fresh[-1].at, self.complete_at or 0)
+        return fresh
+
+    def confirm(self, patience: Patience) -> None:
+        """Raise unless, also at this moment, nothing is forgotten behind the place where the last page began."""
+        confirm(self._ancestry, self.shard, self._read_behind, patience)
+
+
+def confirm(ancestry: Ancestry, shard: str, place: Progress, patience: Patience) -> None:
+    """Raise `GapFound` when something behind a place was forgotten, `Unavailable` when that is not known yet.
+
+    To be asked after reading on: what is complete now was complete when it was read.
+    """
+    if place.ended or place.complete_at is None:
+        return
+    age = _milliseconds_now() - place.complete_at
+    if age < TRUSTED or _is_there(ancestry, shard, place, patience):
+        return
+    if age < FORGOTTEN:
+        raise Unclear(f"It is not known yet whether {shard} has forgotten events that were not indexed")
+    raise GapFound(shard)
+
+
+def place_in(progress: Mapping[str, Progress], lineage: ShardTree, shard: str) -> Progress:
+    """How far a shard is indexed. One of which nothing is noted was complete when those were that it came from."""
+    if shard in progress:
+        return progress[shard]
+    moments = []
+    for parent in lineage.origins(shard):
+        if parent in progress or parent in lineage:
+            moments.append(place_in(progress, lineage, parent).complete_at)
+        elif progress:
+            # It came and went, and nobody has noted anything of it.
+            moments.append(LONG_AGO)
+    return Progress(0, complete_at=min((moment for moment in moments if moment is not None), default=None))
+
+
+def unfinished(progress: Mapping[str, Progress], lineage: ShardTree, shards: Sequence[str]) -> list[str]:
+    """Of these shards those that are gone from the stream, and were not indexed to their ends."""
+    return [
+        shard
+        for shard in shards
+        if shard not in lineage
+        and shard in progress
+        and not progress[shard].ended
+        and progress[shard].complete_at is not None
+    ]
+
+
+def _is_there(ancestry: Ancestry, shard: str, place: Progress, patience: Patience) -> bool:
+    try:
+        if place.sequence:
+            first = _first(Cursor(ancestry.stream, shard, place.sequence, including=True), patience)
+            return first is not None and first[0] == place.sequence
+        lineage = ancestry.refreshed()
+        if shard not in lineage:
+            return False
+        if any(parent in lineage for parent in lineage.origins(shard)):
+            # They were closed when this one began, and are listed for as long as the stream keeps a record.
+            return True
+        first = _first(Cursor(ancestry.stream, shard, None), patience)
+        return first is not None and place.complete_at is not None and first[1] <= place.complete_at
+    except NoSuchShard:
+        return False
+
+
+def _first(cursor: Cursor, patience: Patience) -> tuple[int, int] | None:
+    """The sequence number and the arrival of the first record that is there."""
+    while True:
+        page = cursor.read(patience, 1)
+        if page.records:
+            return page.records[0].mark.sequence, page.records[0].at
+        if page.at_tip:
+            return None
+        if patience.over:
+            raise Unavailable(f"{cursor.shard} does not show in time what it has")
+
+
+def _milliseconds_now() -> int:
+    return int(time.time() * 1000)

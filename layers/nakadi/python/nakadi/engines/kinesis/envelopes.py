@@ -1,0 +1,107 @@
+"""Records of the stream: their partition keys and their envelopes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from typing import NamedTuple
+
+# Partition keys -------------------------------------------------------------------------------------------------------
+
+
+HASH_KEYS = (1 << 128) - 1
+"""The greatest hash key of all is left out: not every Kinesis takes it."""
+
+LONGEST_TOPIC = 240
+"""A partition key has 256 characters."""
+
+GAP_KEY = "behind a gap"
+"""The key of records that only mark a place in a shard, so that there is something to go on from."""
+
+CONTINUED = re.compile(r"(.+)~[0-9]+")
+
+
+def shared(topic: str) -> str:
+    """The topic whose records this one counts: its own, or those of the topic that it continues."""
+    continued = CONTINUED.fullmatch(topic)
+    return continued[1] if continued else topic
+
+
+def following(topic: str) -> str:
+    """The name of the topic that continues this one."""
+    first = shared(topic)
+    number = int(topic.removeprefix(f"{first}~")) if topic != first else 1
+    return f"{first}~{number + 1}"
+
+
+def partition_key(topic: str, partition: int) -> str:
+    return f"{shared(topic)}/{partition}"
+
+
+def place_of(key: str) -> tuple[str, int] | None:
+    """The topic and partition that a key names, or None when it is not one of ours."""
+    topic, slash, number = key.rpartition("/")
+    return (topic, int(number)) if slash and topic and number.isascii() and number.isdigit() else None
+
+
+def hash_key(key: str) -> int:
+    """Fixed for ever: another one would be another place, and the partition's order would be lost."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:16]) % HASH_KEYS
+
+
+# Envelopes ------------------------------------------------------------------------------------------------------------
+
+
+HEAD = struct.Struct("<2sBxIq")
+PART = struct.Struct("<8sHH")
+MAGIC = b"nk"
+
+WHOLE, PART_OF, SEAL = 1, 2, 3
+KINDS = {WHOLE, PART_OF, SEAL}
+
+LONGEST_HEAD = HEAD.size + PART.size
+MOST_PARTS = (1 << 16) - 1
+
+
+class Envelope(NamedTuple):
+    kind: int
+    events: int
+    stored_at: int
+    frame: bytes
+    append: bytes = b""
+    part: int = 0
+    parts: int = 1
+
+
+def whole(count: int, stored_at: int, frame: bytes) -> bytes:
+    return HEAD.pack(MAGIC, WHOLE, count, stored_at) + frame
+
+
+def seal(stored_at: int) -> bytes:
+    """A record behind which nothing in its partition counts."""
+    return HEAD.pack(MAGIC, SEAL, 0, stored_at)
+
+
+def parts(count: int, stored_at: int, frame: bytes, append: bytes, most: int) -> list[bytes]:
+    """A frame as several records of at most so many bytes."""
+    size = most - LONGEST_HEAD
+    pieces = [frame[start : start + size] for start in range(0, len(frame), size)]
+    if len(pieces) > MOST_PARTS:
+        raise ValueError("a frame too long to be cut into records")
+    head = HEAD.pack(MAGIC, PART_OF, count, stored_at)
+    return [head + PART.pack(append, number, len(pieces)) + piece for number, piece in enumerate(pieces)]
+
+
+def opened(data: bytes) -> Envelope | None:
+    """What is in a record, or None when it is not one of ours."""
+    try:
+        magic, kind, count, stored_at = HEAD.unpack_from(data)
+        if magic != MAGIC or kind not in KINDS:
+            return None
+        if kind != PART_OF:
+            return Envelope(kind, count, stored_at, data[HEAD.size :])
+        append, part, total = PART.unpack_from(data, HEAD.size)
+    except struct.error:
+        return None
+    return Envelope(kind, count, stored_at, data[LONGEST_HEAD:], append, part, total)

@@ -1,0 +1,329 @@
+"""The event log in a Kinesis stream.
+
+What the port leaves open is this here. An append that timed out may have been stored; whoever publishes again may store
+its events twice, each time whole and in order. Bounds, and offsets that are asked for by time, are exact: they have
+whatever was acknowledged before the question. A read sees at once what this process stored, and what others stored at
+the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes it, and `push_silence` seconds later
+where it fails to. A topic that is deleted takes appends of other processes for a lease longer; they
+are gone with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from nakadi.caching import ChangeWatch
+from nakadi.engines.archive.library import Library
+from nakadi.engines.common.listeners import PartitionListeners
+from nakadi.engines.kinesis.compaction import Compactor
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.envelopes import LONGEST_TOPIC
+from nakadi.engines.kinesis.fan_out import FanOut
+from nakadi.engines.kinesis.gaps import GapCloser
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.reading import LastingReader, Reader
+from nakadi.engines.kinesis.stream import Stream
+from nakadi.engines.kinesis.tails import Ours
+from nakadi.engines.kinesis.topics import Known, Topics
+from nakadi.engines.kinesis.watching import Watcher
+from nakadi.engines.kinesis.writing import GIVE_UP_AFTER, RECORD_BYTES, TIMED_OUT, Writer
+from nakadi.metrics import Metrics
+from nakadi.model.events import Bounds, Continuation, Fate, Record, Refused, Slice, Stored
+from nakadi.model.log_index import Gap, Head, Mark
+from nakadi.model.moments import microseconds
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ArchiveStore, Clock, LogIndex, SealedTopic, UnknownTopic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Seconds and bytes. `lease`: how long a publisher relies on what it knows of a topic. `shared_for`: how old the
+    tip may be. `poll`: how often a watched shard is asked. `window_bytes`: how much a process remembers of the stream.
+    `fan_out`: what the names of consumers begin with that watched shards are pushed to; without it there are none.
+    `push_silence`: how long a push may be silent before the shard is asked what there is.
+    """
+
+    lease: float = 2.0
+    shared_for: float = 1.0
+    poll: float = 0.4
+    window_bytes: int = 128_000_000
+    record_bytes: int = RECORD_BYTES
+    give_up_after: float = GIVE_UP_AFTER
+    fan_out: str = ""
+    push_silence: float = 10.0
+
+
+DEFAULTS = Options()
+
+
+class KinesisLog:
+    def __init__(
+        self,
+        stream: Stream,
+        index: LogIndex,
+        archive: ArchiveStore | None,
+        clock: Clock,
+        options: Options = DEFAULTS,
+        watch: ChangeWatch | None = None,
+        fan_out: FanOut | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """`watch` tells what changed in the index, if somebody asks for that already."""
+        self._stream = stream
+        self._index = index
+        self._archive = archive
+        self._clock = clock
+        self._closed = False
+        self._announcements = PartitionListeners()
+        self._topics = Topics(index, options.lease, watch or ChangeWatch(index.changes, clock))
+        self._writer = Writer(stream, options.record_bytes, options.give_up_after)
+        self._ancestry = Ancestry(stream)
+        self._library = Library(archive, metrics=metrics) if archive else None
+        self._options = options
+        self._reader = LastingReader(self._new_reader, self._ancestry)
+        self._fan_out = fan_out
+        self._watcher = Watcher(self._reader, self._ancestry, options.poll, fan_out)
+        self._indexer = Indexer(stream, self._ancestry, index, archive)
+        self._gap_closer = GapCloser(index=index, archive=archive, ancestry=self._ancestry, indexer=self._indexer)
+
+    def _new_reader(self, ours: Ours) -> Reader:
+        return Reader(
+            self._ancestry,
+            self._index,
+            self._topics,
+            self._library,
+            self._announcements.announce,
+            ours,
+            shared_for=self._options.shared_for,
+            window_bytes=self._options.window_bytes,
+        )
+
+    # Topics
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        self._refuse_if_closed()
+        if len(topic) > LONGEST_TOPIC:
+            raise ValueError(f"a topic's name has at most {LONGEST_TOPIC} characters")
+        self._index.create_topic(topic, partitions)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self._refuse_if_closed()
+        # Who continues a topic looks at it again afterwards. So one of both sees what the other has done.
+        for each in self._with_continuations(topic):
+            known = self._index.topic(each)
+            if known is not None and known.continues is not None:
+                for number in range(known.partitions, partitions):
+                    self._index.extend(each, number, 0, Head(), None)
+            self._index.grow_topic(each, partitions)
+            self._topics.forget(each)
+
+    def seal_topic(self, topic: str) -> None:
+        """Say so, wait until every publisher must have heard, and only then write it into the log."""
+        self._refuse_if_closed()
+        for each in self._with_continuations(topic):
+            self._index.seal_topic(each)
+            self._topics.forget(each)
+            topic = each
+        self._topics.wait_for_leases()
+        partitions = range(self._topics.fresh(topic).topic.partitions)
+        fates = self._writer.seal(topic, partitions, self._now())
+        for fate in fates.values():
+            if isinstance(fate, Refused):
+                raise Unavailable(f"The seal of {topic} is not known to be written")
+            self._reader.acknowledged(fate)
+
+    def _with_continuations(self, topic: str) -> Iterator[str]:
+        """The topic, and those that continue it, each as it is after the one before was dealt with."""
+        following: str | None = topic
+        while following is not None:
+            found = self._index.topic(following)
+            if found is None:
+                raise UnknownTopic(topic)
+            if found.partitions:
+                yield following
+                found = self._index.topic(following) or found
+            following = found.continued_in
+
+    def delete_topic(self, topic: str) -> None:
+        """Return when no publisher takes it for one that is still there: its event type may be made again at once, and
+        what is acknowledged after that must be in the new topic."""
+        self._refuse_if_closed()
+        known = self._index.topic(topic)
+        self._index.delete_topic(topic)
+        self._topics.forget(topic)
+        if known is not None and not known.sealed:
+            self._topics.wait_for_leases()
+
+    # Events in
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        self._refuse_if_closed()
+        topic, known = self._open_for(topic, batches)
+        fates = dict(
+            self._writer.append(topic, {number: batch for number, batch in batches.items() if batch}, self._now())
+        )
+        for fate in fates.values():
+            if isinstance(fate, Mark):
+                self._reader.acknowledged(fate)
+        if not self._topics.holds(known):
+            fates = self._confirmed(topic, fates)
+        for number, fate in fates.items():
+            if isinstance(fate, Mark):
+                self._announcements.announce(topic, number)
+        return {number: _told(fates.get(number)) for number in batches}
+
+    def _open_for(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, Known]:
+        asked = topic
+        topic, known = self._topics.current(topic)
+        if any(number >= known.topic.partitions for number in partitions):
+            self._topics.fresh(asked)
+            self._topics.fresh(topic)
+            topic, known = self._topics.current(asked)
+        missing = [number for number in partitions if not 0 <= number < known.topic.partitions]
+        if missing:
+            raise UnknownTopic(f"{topic} has no partition {missing}")
+        if known.topic.sealed:
+            raise SealedTopic(topic)
+        return topic, known
+
+    def _confirmed(self, topic: str, fates: Mapping[int, Mark | Refused]) -> dict[int, Mark | Refused]:
+        """The fates, when a seal may have come in front of the records: then the log itself tells which was first."""
+        self._topics.fresh(topic)
+        topic, known = self._topics.current(topic)
+        if not known.topic.sealed:
+            return dict(fates)
+        confirmed = {number: self._in_front_of_seal(topic, number, fate) for number, fate in fates.items()}
+        if confirmed and not any(isinstance(fate, Mark) for fate in confirmed.values()):
+            raise SealedTopic(topic)
+        return confirmed
+
+    def _in_front_of_seal(self, topic: str, partition: int, fate: Mark | Refused) -> Mark | Refused:
+        if isinstance(fate, Refused):
+            return fate
+        sealed_at = self._reader.state(topic, partition, time.monotonic()).sealed_at
+        if sealed_at is not None and self._ancestry.rank(sealed_at) < self._ancestry.rank(fate):
+            return TIMED_OUT
+        return fate
+
+    # Events out
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = 1000,
+        max_bytes: int = 4_000_000,
+        wait: float = 0.0,
+    ) -> Slice:
+        def look() -> Slice:
+            self._refuse_if_closed()
+            return self._reader.look(topic, partition, start, limit, max_bytes)
+
+        found = look()
+        if found.events or wait <= 0:
+            return found
+        with self._watcher.watching():
+            return self._announcements.first_found(topic, partition, look, wait)
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        self._refuse_if_closed()
+        self._topics.known(topic)
+        # One moment for all partitions: those in the same shard are answered by the same read.
+        now = time.monotonic()
+        return {number: self._reader.bounds(topic, number, now) for number in partitions}
+
+    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+        self._refuse_if_closed()
+        return self._reader.offset_at(topic, partition, microseconds(moment))
+
+    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        self._watcher.wanted()
+        end = self._announcements.watch(changed)
+        over = False
+
+        def end_once() -> None:
+            nonlocal over
+            if not over:
+                over = True
+                end()
+                self._watcher.not_wanted()
+
+        return end_once
+
+    # Looking after it
+
+    def trim(self, topic: str, partition: int, before: datetime) -> None:
+        self._refuse_if_closed()
+        oldest = self._reader.offset_at(topic, partition, microseconds(before))
+        if oldest > self._topics.known(topic).topic.oldest.get(partition, 0):
+            gone = self._index.let_go(topic, partition, oldest)
+            self._topics.forget(topic)
+            self._compactor().removed(gone)
+
+    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+        self._refuse_if_closed()
+        self._compactor().compact(topic, partition, microseconds(upto), microseconds(tombstones_before))
+
+    def index_lag(self) -> timedelta:
+        self._refuse_if_closed()
+        return self._indexer.lag(self._clock.now())
+
+    def remove_orphans(self) -> None:
+        self._refuse_if_closed()
+        if self._fan_out is not None:
+            self._fan_out.remove_orphans(self._clock.now())
+
+    def gaps(self) -> Sequence[Gap]:
+        self._refuse_if_closed()
+        return self._gap_closer.gaps()
+
+    def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
+        self._refuse_if_closed()
+        found = self._gap_closer.continuations(topic, gaps)
+        self._topics.forget(topic)
+        return found
+
+    def close_gaps(self, gaps: Sequence[Gap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+        self._refuse_if_closed()
+        self._gap_closer.close(gaps, topics)
+
+    def close(self) -> None:
+        self._closed = True
+        self._announcements.wake_all()
+        if self._fan_out is not None:
+            # First: it ends the subscriptions that the watcher's threads would else wait for.
+            self._fan_out.close()
+        self._watcher.close()
+        self._stream.close()
+        self._index.close()
+        if self._library is not None:
+            self._library.close()
+        if self._archive is not None:
+            self._archive.close()
+
+    def _compactor(self) -> Compactor:
+        return Compactor(
+            stream=self._stream.name,
+            index=self._index,
+            archive=self._archive,
+            topics=self._topics,
+            reader=self._reader,
+            indexer=self._indexer,
+            ancestry=self._ancestry,
+        )
+
+    def _now(self) -> int:
+        return microseconds(self._clock.now())
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise Unavailable("The event log is closed.")
+
+
+def _told(fate: Mark | Refused | None) -> Fate:
+    return fate if isinstance(fate, Refused) else Stored()

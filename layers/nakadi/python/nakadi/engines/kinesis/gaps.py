@@ -1,0 +1,307 @@
+"""Gaps: what becomes of topics when a shard has forgotten events before they were indexed.
+
+Nothing tells the numbers of the events behind a gap, and readers may have shown some of them. So no number of the topic
+is given again: each partition ends where it is indexed, and another topic continues it, whose numbers begin anew. It
+counts the same records, under the same keys, so publishers need not hear of it, and what the stream still has is kept.
+
+Every step can be repeated. In this order a crash, an indexer that is still at work, or a reader cannot harm:
+
+1. A partition is ended in its head, by the condition that all who count on use. From there on its topic counts nothing.
+2. The following topic begins where the partition ended; where there is a gap, it has no beginning yet, and cannot be
+   counted.
+3. The topic refers to the following one, and all event types have their new timelines.
+4. Partitions in the shard begin at the first record that is there now, which is indexed at once with what follows. Then
+   the shard's progress is behind the gap, and all processes count on.
+
+A topic that was closed before the gap is not continued, for its timeline is not the last one. But it is known where it
+ends, so those of its events that are still there keep their numbers, and the lost ones are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from nakadi.engines.archive import objects
+from nakadi.engines.kinesis import envelopes
+from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, Ancestry, Cursor, confirm
+from nakadi.engines.kinesis.envelopes import GAP_KEY, following, hash_key, partition_key
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.recent_records import Arrived, Counter
+from nakadi.engines.kinesis.scanning import Scanner
+from nakadi.engines.kinesis.stream import NoSuchShard, Outgoing, Patience, ShardTree
+from nakadi.model.events import Continuation
+from nakadi.model.log_index import ENDED, Counted, Gap, Head, Location, Mark, Progress, Segment
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ArchiveStore, LogIndex, UnknownTopic
+
+ATTEMPTS = 8
+
+CLAIMED_FOR = 600.0
+"""Seconds. Longer than a gap takes to be closed."""
+
+END_OF_SHARD = 10**128
+"""Behind every record that a shard can have."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """What a shard has from its first record on, and the place in front of that."""
+
+    records: Sequence[Arrived]
+    start: Mark
+    read_at: int
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapCloser:
+    index: LogIndex
+    archive: ArchiveStore | None
+    ancestry: Ancestry
+    indexer: Indexer
+
+    def gaps(self) -> Sequence[Gap]:
+        return self.indexer.survey().gaps
+
+    def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
+        """The topics that continue this one, the first one first, and where each before them ended.
+
+        When it has partitions in shards with these gaps, there is one that begins behind all of them.
+        """
+        found: list[Continuation] = []
+        while True:
+            known = self.index.topic(topic)
+            if known is None:
+                raise UnknownTopic(topic)
+            if known.continued_in is None:
+                touching = [gap for gap in gaps if self._touched(gap, topic, known.partitions)]
+                if {str(gap) for gap in touching} <= set(known.behind):
+                    return found
+                self._continue(topic, touching)
+            else:
+                heads = self.index.heads([(topic, partition) for partition in range(known.partitions)])
+                ends = {partition: head.counted.next for (_, partition), head in heads.items()}
+                topic = known.continued_in
+                found.append(Continuation(topic, ends))
+
+    def close(self, gaps: Sequence[Gap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+        """Have all processes count on behind these gaps.
+
+        `topics` are those of all timelines: each with the ends of its partitions, or None for one that is open.
+        """
+        stream, owner = self.ancestry.stream.name, uuid4().hex
+        if not self.index.claim(f"gaps/{stream}", owner, CLAIMED_FOR):
+            raise Unavailable(f"Another process closes the gaps in {stream}")
+        try:
+            progress = self.index.progress(stream)
+            if all(progress.get(gap.shard, gap.place) == gap.place for gap in gaps):
+                self._close(gaps, topics)
+        finally:
+            self.index.release(f"gaps/{stream}", owner)
+
+    def _close(self, gaps: Sequence[Gap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+        for gap in gaps:
+            # A note for people. And what cannot be kept now must be known before any partition begins.
+            if self.archive is not None:
+                self.archive.put(f"gaps/{self.ancestry.stream.name}/{gap}", str(gap).encode())
+        survivors = {gap: self._survivors(gap) for gap in gaps}
+        for topic, ends in topics.items():
+            known = self.index.topic(topic)
+            if known is not None and known.continued_in is None:
+                for partition in range(known.partitions):
+                    self._go_on(topic, partition, known.continues, ends, survivors)
+        for gap, found in survivors.items():
+            if found.records:
+                self.indexer.index_behind_gap(gap.shard, found.records)
+            if found.ended:
+                self._note(gap, gap.place._replace(ended=True, complete_at=found.read_at))
+
+    def _go_on(
+        self,
+        topic: str,
+        partition: int,
+        continues: str | None,
+        ends: Mapping[int, int] | None,
+        survivors: Mapping[Gap, Survivors],
+    ) -> None:
+        """Have a partition go on behind the last gap that concerns it."""
+        key = hash_key(partition_key(topic, partition))
+        touching = [gap for gap in survivors if _in_shard(self.ancestry.current, gap.shard)(key)]
+        if touching:
+            gap = max(touching, key=lambda each: self.ancestry.rank(survivors[each].start))
+            if ends is None:
+                self._begin(topic, partition, survivors[gap].start, continues, gap)
+            else:
+                self._leave_out(topic, partition, ends.get(partition, 0), survivors[gap], gap)
+
+    def _note(self, gap: Gap, progress: Progress) -> None:
+        self.index.note_progress(self.ancestry.stream.name, gap.shard, progress)
+
+    # Ending
+
+    def _continue(self, topic: str, gaps: Sequence[Gap]) -> None:
+        name = following(topic)
+        done = 0
+        while (known := self.index.topic(topic)) is not None and (
+            done < known.partitions or known.continued_in is None
+        ):
+            touched = {partition for gap in gaps for partition in self._touched(gap, topic, known.partitions)}
+            for partition in range(done, known.partitions):
+                ended = self._ended(topic, partition)
+                if partition not in touched:
+                    self.index.extend(name, partition, 0, Head(replace(ended, next=0)), None)
+            done = known.partitions
+            self.index.continue_topic(topic, name, [str(gap) for gap in gaps])
+
+    def _ended(self, topic: str, partition: int) -> Counted:
+        """End a partition where it is indexed, and tell how it was counted up to there."""
+        for _ in range(ATTEMPTS):
+            head = self.index.heads([(topic, partition)])[topic, partition]
+            if head.counted.sealed_at == ENDED:
+                return replace(head.counted, sealed_at=None)
+            # One that was sealed counts nothing behind its seal as it is.
+            if head.counted.sealed_at is not None:
+                return head.counted
+            ended = Head(replace(head.counted, sealed_at=ENDED))
+            if self.index.extend(topic, partition, head.revision, ended, None):
+                return head.counted
+        raise Unavailable(f"Others index {topic}/{partition} at the same time")
+
+    # Beginning
+
+    def _begin(self, topic: str, partition: int, start: Mark, continues: str | None, gap: Gap) -> None:
+        """Have an open partition begin behind a gap, if it does not yet."""
+        head = self.index.heads([(topic, partition)])[topic, partition]
+        counted = head.counted
+        is_behind = bool(head.revision) and self.ancestry.rank(counted.mark) >= self.ancestry.rank(start)
+        if is_behind or (continues is None and not head.revision):
+            # One that was made after the gap was found counts from where its first record lies.
+            return
+        if continues is None:
+            raise Unavailable(f"{topic} has to be continued before it is counted behind a gap")
+        if head.revision and counted.mark is not None:
+            # An attempt was cut short, and more is forgotten since, which others may have counted: another gap.
+            self._note(gap, gap.place._replace(complete_at=(gap.place.complete_at or 0) + 1))
+            raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
+        begun = counted if head.revision else self._before(continues, partition)
+        begun = replace(begun, mark=start, parts=())
+        if not self.index.extend(topic, partition, head.revision, Head(begun), None):
+            raise Unavailable(f"Others index {topic}/{partition} at the same time")
+
+    def _before(self, topic: str, partition: int) -> Counted:
+        """How a partition begins that continues this one."""
+        ended = self.index.heads([(topic, partition)])[topic, partition].counted
+        return replace(ended, next=0, sealed_at=None if ended.sealed_at == ENDED else ended.sealed_at)
+
+    def _leave_out(self, topic: str, partition: int, end: int, survivors: Survivors, gap: Gap) -> None:
+        """Have a closed partition, which is not indexed to its end, go on with what is still there of it."""
+        for _ in range(ATTEMPTS):
+            head = self.index.heads([(topic, partition)])[topic, partition]
+            before = head.counted
+            if before.sealed_at is not None or self.ancestry.rank(before.mark) >= self.ancestry.rank(survivors.start):
+                return
+            left = self._left(partition_key(topic, partition), survivors)
+            following_offset = max(end - left, before.next)
+            # Those that are lost came later than the last time at which none was missing.
+            latest = max(before.latest, 1000 * (gap.place.complete_at or 0))
+            behind = replace(
+                before,
+                mark=survivors.start,
+                next=following_offset,
+                latest=latest,
+                sealed_at=survivors.start if following_offset == end else None,
+                parts=(),
+            )
+            hole = self._hole(topic, partition, before, following_offset, latest)
+            if self.index.extend(topic, partition, head.revision, Head(behind), hole):
+                log.error("Events %s to %s of %s/%s are lost", before.next, following_offset - 1, topic, partition)
+                return
+        raise Unavailable(f"Others index {topic}/{partition} at the same time")
+
+    def _left(self, key: str, survivors: Survivors) -> int:
+        """How many events of a sealed partition are still there."""
+        counter = Counter(Counted(mark=survivors.start), {})
+        for record in survivors.records:
+            if record.key == key:
+                counter.met(record)
+        last = survivors.records[-1] if survivors.records else None
+        place = Counted(mark=last.mark if last else survivors.start)
+        for record in Scanner(self.ancestry.stream, self.ancestry).records(key, place):
+            counter.met(record)
+        if last is not None:
+            behind = Progress(last.mark.sequence, complete_at=last.at)
+            confirm(self.ancestry, last.mark.shard, behind, Patience(GIVE_UP_AFTER))
+        return counter.state.next
+
+    def _hole(self, topic: str, partition: int, before: Counted, end: int, stored_at: int) -> Segment | None:
+        """A segment without events, which readers step over as they do over what compaction removed."""
+        if end == before.next or self.archive is None:
+            return None
+        content = objects.member(topic, partition, [])
+        key = f"log/{self.ancestry.stream.name}/{topic}/{partition}/{before.next:018d}-lost.json.gz"
+        self.archive.put(key, content)
+        return Segment(
+            before=before,
+            count=end - before.next,
+            since=stored_at,
+            until=stored_at,
+            archived=Location(key, 0, len(content)),
+            events=0,
+        )
+
+    # Shards
+
+    def _survivors(self, gap: Gap) -> Survivors:
+        shard = gap.shard
+        lineage = self.ancestry.refreshed()
+        read_at = int(time.time() * 1000)
+        nothing = Survivors((), Mark(shard, END_OF_SHARD), read_at, ended=True)
+        if shard not in lineage:
+            return nothing
+        patience = Patience(GIVE_UP_AFTER)
+        while True:
+            cursor = Cursor(self.ancestry.stream, shard, None)
+            try:
+                records = _first_page(cursor, patience)
+            except NoSuchShard:
+                return nothing
+            if records:
+                start = Mark(shard, records[0].mark.sequence - 1)
+                return Survivors(records, start, read_at, ended=False)
+            if cursor.ended:
+                return nothing
+            # Whoever has read something that is forgotten needs to see that it lies in front of what comes next.
+            # Somebody may have stored events meanwhile: so the beginning is looked for again.
+            self.ancestry.stream.put([Outgoing(GAP_KEY, lineage.first_hash(shard), envelopes.MAGIC)])
+            if patience.over:
+                raise Unavailable(f"{shard} does not show a record that was stored")
+            patience.pause()
+
+    def _touched(self, gap: Gap, topic: str, partitions: int) -> list[int]:
+        """The partitions that had, or have, records in the shard."""
+        touches = _in_shard(self.ancestry.current, gap.shard)
+        return [number for number in range(partitions) if touches(hash_key(partition_key(topic, number)))]
+
+
+def _in_shard(lineage: ShardTree, shard: str) -> Callable[[int], bool]:
+    """Whether a hash key was in a shard. One that is not listed any more is known by those that came from it."""
+    if shard in lineage:
+        return lambda key: shard in lineage.chain(key)
+    children = set(lineage.children(shard))
+    return lambda key: not children or not children.isdisjoint(lineage.chain(key))
+
+
+def _first_page(cursor: Cursor, patience: Patience) -> list[Arrived]:
+    while not cursor.ended:
+        page = cursor.read(patience)
+        if page.records or page.at_tip:
+            return page.records
+        if patience.over:
+            raise Unavailable(f"{cursor.shard} does not show in time what it has")
+    return []

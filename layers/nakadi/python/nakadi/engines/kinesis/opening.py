@@ -1,0 +1,98 @@
+"""A Kinesis event log from its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from botocore.config import Config
+
+from nakadi.caching import ChangeWatch
+from nakadi.engines.common.aws_sessions import new_session
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.event_log import DEFAULTS, KinesisLog, Options
+from nakadi.engines.kinesis.fan_out import Consumers, FanOut
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.stream import Patience, Stream
+from nakadi.metrics import Metrics
+from nakadi.ports import ArchiveStore, Clock, LogIndex
+
+CONNECT_TIMEOUT = 2
+READ_TIMEOUT = 10
+CHECK_SECONDS = 5
+"""How long a call that only failed for the moment is tried again when a stream is checked."""
+
+
+def open_at(
+    url: str,
+    clock: Clock,
+    index: LogIndex,
+    archive: ArchiveStore | None,
+    watch: ChangeWatch | None = None,
+    metrics: Metrics | None = None,
+) -> KinesisLog:
+    """`kinesis://stream?region=…&endpoint=…`, and any of `Options` by its name."""
+    name, asked = parsed(url)
+    options = options_in(name, asked)
+    return KinesisLog(open_stream(url), index, archive, clock, options, watch, _fan_out(name, asked, options), metrics)
+
+
+def _fan_out(name: str, asked: Mapping[str, str], options: Options) -> FanOut | None:
+    """With a client of its own: connections are kept open, and are to be silent no longer than that."""
+    if not options.fan_out:
+        return None
+    return FanOut(Consumers(client(asked, read_timeout=options.push_silence), name), options.fan_out)
+
+
+def open_indexer(url: str, index: LogIndex, archive: ArchiveStore | None) -> Indexer:
+    """The indexer of the stream that a log's URL names."""
+    stream = open_stream(url)
+    return Indexer(stream, Ancestry(stream), index, archive)
+
+
+def open_stream(url: str) -> Stream:
+    name, asked = parsed(url)
+    reads = float(asked.get("reads_per_second", 5))
+    return Stream(client(asked), name, reads_per_second=reads)
+
+
+def check_stream(url: str) -> None:
+    """Raise `Unavailable` unless the stream that a log's URL names is there and answers."""
+    stream = open_stream(url)
+    try:
+        Patience(CHECK_SECONDS).calling(stream.check)
+    finally:
+        stream.close()
+
+
+def client(asked: Mapping[str, str], read_timeout: float = READ_TIMEOUT) -> Any:
+    """A client that tries nothing again by itself: the engine knows what may be repeated, and for how long."""
+    config = Config(
+        connect_timeout=CONNECT_TIMEOUT,
+        read_timeout=read_timeout,
+        retries={"mode": "standard", "total_max_attempts": 1},
+        max_pool_connections=50,
+    )
+    return new_session().create_client(
+        "kinesis", config=config, region_name=asked.get("region"), endpoint_url=asked.get("endpoint")
+    )
+
+
+def parsed(url: str) -> tuple[str, Mapping[str, str]]:
+    """The stream's name, and what else the URL says."""
+    parts = urlsplit(url)
+    if not parts.netloc:
+        raise ValueError(f"{url!r} names no stream")
+    return parts.netloc, {
+        name: values[-1] for name, values in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()
+    }
+
+
+def options_in(name: str, asked: Mapping[str, str]) -> Options:
+    kinds = {each.name: type(getattr(DEFAULTS, each.name)) for each in fields(Options)}
+    unknown = set(asked) - set(kinds) - {"region", "endpoint", "reads_per_second"}
+    if unknown:
+        raise ValueError(f"The URL of stream {name} says what is not understood: {', '.join(sorted(unknown))}")
+    return Options(**{option: kind(asked[option]) for option, kind in kinds.items() if option in asked})

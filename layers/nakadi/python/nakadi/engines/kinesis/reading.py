@@ -1,0 +1,321 @@
+"""Reading: first what is in memory, then the archive, then the stream itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from nakadi.engines.archive.library import Library
+from nakadi.engines.archive.manifest import first_until
+from nakadi.engines.archive.reading import ArchiveReader
+from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, Ancestry, GapFound, confirm, place_in, unfinished
+from nakadi.engines.kinesis.envelopes import hash_key, partition_key, place_of, shared
+from nakadi.engines.kinesis.fan_out import FanOut
+from nakadi.engines.kinesis.recent_records import Arrived, Frame, Rank, RecentRecords, before, slice_of
+from nakadi.engines.kinesis.scanning import Scanner, Start
+from nakadi.engines.kinesis.stream import Patience
+from nakadi.engines.kinesis.tails import Asleep, Ours, Tails
+from nakadi.engines.kinesis.topics import Topics
+from nakadi.model.events import Bounds, Slice
+from nakadi.model.log_index import ENDED, Counted, Mark, Segment, Topic
+from nakadi.model.moments import microseconds
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ArchiveGone, LogIndex, OffsetUnavailable
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+SEARCHED_AT_ONCE = 1000
+MANY_BYTES = 4_000_000
+
+Found = TypeVar("Found")
+
+
+class Reader:
+    def __init__(
+        self,
+        ancestry: Ancestry,
+        index: LogIndex,
+        topics: Topics,
+        library: Library | None,
+        announce: Callable[[str, int], None],
+        ours: Ours,
+        *,
+        shared_for: float,
+        window_bytes: int,
+    ) -> None:
+        stream = ancestry.stream
+        self._index = index
+        self._ancestry = ancestry
+        self._topics = topics
+        self._archive = ArchiveReader(index, library) if library else None
+        self._stream = stream
+        self._continued: dict[str, str] = {}
+        self._ends: dict[tuple[str, int], Counted] = {}
+        self._announce = announce
+        self._shared_for = shared_for
+        self._trails = RecentRecords(window_bytes)
+        self._scanner = Scanner(stream, ancestry)
+        self.tails = Tails(stream, ancestry, lambda: index.progress(stream.name), self._received, ours)
+
+    # The tip
+
+    def state(self, topic: str, partition: int, since: float | None = None) -> Counted:
+        """A partition, counted to its tip as it was at `since`; without it, as it was a little while ago."""
+        if self._topics.known(topic).topic.continued_in is not None:
+            return self._end(topic, partition)
+        key = partition_key(topic, partition)
+        if topic != shared(topic):
+            self._continued[shared(topic)] = topic
+        if since is None:
+            self.tails.know(hash_key(key), time.monotonic() - self._shared_for, pushed=True)
+        else:
+            self.tails.know(hash_key(key), since)
+        return self._counted(key, topic, partition)
+
+    def bounds(self, topic: str, partition: int, since: float) -> Bounds:
+        """What there is to be read, with everything that was acknowledged before `since`."""
+        found = self._topics.with_partition(topic, partition)
+        following = self.state(topic, partition, since).next
+        return Bounds(min(found.oldest.get(partition, 0), following), following)
+
+    def _received(self, records: list[Arrived], rank: Rank) -> None:
+        for key in self._trails.arrived(records, rank):
+            place = place_of(key)
+            if place is not None:
+                self._announce(*place)
+                if place[0] in self._continued:
+                    self._announce(self._continued[place[0]], place[1])
+
+    def _end(self, topic: str, partition: int) -> Counted:
+        """Where a partition of a topic ends that is continued in another."""
+        if (topic, partition) not in self._ends:
+            self._ends[topic, partition] = self._head(topic, partition)
+        return self._ends[topic, partition]
+
+    def _head(self, topic: str, partition: int) -> Counted:
+        head = self._index.heads([(topic, partition)])[topic, partition]
+        if not head.revision and self._topics.known(topic).topic.continues is not None:
+            raise Unavailable(f"It is not noted yet where {topic}/{partition} begins")
+        return head.counted
+
+    def _counted(self, key: str, topic: str, partition: int) -> Counted:
+        while (state := self._trails.state(key, topic)) is None:
+            start = self._head(topic, partition)
+            if start.sealed_at == ENDED:
+                return start
+            if not self._count_from(key, topic, start):
+                behind = self._unbroken(key, lambda: self._behind_what_is_lost(key, topic, partition))
+                self._count_from(key, topic, behind)
+        return state
+
+    def _behind_what_is_lost(self, key: str, topic: str, partition: int) -> Counted:
+        """The partition counted up to the last record that is remembered no more."""
+        lost = self._trails.lost(key)
+        assert lost is not None
+        return self._scanner.state_behind(key, self._head(topic, partition), lost)
+
+    def _count_from(self, key: str, topic: str, start: Counted) -> bool:
+        parts = self._scanner.parts(start)
+        return self._trails.count_from(key, topic, start, parts, self._ancestry.placing(start.mark).rank)
+
+    def _unbroken(self, key: str, scan: Callable[[], Found]) -> Found:
+        """What a scan of the stream finds that begins where the index ends. Raises `GapFound` when it may lack events.
+
+        The progress is read first: what the index counts meanwhile may be forgotten right after.
+        """
+        progress = self._index.progress(self._stream.name)
+        found = scan()
+        lineage = self._ancestry.current
+        patience = Patience(GIVE_UP_AFTER)
+        for shard in lineage.chain(hash_key(key)):
+            place = place_in(progress, lineage, shard)
+            lost = [] if place.sequence else unfinished(progress, lineage, lineage.origins(shard))
+            if lost:
+                raise GapFound(lost[0])
+            confirm(self._ancestry, shard, place, patience)
+        return found
+
+    # Events
+
+    def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
+        found = self._topics.with_partition(topic, partition)
+        state = self._trails.state(partition_key(topic, partition), topic)
+        if found.continued_in is not None or state is None or start >= state.next:
+            state = self.state(topic, partition)
+        if start > state.next:
+            # Somebody else may have heard of more a moment ago.
+            state = self.state(topic, partition, time.monotonic())
+        if start > state.next and state.sealed_at == ENDED:
+            # Its number was told before the topic ended in front of it, and is found in the timeline that follows.
+            raise Unavailable(f"{topic}/{partition} ends at {state.next}, and is continued in another timeline")
+        oldest = found.oldest.get(partition, 0)
+        if not oldest <= start <= state.next:
+            raise OffsetUnavailable(f"{start} is not between {oldest} and {state.next}")
+        place = start
+        while place < state.next:
+            piece = before(state.next, self._piece(found, topic, partition, place, limit, max_bytes))
+            if piece.events:
+                return piece
+            place = piece.next_offset
+        return Slice((), place)
+
+    def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
+        found = self._topics.with_partition(topic, partition)
+        state = self.state(topic, partition, time.monotonic())
+        place = found.oldest.get(partition, 0)
+        if state.latest < stored_at:
+            return state.next
+        place = self._shortly_before(
+            topic, partition, max(place, self._indexed_before(topic, partition, place, stored_at)), stored_at
+        )
+        while place < state.next:
+            piece = self.look(topic, partition, place, SEARCHED_AT_ONCE, MANY_BYTES)
+            for event in piece.events:
+                if microseconds(event.stored_at) >= stored_at:
+                    return event.offset
+            place = piece.next_offset
+        return state.next
+
+    def _piece(self, found: Topic, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
+        key = partition_key(topic, partition)
+        compacted = start < found.compacted.get(partition, 0)
+        if not compacted:
+            remembered = self._trails.frames(key, topic, start, limit, max_bytes)
+            # A topic that has ended may be indexed further than this process has read it.
+            if remembered:
+                return slice_of(remembered, start, limit, max_bytes)
+        segment, known = self._known_before(topic, partition, start)
+        while segment is not None and segment.archived and self._archive:
+            archived = self._from_archive(segment, topic, partition, start, limit, max_bytes)
+            if archived is not None:
+                return archived
+            newer = self._segment_with(topic, partition, start)
+            if newer is None or newer.archived == segment.archived:
+                break
+            # Somebody wrote it anew meanwhile, and let the old object go.
+            segment = newer
+        if compacted:
+            raise Unavailable(f"The archive lacks offset {start} of {key}")
+        if segment is None:
+            frames = self._unbroken(key, lambda: self._scanned_behind_the_head(topic, partition, start, max_bytes))
+        else:
+            frames = self._scanner.frames(key, known, start, self._trails.first(key, topic), max_bytes)
+        return slice_of(frames, start, limit, max_bytes)
+
+    def _scanned_behind_the_head(self, topic: str, partition: int, start: int, max_bytes: int) -> Sequence[Frame]:
+        key = partition_key(topic, partition)
+        _, known = self._known_before(topic, partition, start)
+        return self._scanner.frames(key, known, start, self._trails.first(key, topic), max_bytes)
+
+    def _known_before(self, topic: str, partition: int, start: int) -> tuple[Segment | None, Start]:
+        """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
+        segment = self._segment_with(topic, partition, start)
+        if segment is not None:
+            return segment, Start(segment.before, segment.since)
+        head = self._index.heads([(topic, partition)])[topic, partition].counted
+        if head.next <= start:
+            return None, Start(head)
+        # It was indexed just now.
+        segment = self._segment_with(topic, partition, start)
+        if segment is None:
+            raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
+        return segment, Start(segment.before, segment.since)
+
+    def _segment_with(self, topic: str, partition: int, offset: int) -> Segment | None:
+        found = self._index.segment(topic, partition, offset)
+        return found if found is not None and offset < found.end else None
+
+    def _from_archive(
+        self, segment: Segment, topic: str, partition: int, start: int, limit: int, max_bytes: int
+    ) -> Slice | None:
+        """What is behind an offset in its segment and those that follow. None when the object is not there any more."""
+        assert self._archive is not None
+        try:
+            return self._archive.from_segment(segment, topic, partition, start, limit, max_bytes)
+        except ArchiveGone:
+            return None
+
+    # Times
+
+    def _indexed_before(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
+        """Where the first segment begins that holds an event stored then or later; the end of all when none does."""
+        head = self._index.heads([(topic, partition)])[topic, partition].counted
+        if head.latest < stored_at:
+            return head.next
+        return first_until(self._index, topic, partition, oldest, head.next, stored_at)
+
+    def _shortly_before(self, topic: str, partition: int, start: int, stored_at: int) -> int:
+        """The same, with a look at what is remembered."""
+        times = self._trails.times(partition_key(topic, partition), topic)
+        if not times or times[0].first > start:
+            return start
+        at = bisect_left(times, stored_at, key=lambda frame: frame.stored_at)
+        return max(start, times[at].first) if at < len(times) else start
+
+
+# A reader that lasts --------------------------------------------------------------------------------------------------
+
+
+Begin = Callable[[Ours], Reader]
+Answer = TypeVar("Answer")
+
+log = logging.getLogger(__name__)
+
+
+class LastingReader:
+    """Asks a `Reader`. What this process stored itself is known to every new one."""
+
+    def __init__(self, begin: Begin, ancestry: Ancestry) -> None:
+        self._begin = begin
+        self._ancestry = ancestry
+        self._lock = threading.Lock()
+        self._ours = Ours()
+        self._reader = begin(self._ours)
+
+    def acknowledged(self, mark: Mark) -> None:
+        """This process knows of a record: from now on nobody is told less."""
+        self._ours.note(mark)
+
+    def advance(self, shard: str, since: float, patience: Patience) -> bool:
+        return self._awake(lambda reader: reader.tails.advance(shard, since, patience))
+
+    def follow(self, shard: str, fan_out: FanOut, ended: Callable[[], bool]) -> bool:
+        """Take what is pushed, as long as this is the reader that is asked."""
+        return self._awake(
+            lambda reader: reader.tails.follow(shard, fan_out, lambda: ended() or self._reader is not reader)
+        )
+
+    def state(self, topic: str, partition: int, since: float | None = None) -> Counted:
+        return self._awake(lambda reader: reader.state(topic, partition, since))
+
+    def bounds(self, topic: str, partition: int, since: float) -> Bounds:
+        return self._awake(lambda reader: reader.bounds(topic, partition, since))
+
+    def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
+        return self._awake(lambda reader: reader.look(topic, partition, start, limit, max_bytes))
+
+    def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
+        return self._awake(lambda reader: reader.offset_at(topic, partition, stored_at))
+
+    def _awake(self, ask: Callable[[Reader], Answer]) -> Answer:
+        reader = self._reader
+        try:
+            return ask(reader)
+        except Asleep as asleep:
+            log.info("Shard %s was not read for long: beginning anew where the index ends", asleep)
+        try:
+            return ask(self._instead_of(reader))
+        except Asleep as asleep:
+            raise Unavailable(f"Shard {asleep} cannot be read") from asleep
+
+    def _instead_of(self, old: Reader) -> Reader:
+        with self._lock:
+            if self._reader is old:
+                self._ancestry.refreshed()
+                self._reader = self._begin(self._ours)
+            return self._reader

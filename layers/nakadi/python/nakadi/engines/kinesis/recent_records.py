@@ -1,0 +1,333 @@
+"""Numbering records by partition, and keeping the newest of all partitions in memory, up to so many bytes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import NamedTuple
+
+from nakadi.engines.common import frames
+from nakadi.engines.kinesis import envelopes
+from nakadi.engines.kinesis.envelopes import Envelope
+from nakadi.model.events import Slice, StoredEvent
+from nakadi.model.log_index import Counted, Mark, Part
+from nakadi.model.moments import moment_of
+
+# Numbering ------------------------------------------------------------------------------------------------------------
+
+
+ABANDONED_AFTER_MS = 60_000
+"""Between the arrivals of an append's first part and its last. Its publisher gives up long before."""
+
+
+class Arrived(NamedTuple):
+    """A record as the stream has it; `at` is when it arrived there, in milliseconds."""
+
+    mark: Mark
+    key: str
+    at: int
+    data: bytes
+
+
+class Numbered(NamedTuple):
+    """A frame in its place. Its bytes are those of these records, one after the other."""
+
+    first: int
+    events: int
+    stored_at: int
+    marks: tuple[Mark, ...]
+
+
+def count(state: Counted, record: Arrived, envelope: Envelope | None) -> tuple[Counted, Numbered | None]:
+    """The partition with this record, which follows all it has counted, and the frame that it completes, if any."""
+    if envelope is None or state.sealed_at is not None:
+        return replace(state, mark=record.mark), None
+    if envelope.kind == envelopes.SEAL:
+        return replace(state, mark=record.mark, sealed_at=record.mark, parts=()), None
+    parts = _still_expected(state.parts, record.at)
+    if envelope.kind == envelopes.WHOLE:
+        return _numbered(state, record, envelope, parts, (record.mark,))
+    return _with_part(state, record, envelope, parts)
+
+
+def _with_part(
+    state: Counted, record: Arrived, envelope: Envelope, parts: tuple[Part, ...]
+) -> tuple[Counted, Numbered | None]:
+    mine = [part for part in parts if part.append == envelope.append]
+    others = tuple(part for part in parts if part.append != envelope.append)
+    if envelope.part != len(mine):
+        return replace(state, mark=record.mark, parts=parts), None
+    if envelope.part == envelope.parts - 1:
+        return _numbered(state, record, envelope, others, (*(part.mark for part in mine), record.mark))
+    part = Part(envelope.append, envelope.part, record.mark, mine[0].arrived if mine else record.at)
+    return replace(state, mark=record.mark, parts=(*others, *mine, part)), None
+
+
+def _numbered(
+    state: Counted, record: Arrived, envelope: Envelope, parts: tuple[Part, ...], marks: tuple[Mark, ...]
+) -> tuple[Counted, Numbered]:
+    latest = max(state.latest, envelope.stored_at)
+    counted = Counted(mark=record.mark, next=state.next + envelope.events, latest=latest, parts=parts)
+    return counted, Numbered(state.next, envelope.events, latest, marks)
+
+
+def _still_expected(parts: tuple[Part, ...], now: int) -> tuple[Part, ...]:
+    return tuple(part for part in parts if now - part.arrived <= ABANDONED_AFTER_MS) if parts else parts
+
+
+# Recent records -------------------------------------------------------------------------------------------------------
+
+
+OVERHEAD = 250
+"""Bytes that a record takes beside its own."""
+
+Rank = Callable[[Mark | None], tuple[int, int]]
+
+
+class Frame(NamedTuple):
+    """Events in their place. A record that completes no frame is one without events.
+
+    One that is `lacking` has records that the stream had no more when it was counted.
+    """
+
+    first: int
+    events: int
+    stored_at: int
+    content: bytes
+    lacking: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.first + self.events
+
+
+class Counter:
+    """Counts one partition's records and puts the frames together that came in parts."""
+
+    def __init__(self, start: Counted, parts: Mapping[Mark, bytes]) -> None:
+        self.state = start
+        self._parts = dict(parts)
+
+    def met(self, record: Arrived) -> Frame:
+        envelope = envelopes.opened(record.data)
+        self.state, numbered = count(self.state, record, envelope)
+        if envelope is not None and envelope.kind == envelopes.PART_OF:
+            self._parts[record.mark] = envelope.frame
+        frame = Frame(self.state.next, 0, self.state.latest, b"")
+        if numbered is not None and envelope is not None:
+            earlier = numbered.marks[:-1]
+            lacking = any(mark not in self._parts for mark in earlier)
+            content = b"" if lacking else b"".join([self._parts[mark] for mark in earlier]) + envelope.frame
+            frame = Frame(numbered.first, numbered.events, numbered.stored_at, content, lacking)
+        if self._parts:
+            expected = {part.mark for part in self.state.parts}
+            self._parts = {mark: part for mark, part in self._parts.items() if mark in expected}
+        return frame
+
+
+@dataclass(slots=True)
+class PartitionRecords:
+    """One partition's row: records as they came while `counter` is None, frames afterwards.
+
+    `lost` is the last record that is no longer in it. `topic` is the one that it is counted for.
+    """
+
+    records: deque[Arrived] = field(default_factory=deque)
+    frames: list[Frame] = field(default_factory=list)
+    dropped: int = 0
+    counter: Counter | None = None
+    lost: Mark | None = None
+    topic: str = ""
+
+    def counter_for(self, topic: str) -> Counter | None:
+        return self.counter if self.topic == topic else None
+
+
+class RecentRecords:
+    """The trails of a stream. Everything in here is done at once, under one lock, and none of it waits."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._trails: dict[str, PartitionRecords] = {}
+        self._order: deque[tuple[PartitionRecords, int]] = deque()
+        self._bytes = 0
+
+    def arrived(self, records: Iterable[Arrived], rank: Rank) -> set[str]:
+        """Add records, each behind those of its partition that came before. The partitions that are counted."""
+        told: set[str] = set()
+        with self._lock:
+            for record in records:
+                trail = self._trails.setdefault(record.key, PartitionRecords())
+                if trail.counter is None:
+                    trail.records.append(record)
+                    self._keep(trail, len(record.data))
+                elif rank(record.mark) > rank(trail.counter.state.mark):
+                    frame = trail.counter.met(record)
+                    trail.frames.append(frame)
+                    self._keep(trail, len(frame.content))
+                told.add(record.key)
+            self._forget_oldest()
+        return told
+
+    def state(self, key: str, topic: str) -> Counted | None:
+        """How far a partition is counted; None when it is not."""
+        with self._lock:
+            trail = self._trails.get(key)
+            counter = trail.counter_for(topic) if trail else None
+            return counter.state if counter else None
+
+    def lost(self, key: str) -> Mark | None:
+        with self._lock:
+            trail = self._trails.get(key)
+            return trail.lost if trail else None
+
+    def count_from(self, key: str, topic: str, start: Counted, parts: Mapping[Mark, bytes], rank: Rank) -> bool:
+        """Count a partition from a known place. False when records behind that place are no longer here."""
+        with self._lock:
+            trail = self._trails.setdefault(key, PartitionRecords())
+            if trail.counter_for(topic) is not None:
+                return True
+            if trail.counter is not None:
+                # It has frames of the topic before. What comes from here on is kept as records again.
+                trail = self._trails[key] = PartitionRecords(lost=trail.counter.state.mark)
+            if rank(trail.lost) > rank(start.mark):
+                return False
+            trail.counter, trail.topic = Counter(start, parts), topic
+            for record in trail.records:
+                trail.frames.append(self._counted(trail.counter, record, rank))
+            trail.records.clear()
+            return True
+
+    def frames(self, key: str, topic: str, start: int, limit: int, most_bytes: int) -> Sequence[Frame] | None:
+        """Frames from the one with offset `start` on; None when that one is not here."""
+        with self._lock:
+            trail = self._trails.get(key)
+            if trail is None or trail.counter_for(topic) is None or start < self._first(trail):
+                return None
+            at = bisect_right(trail.frames, start, lo=trail.dropped, key=_end)
+            room = _Room(limit + start, most_bytes)
+            return list(takewhile(room.has_place_for, trail.frames[at : at + limit + 1]))
+
+    def first(self, key: str, topic: str) -> int:
+        """The first offset that can be had from here."""
+        with self._lock:
+            trail = self._trails.get(key)
+            return self._first(trail) if trail and trail.counter_for(topic) else 0
+
+    def times(self, key: str, topic: str) -> Sequence[Frame]:
+        """All that is here of a partition."""
+        with self._lock:
+            trail = self._trails.get(key)
+            return trail.frames[trail.dropped :] if trail and trail.counter_for(topic) else []
+
+    def _first(self, trail: PartitionRecords) -> int:
+        assert trail.counter is not None
+        return trail.frames[trail.dropped].first if trail.dropped < len(trail.frames) else trail.counter.state.next
+
+    def _counted(self, counter: Counter, record: Arrived, rank: Rank) -> Frame:
+        if rank(record.mark) > rank(counter.state.mark):
+            return counter.met(record)
+        return Frame(counter.state.next, 0, counter.state.latest, b"")
+
+    def _keep(self, trail: PartitionRecords, size: int) -> None:
+        self._order.append((trail, size + OVERHEAD))
+        self._bytes += size + OVERHEAD
+
+    def _forget_oldest(self) -> None:
+        while self._bytes > self._most_bytes and len(self._order) > 1:
+            trail, size = self._order.popleft()
+            self._bytes -= size
+            if trail.counter is None:
+                trail.lost = trail.records.popleft().mark
+            else:
+                _drop_first(trail)
+
+
+def _drop_first(trail: PartitionRecords) -> None:
+    trail.dropped += 1
+    if trail.dropped > 64 and trail.dropped > len(trail.frames) // 2:
+        del trail.frames[: trail.dropped]
+        trail.dropped = 0
+
+
+@dataclass(slots=True)
+class _Room:
+    """Room for frames up to an offset and about so many bytes, though for one with events in any case."""
+
+    end: int
+    most_bytes: int
+    used: int = 0
+    any: bool = False
+
+    def has_place_for(self, frame: Frame) -> bool:
+        if self.any and (frame.first >= self.end or self.used + len(frame.content) > self.most_bytes):
+            return False
+        self.used += len(frame.content)
+        self.any = self.any or frame.events > 0
+        return True
+
+
+def _end(frame: Frame) -> int:
+    return frame.end
+
+
+# Frames as events -----------------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+
+def events_of(frame: Frame, start: int = 0) -> list[StoredEvent]:
+    """The events of a frame from an offset on. A damaged frame keeps its numbers, and shows nothing."""
+    if not frame.events:
+        return []
+    try:
+        records = frames.decode(frame.content)
+    except Exception:  # bytes that are not ours can fail anywhere, and must not stop the shard
+        log.warning("The frame at offset %s cannot be read", frame.first, exc_info=True)
+        return []
+    moment = moment_of(frame.stored_at)
+    places = enumerate(records[: frame.events], frame.first)
+    return [StoredEvent(offset, record, moment) for offset, record in places if record is not None and offset >= start]
+
+
+def slice_of(found: Iterable[Frame], start: int, limit: int, max_bytes: int) -> Slice:
+    """As many events of these frames as fit, at least one if there is one."""
+    events: list[StoredEvent] = []
+    following = start
+    for frame in found:
+        events += events_of(frame, start)
+        following = max(following, frame.end)
+        if len(events) >= limit:
+            break
+    return cut(events, following, limit, max_bytes)
+
+
+def before(end: int, found: Slice) -> Slice:
+    """What of a slice is before an offset. The archive may have more already than a reader has heard of."""
+    if found.next_offset <= end:
+        return found
+    return Slice(tuple(event for event in found.events if event.offset < end), end)
+
+
+def cut(events: Sequence[StoredEvent], following: int, limit: int, max_bytes: int) -> Slice:
+    """The first of these events that fit; `following` is behind all of them."""
+    fitting = _fitting(events[: max(limit, 1)], max_bytes)
+    if fitting < len(events):
+        following = events[fitting - 1].offset + 1
+    return Slice(tuple(events[:fitting]), following)
+
+
+def _fitting(events: Sequence[StoredEvent], max_bytes: int) -> int:
+    total = 0
+    for number, event in enumerate(events):
+        total += len(event.record.value or b"")
+        if number and total > max_bytes:
+            return number
+    return len(events)

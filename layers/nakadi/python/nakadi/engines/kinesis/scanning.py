@@ -1,0 +1,143 @@
+"""Reading a partition from a known place in the stream, for those who are behind what the process remembers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, Ancestry, Cursor
+from nakadi.engines.kinesis.envelopes import hash_key, opened
+from nakadi.engines.kinesis.recent_records import Arrived, Counter, Frame
+from nakadi.engines.kinesis.stream import Patience, Stream
+from nakadi.model.log_index import Counted, Mark
+from nakadi.model.outcomes import Unavailable
+
+MOST_REMEMBERED = 1000
+
+YOUNG = 12 * 3600.0
+REMEMBERED_FOR = 3600.0
+"""Seconds. Together well below the day that a stream keeps records for at least."""
+
+
+class Start(NamedTuple):
+    """Where counting begins, and when the first events behind it were stored, where that is known."""
+
+    state: Counted
+    since: int | None = None
+
+
+NOTHING: tuple[float, Counted | None] = (float("-inf"), None)
+
+
+@dataclass(slots=True)
+class Remembered:
+    """Where scans ended, so that the next one goes on there."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _states: OrderedDict[tuple[str, int], tuple[float, Counted]] = field(default_factory=OrderedDict)
+
+    def at(self, key: str, offset: int) -> Counted | None:
+        with self._lock:
+            noted_at, state = self._states.get((key, offset), NOTHING)
+            return state if abs(time.time() - noted_at) < REMEMBERED_FOR else None
+
+    def note(self, key: str, state: Counted) -> None:
+        with self._lock:
+            self._states[key, state.next] = (time.time(), state)
+            self._states.move_to_end((key, state.next))
+            if len(self._states) > MOST_REMEMBERED:
+                self._states.popitem(last=False)
+
+
+class Scanner:
+    def __init__(self, stream: Stream, ancestry: Ancestry) -> None:
+        self._stream = stream
+        self._ancestry = ancestry
+        self._remembered = Remembered()
+
+    def parts(self, state: Counted) -> Mapping[Mark, bytes]:
+        """The records of appends that were not complete at this state: the bytes of their frames' parts.
+
+        Those of an append that was given up long ago may be missing: nothing will complete it.
+        """
+        found = {part.mark: self._fetch(part.mark) for part in state.parts}
+        return {mark: frame for mark, frame in found.items() if frame is not None}
+
+    def frames(self, key: str, start: Start, offset: int, end: int, most_bytes: int) -> Sequence[Frame]:
+        """Frames from the one with `offset` on, up to `end` or about so many bytes; at least one with events."""
+        near = self._remembered.at(key, offset)
+        start = Start(near) if near else start
+        found: list[Frame] = []
+        size = 0
+        for state, last, frame in self._counted(key, start):
+            if frame.end > offset:
+                found.append(frame)
+                size += len(frame.content)
+            if found and (size >= most_bytes or frame.end >= end):
+                self._remember(key, state, last)
+                return found
+        raise Unavailable(f"The stream ends before offset {end} of {key}")
+
+    def _counted(self, key: str, start: Start) -> Iterator[tuple[Counted, Arrived, Frame]]:
+        """Counting on would give events the wrong numbers when the stream has forgotten some."""
+        counter = Counter(start.state, self.parts(start.state))
+        expected = start.since
+        for record in self.records(key, start.state):
+            frame = counter.met(record)
+            if frame.lacking or (frame.events and expected not in {None, frame.stored_at}):
+                raise Unavailable(f"The stream has forgotten events behind offset {frame.first} of {key}")
+            expected = None if frame.events else expected
+            yield counter.state, record, frame
+
+    def state_behind(self, key: str, start: Counted, last: Mark) -> Counted:
+        """The partition counted on up to a record that is known to be there."""
+        counter = Counter(start, self.parts(start))
+        goal = self._ancestry.rank(last)
+        for record in self.records(key, start):
+            if self._ancestry.rank(record.mark) > goal:
+                return counter.state
+            counter.met(record)
+            if record.mark == last:
+                return counter.state
+        return counter.state
+
+    def _remember(self, key: str, state: Counted, last: Arrived) -> None:
+        """What comes next must not be forgotten by the stream while it is remembered here."""
+        if time.time() - last.at / 1000 < YOUNG:
+            self._remembered.note(key, state)
+
+    def records(self, key: str, start: Counted) -> Iterator[Arrived]:
+        """The partition's records behind a state, to the end of what is there now."""
+        patience = Patience(GIVE_UP_AFTER)
+        began_in = start.mark.shard if start.mark else None
+        chain = self._ancestry.refreshed().chain(hash_key(key))
+        chain = chain[chain.index(began_in) :] if began_in in chain else chain
+        for shard in chain:
+            behind = start.mark.sequence if start.mark and shard == start.mark.shard else None
+            cursor = Cursor(self._stream, shard, behind)
+            while not cursor.ended:
+                page = cursor.read(patience)
+                yield from (record for record in page.records if record.key == key)
+                if page.at_tip and shard == chain[-1]:
+                    break
+
+    def _fetch(self, mark: Mark) -> bytes | None:
+        """One record's part of a frame; None when the stream has forgotten it."""
+        if mark.shard not in self._ancestry.placing(mark):
+            return None
+        cursor = Cursor(self._stream, mark.shard, mark.sequence, including=True)
+        patience = Patience(GIVE_UP_AFTER)
+        while not cursor.ended:
+            page = cursor.read(patience, 1)
+            for record in page.records:
+                envelope = opened(record.data)
+                return envelope.frame if record.mark == mark and envelope is not None else None
+            if page.at_tip:
+                return None
+            if patience.over:
+                raise Unavailable(f"The stream does not show record {mark.sequence} of {mark.shard}")
+        return None

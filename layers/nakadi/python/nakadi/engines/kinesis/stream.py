@@ -1,0 +1,382 @@
+"""The stream as its service shows it: shards and their parents, a few calls, and three kinds of failures."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    NoCredentialsError,
+)
+from botocore.parsers import ResponseParserError
+
+from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.model.log_index import Mark
+from nakadi.model.outcomes import Unavailable
+
+# Shards ---------------------------------------------------------------------------------------------------------------
+
+
+LONG_GONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    id: str
+    first_hash: int
+    last_hash: int
+    parents: tuple[str, ...] = ()
+    closed: bool = False
+
+
+class ShardTree:
+    """What one listing of the shards says. Shards that the stream has forgotten are older than all it lists."""
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        self._shards: Mapping[str, Shard] = {shard.id: shard for shard in shards}
+
+    def __contains__(self, shard: str) -> bool:
+        return shard in self._shards
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shards)
+
+    def chain(self, hash_key: int) -> list[str]:
+        """The shards that cover a hash key, one after the other in time."""
+        covering = [each for each in self._shards.values() if each.first_hash <= hash_key <= each.last_hash]
+        return [each.id for each in sorted(covering, key=lambda each: self._depths[each.id])]
+
+    def parents(self, shard: str) -> list[str]:
+        """Those that are still listed."""
+        return [parent for parent in self._shards[shard].parents if parent in self._shards]
+
+    def origins(self, shard: str) -> tuple[str, ...]:
+        """Those it came from, whether or not they are still listed."""
+        return self._shards[shard].parents if shard in self._shards else ()
+
+    def first_hash(self, shard: str) -> int:
+        return self._shards[shard].first_hash
+
+    def children(self, shard: str) -> list[str]:
+        return [each.id for each in self._shards.values() if shard in each.parents]
+
+    def leaves(self) -> list[str]:
+        """Those without children: at any moment they share all hash keys among them."""
+        parents = {parent for shard in self._shards.values() for parent in shard.parents}
+        return [shard for shard in self._shards if shard not in parents]
+
+    def rank(self, mark: Mark | None) -> tuple[int, int]:
+        """By this, two records of one partition are in their order. Nothing at all comes before every record."""
+        return (LONG_GONE, -1) if mark is None else (self._depths.get(mark.shard, LONG_GONE), mark.sequence)
+
+    @cached_property
+    def _depths(self) -> Mapping[str, int]:
+        depths: dict[str, int] = {}
+        for shard in self._parents_first():
+            depths[shard] = 1 + max((depths[parent] for parent in self.parents(shard)), default=LONG_GONE)
+        return depths
+
+    def _parents_first(self) -> Iterator[str]:
+        waiting = dict.fromkeys(self._shards)
+        while waiting:
+            ready = [each for each in waiting if not any(parent in waiting for parent in self.parents(each))]
+            if not ready:
+                raise ValueError("shards that descend from each other")
+            for each in ready:
+                del waiting[each]
+                yield each
+
+
+# Calls ----------------------------------------------------------------------------------------------------------------
+
+
+THROTTLING = {
+    "KMSThrottlingException",
+    "LimitExceededException",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+}
+LONGEST_INTERVAL = 3.0
+"""Seconds between two reads of a shard that many processes read."""
+
+IDLE_SECONDS = 10.0
+"""A connection that was not used for so long may be gone at its other end without our knowledge, above all after a
+function was frozen. A write on it would fail, and nothing would tell whether it was stored; a new one costs little."""
+
+CONSUMING = {"DescribeStreamConsumer", "DeregisterStreamConsumer", "SubscribeToShard"}
+READING = {"GetRecords", "GetShardIterator"} | CONSUMING
+NOTHING_SENT = (ConnectTimeoutError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError)
+
+
+class Trouble(Unavailable):
+    """Raised when a call did not work. `passing`: it may work soon. `undone`: it certainly had no effect."""
+
+    def __init__(self, message: str, *, passing: bool, undone: bool) -> None:
+        super().__init__(message)
+        self.passing = passing
+        self.undone = undone
+
+
+class NoSuchShard(Trouble):
+    """Raised when a shard, or a consumer, is not there: the stream has forgotten it, or there is no such stream."""
+
+
+class IteratorExpired(Exception):
+    """Raised when a shard iterator is too old. Reading goes on with a new one."""
+
+
+class NoSuchPlace(Exception):
+    """Raised when a shard has nothing at the place that was asked for: it is too old, or of another stream."""
+
+
+class Outgoing(NamedTuple):
+    key: str
+    hash_key: int
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data) + len(self.key.encode())
+
+
+class Page(NamedTuple):
+    """`following` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment."""
+
+    records: list[Arrived]
+    following: str | None
+    at_tip: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one record of a call was not taken."""
+
+    reason: str
+    undone: bool
+
+
+class Stream:
+    """One Kinesis stream, through a boto3 client that tries nothing again by itself."""
+
+    def __init__(self, client: Any, name: str, reads_per_second: float = 5.0) -> None:
+        self._client = client
+        self.name = name
+        self._pace = Pace(1 / reads_per_second)
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._used_at = float("-inf")
+
+    def shards(self) -> list[Shard]:
+        found: list[Shard] = []
+        asked: dict[str, Any] = {"StreamName": self.name}
+        while True:
+            with self._calling():
+                answer = self._client.list_shards(**asked)
+            found += [_shard(each) for each in _member(answer, "Shards")]
+            if not answer.get("NextToken"):
+                return found
+            asked = {"NextToken": answer["NextToken"]}
+
+    def check(self) -> None:
+        """Raise `Trouble` unless the stream is there and answers."""
+        with as_trouble():
+            self._client.list_shards(StreamName=self.name, MaxResults=1)
+
+    def from_beginning(self, shard: str) -> str:
+        return self._iterator(shard, ShardIteratorType="TRIM_HORIZON")
+
+    def behind(self, mark: Mark) -> str:
+        return self._iterator(
+            mark.shard, ShardIteratorType="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
+        )
+
+    def at(self, mark: Mark) -> str:
+        return self._iterator(
+            mark.shard, ShardIteratorType="AT_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
+        )
+
+    def page(self, shard: str, iterator: str, limit: int = 10_000) -> Page:
+        """The next records of a shard; waits until another read is due."""
+        self._pace.wait(shard)
+        try:
+            with self._calling():
+                answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
+        except Trouble as trouble:
+            if trouble.passing and trouble.undone:
+                self._pace.slower(shard)
+            raise
+        self._pace.faster(shard)
+        following = answer.get("NextShardIterator")
+        records = [arrived(shard, each) for each in _member(answer, "Records")]
+        return Page(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
+
+    def put(self, records: Sequence[Outgoing]) -> list[Mark | Failure]:
+        """What became of each record."""
+        entries = [
+            {"Data": record.data, "PartitionKey": record.key, "ExplicitHashKey": str(record.hash_key)}
+            for record in records
+        ]
+        with self._calling():
+            answer = self._client.put_records(StreamName=self.name, Records=entries)
+        return [_fate(each) for each in _member(answer, "Records")]
+
+    def close(self) -> None:
+        self._client.close()
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Around a call: it meets a new connection, unless there was one a moment ago."""
+        with self._lock:
+            # By the clock on the wall: the other one may stand still while a function is frozen. Never while another
+            # call is under way: it may have just chosen the connection that would be closed under it.
+            if not self._under_way and not 0 <= time.time() - self._used_at < IDLE_SECONDS:
+                self._client.close()
+            self._under_way += 1
+        try:
+            with as_trouble():
+                yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+                self._used_at = time.time()
+
+    def _iterator(self, shard: str, **place: str) -> str:
+        with self._calling():
+            answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **place)
+        return str(_member(answer, "ShardIterator"))
+
+
+class Pace:
+    """Lets calls for one name through at most so often, and less often where others call, too."""
+
+    def __init__(self, interval: float, longest: float = LONGEST_INTERVAL) -> None:
+        self._shortest = interval
+        self._longest = max(longest, interval)
+        self._lock = threading.Lock()
+        self._next: dict[str, float] = {}
+        self._intervals: dict[str, float] = {}
+
+    def slower(self, name: str) -> None:
+        """A call was refused: there are too many."""
+        with self._lock:
+            self._intervals[name] = min(2 * self._of(name), self._longest)
+
+    def faster(self, name: str) -> None:
+        """A call was answered: perhaps there is room for more."""
+        with self._lock:
+            self._intervals[name] = max(0.95 * self._of(name), self._shortest)
+
+    def _of(self, name: str) -> float:
+        return self._intervals.get(name, self._shortest)
+
+    def wait(self, name: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._next.get(name, now))
+            # Spread, so that those who were refused together do not come back together.
+            spread = random.uniform(0.5, 1.5) if self._of(name) > self._shortest else 1.0  # noqa: S311  # nothing to guess
+            self._next[name] = turn + spread * self._of(name)
+        if turn > now:
+            time.sleep(turn - now)
+
+
+class Patience:
+    """Tries again with growing pauses, until so many seconds have passed."""
+
+    def __init__(self, seconds: float, shortest: float = 0.05, longest: float = 1.0) -> None:
+        self._end = time.monotonic() + seconds
+        self._pause = shortest
+        self._longest = longest
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() + self._pause >= self._end
+
+    def pause(self) -> None:
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, self._longest)
+
+    def calling(self, call: Callable[[], Any]) -> Any:
+        """Call something that can be repeated without harm, until it works or this is over."""
+        while True:
+            try:
+                return call()
+            except Trouble as trouble:
+                if not trouble.passing or self.over:
+                    raise
+            self.pause()
+
+
+@contextmanager
+def as_trouble() -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        raise _trouble_of(error) from error
+    except (BotoCoreError, ResponseParserError) as error:
+        raise Trouble(f"Kinesis: {error}", passing=True, undone=isinstance(error, NOTHING_SENT)) from error
+
+
+def _member(answer: Mapping[str, Any], name: str) -> Any:
+    """Something in between may have answered in the place of Kinesis; what Kinesis did, if it was asked, is unknown."""
+    if name not in answer:
+        raise Trouble(f"Kinesis: the answer cannot be read, it has no {name}", passing=True, undone=False)
+    return answer[name]
+
+
+def _trouble_of(error: ClientError) -> Exception:
+    code = error.response.get("Error", {}).get("Code", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+    if code == "ExpiredIteratorException":
+        return IteratorExpired(str(error))
+    if code == "InvalidArgumentException" and error.operation_name in {"GetShardIterator", "SubscribeToShard"}:
+        return NoSuchPlace(str(error))
+    if code == "ResourceNotFoundException" and error.operation_name in READING:
+        return NoSuchShard(f"Kinesis: {error}", passing=False, undone=True)
+    if code in THROTTLING:
+        return Trouble(f"Kinesis: {error}", passing=True, undone=True)
+    failed_within = status >= 500
+    return Trouble(f"Kinesis: {error}", passing=failed_within, undone=not failed_within)
+
+
+def _shard(described: dict[str, Any]) -> Shard:
+    parents = (described.get("ParentShardId"), described.get("AdjacentParentShardId"))
+    hashes = described["HashKeyRange"]
+    return Shard(
+        described["ShardId"],
+        int(hashes["StartingHashKey"]),
+        int(hashes["EndingHashKey"]),
+        tuple(parent for parent in parents if parent),
+        closed="EndingSequenceNumber" in described["SequenceNumberRange"],
+    )
+
+
+def arrived(shard: str, record: dict[str, Any]) -> Arrived:
+    mark = Mark(shard, int(record["SequenceNumber"]))
+    return Arrived(mark, record["PartitionKey"], milliseconds(record["ApproximateArrivalTimestamp"]), record["Data"])
+
+
+def milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _fate(entry: dict[str, Any]) -> Mark | Failure:
+    if "SequenceNumber" in entry and not entry.get("ErrorCode"):
+        return Mark(entry["ShardId"], int(entry["SequenceNumber"]))
+    code = entry.get("ErrorCode", "")
+    return Failure(f"{code}: {entry.get('ErrorMessage', '')}", undone=code in THROTTLING)

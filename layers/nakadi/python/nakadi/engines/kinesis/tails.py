@@ -1,0 +1,242 @@
+"""Following the shards: one reader for each of them in a process, whoever wants to know.
+
+A shard is read on only when somebody needs to know more than is known, or while somebody watches. A shard that came
+from others is begun when those are read to their end, so that each partition's records are met in their order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+
+from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, Ancestry, GapFound, UnbrokenCursor, place_in, unfinished
+from nakadi.engines.kinesis.fan_out import FanOut
+from nakadi.engines.kinesis.recent_records import Arrived, Rank
+from nakadi.engines.kinesis.stream import NoSuchShard, Page, Patience, ShardTree, Stream
+from nakadi.model.log_index import Mark, Progress
+from nakadi.model.outcomes import Unavailable
+
+Receive = Callable[[list[Arrived], Rank], None]
+
+
+class Asleep(Exception):
+    """Raised when a shard was not read for so long that the stream may have forgotten what came next."""
+
+
+ASLEEP_AFTER = 3600.0
+"""Seconds. A stream keeps records for a day at least, and what was read last may have been hours behind."""
+
+
+class Tail:
+    """The reader of one shard."""
+
+    def __init__(self, cursor: UnbrokenCursor, parents: list[str], read_at: float) -> None:
+        self.cursor = cursor
+        self.parents = parents
+        # By the clock on the wall: a machine may stand still, and its other clock with it.
+        self.read_at = read_at
+        self._lock = threading.Lock()
+        self._known_at = float("-inf")
+        self._pushes = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.cursor.ended
+
+    def begin_behind(self, parents: list[Tail]) -> None:
+        """Those that this shard came from are read to their ends."""
+        with self._lock:
+            if self.parents:
+                moments = [parent.cursor.complete_at for parent in parents]
+                self.cursor.complete_at = min((moment for moment in moments if moment is not None), default=None)
+                self.parents = []
+
+    def advance(self, since: float, through: int, receive: Callable[[list[Arrived]], None], patience: Patience) -> None:
+        """Read on until all is known that was there at `since`, and the record with that sequence number."""
+        with self._lock:
+            while not self.ended and not (self._known_at >= since and (self.cursor.sequence or 0) >= through):
+                began = time.monotonic()
+                page = self._page(patience)
+                receive(page.records)
+                if page.at_tip:
+                    self._known_at = began
+                elif patience.over:
+                    raise Unavailable("There is more to be read than a reader can wait for")
+                if self._known_at >= since and (self.cursor.sequence or 0) < through and patience.over:
+                    raise Unavailable("Kinesis does not show yet what it has taken")
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether Kinesis tells by itself what comes: who does not need to know the very tip need not ask."""
+        return self._pushes > 0
+
+    def take_pushed(self, pages: Iterator[Page], receive: Callable[[list[Arrived]], None]) -> Generator[None]:
+        """Take what is pushed, page by page. It begins behind what was read at that moment and leaves nothing out, and
+        so does what is read meanwhile: whichever comes first is taken, and the other one's records are known then."""
+        pushed = False
+        try:
+            for page in pages:
+                with self._lock:
+                    receive(self.cursor.pushed(page))
+                    self.read_at = time.time()
+                    self._pushes += not pushed
+                    pushed = True
+                yield
+        finally:
+            with self._lock:
+                self._pushes -= pushed
+
+    def _page(self, patience: Patience) -> Page:
+        began = time.time()
+        if abs(began - self.read_at) > ASLEEP_AFTER:
+            raise Asleep(self.cursor.shard)
+        try:
+            page = self.cursor.read(patience)
+        except NoSuchShard as error:
+            raise Asleep(self.cursor.shard) from error
+        self.read_at = began
+        return page
+
+
+class Ours:
+    """What this process stored itself, of every shard the last record: nobody here is told less."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[str, int] = {}
+
+    def note(self, mark: Mark) -> None:
+        with self._lock:
+            self._last[mark.shard] = max(self._last.get(mark.shard, mark.sequence), mark.sequence)
+
+    def last(self, shard: str) -> int:
+        return self._last.get(shard, 0)
+
+    def not_in(self, lineage: ShardTree) -> list[str]:
+        with self._lock:
+            return [shard for shard in self._last if shard not in lineage]
+
+    def forget(self, shard: str) -> None:
+        with self._lock:
+            self._last.pop(shard, None)
+
+
+class Tails:
+    """The readers of all shards that anybody needed so far."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        ancestry: Ancestry,
+        progress: Callable[[], Mapping[str, Progress]],
+        receive: Receive,
+        ours: Ours,
+    ) -> None:
+        self._stream = stream
+        self._ancestry = ancestry
+        self._progress = progress
+        self._receive = receive
+        self._lock = threading.Lock()
+        self._tails: dict[str, Tail] = {}
+        self._ours = ours
+
+    def know(self, hash_key: int, since: float, *, pushed: bool = False) -> None:
+        """See to it that everything is known that was in a partition at `since`; `pushed`: or what is pushed of it."""
+        patience = Patience(GIVE_UP_AFTER)
+        lineage = self._knowing_where_ours_went()
+        while self.advance(lineage.chain(hash_key)[-1], since, patience, pushed=pushed):
+            ended = lineage.chain(hash_key)[-1]
+            lineage = self._ancestry.refreshed()
+            if lineage.chain(hash_key)[-1] != ended:
+                patience = Patience(GIVE_UP_AFTER)
+            elif patience.over:
+                raise Unavailable("Kinesis does not tell how its shards go on")
+            else:
+                patience.pause()
+
+    def advance(self, shard: str, since: float, patience: Patience, *, pushed: bool = False) -> bool:
+        """Read a shard on to its tip; `pushed`: unless it is pushed. Whether it has come to its end."""
+        tail = self._tail(shard)
+        if tail.parents:
+            for parent in tail.parents:
+                self.advance(parent, float("inf"), patience)
+            tail.begin_behind([self._tail(parent) for parent in tail.parents])
+        enough = float("-inf") if pushed and tail.is_pushed else since
+        try:
+            tail.advance(enough, self._ours.last(shard), self._take, patience)
+        except GapFound:
+            # Once the gap is closed, the shard is begun anew behind it.
+            with self._lock:
+                self._tails.pop(shard, None)
+            raise
+        return tail.ended
+
+    def follow(self, shard: str, fan_out: FanOut, over: Callable[[], bool]) -> bool:
+        """Take what is pushed of a shard that was read to its tip, as long as it is. Whether it has come to its end."""
+        tail = self._tail(shard)
+        with (
+            closing(fan_out.pages(shard, tail.cursor.sequence)) as pages,
+            closing(tail.take_pushed(pages, self._take)) as taken,
+        ):
+            for _ in taken:
+                if tail.ended or over():
+                    break
+        return tail.ended
+
+    def _take(self, records: list[Arrived]) -> None:
+        if records:
+            self._receive(records, self._ancestry.knowing(records[0].mark.shard).rank)
+
+    def _knowing_where_ours_went(self) -> ShardTree:
+        lineage = self._ancestry.current
+        unknown = self._ours.not_in(lineage)
+        if unknown:
+            lineage = self._ancestry.refreshed()
+            for shard in unknown:
+                if shard not in lineage:
+                    self._ours.forget(shard)
+        return lineage
+
+    def _tail(self, shard: str) -> Tail:
+        found = self._tails.get(shard)
+        if found is None:
+            progress = self._progress()
+            with self._lock:
+                found = self._begun(shard, progress)
+        return found
+
+    def _follows(self, lineage: ShardTree, shard: str) -> bool:
+        """Whether a shard is read, or one that it came from, however many splits and merges ago."""
+        return shard in self._tails or any(self._follows(lineage, parent) for parent in lineage.parents(shard))
+
+    def _begun(self, shard: str, progress: Mapping[str, Progress]) -> Tail:
+        """A reader that begins where its parents' readers end, or else where the index ends."""
+        if shard not in self._tails:
+            now = time.time()
+            lineage = self._ancestry.knowing(shard)
+            if shard not in lineage:
+                raise Asleep(shard)
+            place = place_in(progress, lineage, shard)
+            parents = lineage.parents(shard)
+            followed = [parent for parent in parents if self._follows(lineage, parent)]
+            if not followed and any(known not in lineage for known in self._tails):
+                # This shard may come from one that was followed, by way of others that are gone: what was in those is
+                # counted by the index, and not by the trails of this process.
+                raise Asleep(shard)
+            if followed or not place.sequence:
+                lost = unfinished(progress, lineage, lineage.origins(shard))
+                if lost and not followed:
+                    raise GapFound(lost[0])
+                for parent in followed if place.sequence else parents:
+                    self._begun(parent, progress)
+                cursor = UnbrokenCursor(self._ancestry, shard, place._replace(sequence=0, ended=False))
+                # What came first in this shard may be as old as the last look at those before it.
+                known_at = min(
+                    [self._tails[parent].read_at for parent in parents if parent in self._tails], default=now
+                )
+                self._tails[shard] = Tail(cursor, followed if place.sequence else parents, known_at)
+            else:
+                self._tails[shard] = Tail(UnbrokenCursor(self._ancestry, shard, place._replace(ended=False)), [], now)
+        return self._tails[shard]

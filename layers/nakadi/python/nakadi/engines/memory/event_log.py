@@ -1,0 +1,191 @@
+"""The event log in memory: lists under a lock, and exactly what the port promises."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from nakadi.engines.common.listeners import PartitionListeners
+from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, StoredEvent
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import Clock, OffsetUnavailable, SealedTopic, UnknownTopic
+
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class _Partition:
+    events: list[StoredEvent] = field(default_factory=list)
+    oldest: int = 0
+    next: int = 0
+    latest: datetime = LONG_AGO
+
+    def store(self, records: Sequence[Record], now: datetime) -> None:
+        self.latest = max(now, self.latest)
+        for record in records:
+            self.events.append(StoredEvent(self.next, record, self.latest))
+            self.next += 1
+
+    def stored_before(self, moment: datetime) -> list[StoredEvent]:
+        return self.events[: bisect_left(self.events, moment, key=_stored_at)]
+
+    def slice(self, start: int, limit: int, max_bytes: int) -> Slice:
+        if not self.oldest <= start <= self.next:
+            raise OffsetUnavailable(f"{start} is not between {self.oldest} and {self.next}")
+        index = bisect_left(self.events, start, key=_offset)
+        found = self.events[index : index + max(limit, 1)]
+        found = found[: _fitting(found, max_bytes)]
+        return Slice(tuple(found), found[-1].offset + 1 if found else self.next)
+
+    def offset_at(self, moment: datetime) -> int:
+        index = len(self.stored_before(moment))
+        return self.events[index].offset if index < len(self.events) else self.next
+
+    def trim(self, before: datetime) -> None:
+        self.oldest = max(self.oldest, self.offset_at(before))
+        del self.events[: len(self.stored_before(before))]
+
+    def compact(self, upto: datetime, tombstones_before: datetime) -> None:
+        before = self.stored_before(upto)
+        newest = {event.record.key: event.offset for event in before}
+
+        def stays(event: StoredEvent) -> bool:
+            key = event.record.key
+            if key is None or event.offset == self.next - 1:
+                return True
+            expired = event.record.value is None and event.stored_at < tombstones_before
+            return newest[key] == event.offset and not expired
+
+        self.events[: len(before)] = filter(stays, before)
+
+
+@dataclass(slots=True)
+class _Topic:
+    partitions: list[_Partition]
+    sealed: bool = False
+
+
+def _fitting(events: Sequence[StoredEvent], max_bytes: int) -> int:
+    """How many of the first events fit, at least one."""
+    total = 0
+    for count, event in enumerate(events):
+        total += len(event.record.value or b"")
+        if total > max_bytes and count:
+            return count
+    return len(events)
+
+
+def _offset(event: StoredEvent) -> int:
+    return event.offset
+
+
+def _stored_at(event: StoredEvent) -> datetime:
+    return event.stored_at
+
+
+class MemoryLog:
+    """Nothing of it survives the process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._topics: dict[str, _Topic] = {}
+        self._announcements = PartitionListeners()
+        self._closed = False
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        with self._opened() as topics:
+            if topic not in topics:
+                topics[topic] = _Topic([_Partition() for _ in range(partitions)])
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        with self._opened() as topics:
+            present = _known(topics, topic).partitions
+            present.extend(_Partition() for _ in range(partitions - len(present)))
+
+    def seal_topic(self, topic: str) -> None:
+        with self._opened() as topics:
+            _known(topics, topic).sealed = True
+
+    def delete_topic(self, topic: str) -> None:
+        with self._opened() as topics:
+            topics.pop(topic, None)
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        with self._opened() as topics:
+            if _known(topics, topic).sealed:
+                raise SealedTopic(topic)
+            places = {number: _place(topics, topic, number) for number in batches}
+            now = self._clock.now()
+            for number, place in places.items():
+                place.store(batches[number], now)
+        for number in batches:
+            self._announcements.announce(topic, number)
+        return dict.fromkeys(batches, Stored())
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = 1000,
+        max_bytes: int = 4_000_000,
+        wait: float = 0.0,
+    ) -> Slice:
+        def look() -> Slice:
+            with self._opened() as topics:
+                return _place(topics, topic, partition).slice(start, limit, max_bytes)
+
+        return self._announcements.first_found(topic, partition, look, wait)
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        with self._opened() as topics:
+            _known(topics, topic)
+            places = {number: _place(topics, topic, number) for number in partitions}
+            return {number: Bounds(place.oldest, place.next) for number, place in places.items()}
+
+    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+        with self._opened() as topics:
+            return _place(topics, topic, partition).offset_at(moment)
+
+    def trim(self, topic: str, partition: int, before: datetime) -> None:
+        with self._opened() as topics:
+            _place(topics, topic, partition).trim(before)
+
+    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+        with self._opened() as topics:
+            _place(topics, topic, partition).compact(upto, tombstones_before)
+
+    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        with self._opened():
+            return self._announcements.watch(changed)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._announcements.wake_all()
+
+    @contextmanager
+    def _opened(self) -> Iterator[dict[str, _Topic]]:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("The event log is closed.")
+            yield self._topics
+
+
+def _known(topics: Mapping[str, _Topic], topic: str) -> _Topic:
+    if topic not in topics:
+        raise UnknownTopic(topic)
+    return topics[topic]
+
+
+def _place(topics: Mapping[str, _Topic], topic: str, partition: int) -> _Partition:
+    partitions = _known(topics, topic).partitions
+    if not 0 <= partition < len(partitions):
+        raise UnknownTopic(f"{topic} has no partition {partition}")
+    return partitions[partition]

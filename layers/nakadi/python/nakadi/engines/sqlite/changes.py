@@ -1,0 +1,213 @@
+"""Noticing what other processes change in the same file: appended events, and changes of subscriptions."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+
+import orjson
+
+from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.engines.sqlite.writing import Arrival
+from nakadi.model.coordination import Changed
+from nakadi.model.outcomes import Unavailable
+
+# Events ---------------------------------------------------------------------------------------------------------------
+
+
+_log = logging.getLogger(__name__)
+
+LOOK_EVERY_SECONDS = 0.04
+"""Seconds between two looks. A look is one statement that reads a counter in shared memory."""
+
+NEWEST_ROWS = "SELECT coalesce(max(id), 0) FROM frames"
+
+ARRIVED = """
+    SELECT max(arrived.last), json_group_array(json_array(topics.name, logs.partition, logs.id, arrived.next))
+    FROM (SELECT log, max(id) AS last, max(first + count) AS next FROM frames WHERE id > ? GROUP BY log) AS arrived
+    JOIN logs ON logs.id = arrived.log JOIN topics ON topics.id = logs.topic
+"""
+
+
+class AppendsByOthers:
+    """Looks at the file while somebody in this process is interested, and not at all otherwise."""
+
+    def __init__(self, file: SqliteFile, announce: Callable[[str, int], None]) -> None:
+        self._file = file
+        self._announce = announce
+        self._lock = threading.Lock()
+        self._interested = 0
+        self._somebody = threading.Event()
+        self._closed = threading.Event()
+        self._last = 0
+        self._known: dict[int, int] = {}
+        self._thread = threading.Thread(target=self._look, name="event-log-neighbours", daemon=True)
+        self._thread.start()
+
+    def attend(self) -> None:
+        """From now on, tell what others append."""
+        with self._lock:
+            if self._closed.is_set():
+                raise Unavailable("The event log is closed.")
+            if self._interested == 0:
+                with self._file.lent() as connection:
+                    self._last = connection.execute(NEWEST_ROWS).fetchone()[0]
+            self._interested += 1
+            self._somebody.set()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._interested -= 1
+            if self._interested == 0:
+                self._somebody.clear()
+
+    def told(self, arrivals: Iterable[Arrival]) -> None:
+        """This process announced these itself."""
+        for arrival in arrivals:
+            self._known[arrival.log] = arrival.next
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed.set()
+        self._somebody.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        version = -1
+        with self._file.lent() as connection:
+            while not self._closed.wait(LOOK_EVERY_SECONDS):
+                self._somebody.wait()
+                version = self._look_once(connection, version)
+
+    def _look_once(self, connection: sqlite3.Connection, version: int) -> int:
+        try:
+            (now,) = connection.execute("PRAGMA data_version").fetchone()
+            if now != version:
+                self._tell(connection)
+        except (sqlite3.Error, Unavailable):
+            return version  # the next look is soon
+        except Exception:  # noqa: BLE001  # whoever waits for events would wait for ever
+            _log.exception("Looking for events of other processes failed, tried again in %s s", LOOK_EVERY_SECONDS)
+            return version
+        return int(now)
+
+    def _tell(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            last, found = connection.execute(ARRIVED, (self._last,)).fetchone()
+            self._last = last or self._last
+        for topic, partition, log, following in orjson.loads(found):
+            if following > self._known.get(log, 0):
+                self._known[log] = following
+                self._announce(topic, partition)
+
+
+# Subscriptions --------------------------------------------------------------------------------------------------------
+
+
+SECONDS_BETWEEN_LOOKS = 0.05
+"""Seconds between two looks. A look is one statement that reads a counter in shared memory."""
+
+NEWEST_NOTE = "SELECT coalesce(max(number), 0) FROM coordination_news"
+
+NOTE = f"""
+    INSERT INTO coordination_news (subscription, changed, number) VALUES (?1, ?2, ({NEWEST_NOTE}) + 1)
+    ON CONFLICT (subscription, changed) DO UPDATE SET number = excluded.number
+    RETURNING number
+"""  # noqa: S608  # nothing but the constant above
+
+SINCE = "SELECT subscription, changed, number FROM coordination_news WHERE number > ? ORDER BY number"
+
+# What is left of deleted subscriptions, once everybody has had the time to read it.
+OLD_NEWS = """
+    DELETE FROM coordination_news
+    WHERE number < ? - 100000 AND subscription NOT IN (SELECT subscription FROM assignments)
+"""
+
+
+class SubscriptionChanges:
+    """Looks at the file while somebody in this process is interested, and not at all otherwise."""
+
+    def __init__(self, file: SqliteFile, tell: Callable[[str, Changed], None]) -> None:
+        self._file = file
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._interested = 0
+        self._somebody = threading.Event()
+        self._closed = threading.Event()
+        self._last = 0
+        self._own: set[int] = set()
+        self._thread: threading.Thread | None = None
+
+    def note(self, connection: sqlite3.Connection, subscription: str, changed: Changed) -> int:
+        """Leave the news in the file; its number."""
+        (number,) = connection.execute(NOTE, (subscription, changed.value)).fetchone()
+        if number % 10_000 == 0:
+            connection.execute(OLD_NEWS, (number,))
+        return int(number)
+
+    def told(self, number: int) -> None:
+        """This process tells this one itself."""
+        with self._lock:
+            if self._interested:
+                self._own.add(number)
+
+    def attend(self) -> None:
+        """From now on, tell what others change."""
+        with self._lock:
+            if self._closed.is_set():
+                raise Unavailable("The coordination is closed.")
+            if self._interested == 0:
+                with self._file.lent() as connection:
+                    self._last = connection.execute(NEWEST_NOTE).fetchone()[0]
+                self._own.clear()
+            self._interested += 1
+            self._somebody.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="coordination-news", daemon=True)
+                self._thread.start()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._interested -= 1
+            if self._interested == 0:
+                self._somebody.clear()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed.set()
+        self._somebody.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        version = -1
+        try:
+            with self._file.lent() as connection:
+                while not self._closed.wait(SECONDS_BETWEEN_LOOKS):
+                    self._somebody.wait()
+                    version = self._look_once(connection, version)
+        except Unavailable:
+            return  # it was closed before the thread began
+
+    def _look_once(self, connection: sqlite3.Connection, version: int) -> int:
+        try:
+            (now,) = connection.execute("PRAGMA data_version").fetchone()
+            if now != version:
+                self._tell_since(connection)
+        except sqlite3.Error:
+            return version  # the next look is soon
+        except Exception:  # noqa: BLE001  # whoever waits for news would wait for ever
+            _log.exception("Looking for changes of other processes failed, tried again")
+            return version
+        return int(now)
+
+    def _tell_since(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            found = connection.execute(SINCE, (self._last,)).fetchall()
+            self._last = max((number for _, _, number in found), default=self._last)
+            others = [(subscription, changed) for subscription, changed, number in found if number not in self._own]
+            self._own = {number for number in self._own if number > self._last}
+        for subscription, changed in others:
+            self._tell(subscription, Changed(changed))

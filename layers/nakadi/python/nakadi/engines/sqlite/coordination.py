@@ -1,0 +1,304 @@
+"""Coordination in a SQLite file, for as many processes on one machine as needed."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from nakadi.engines.common.assignments import (
+    Positions,
+    assignment_in,
+    moved,
+    moves,
+    parking_place,
+    parking_verdict,
+    successor,
+    text_of,
+    verdict,
+)
+from nakadi.engines.common.listeners import SubscriptionListeners, once
+from nakadi.engines.sqlite import parked_events as lot
+from nakadi.engines.sqlite.changes import SubscriptionChanges
+from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
+from nakadi.model.cursor import Position
+from nakadi.model.moments import microseconds, moment_of
+from nakadi.model.subscription import EventTypePartition
+from nakadi.ports import AssignmentChanged
+
+# Shared transactions --------------------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+MOST_TURNS = 500
+
+
+class _Transaction(Generic[T]):
+    """A piece of work, which raises before it has changed anything, or not at all."""
+
+    def __init__(self, work: Work[T]) -> None:
+        self._work = work
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self.done = False
+
+    def take(self, connection: sqlite3.Connection) -> None:
+        try:
+            self._result = self._work(connection)
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001  # it is raised by whoever waits
+            self._error = error
+
+    def failed(self, error: BaseException) -> None:
+        self._error = error
+
+    def outcome(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._result)
+
+
+class SharedTransactions:
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._waiting: deque[_Transaction[Any]] = deque()
+        self._lock = threading.Lock()
+
+    def run(self, work: Work[T]) -> T:
+        """Have work done in a transaction, perhaps together with that of others, and return when it is durable."""
+        turn = _Transaction(work)
+        self._waiting.append(turn)
+        with self._lock:
+            # Whoever gets the lock does what has piled up; the others find theirs done.
+            while not turn.done:
+                self._take([self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_TURNS))])
+        return turn.outcome()
+
+    def _take(self, turns: Sequence[_Transaction[Any]]) -> None:
+        try:
+            with self._file.writing() as connection:
+                for turn in turns:
+                    turn.take(connection)
+        except BaseException as error:  # noqa: BLE001  # it is raised by those who wait
+            for turn in turns:
+                turn.failed(error)
+        finally:
+            for turn in turns:
+                turn.done = True
+
+
+# Coordination ---------------------------------------------------------------------------------------------------------
+
+
+LONG_AGO = timedelta(days=1)
+
+GET = "SELECT body, revision FROM assignments WHERE subscription = ?"
+
+PUT = """
+    INSERT INTO assignments (subscription, revision, body) VALUES (?1, ?2, ?3)
+    ON CONFLICT (subscription) DO UPDATE SET revision = ?2, body = ?3
+"""
+
+OFFSETS = "SELECT event_type, partition, timeline, position, owner, since FROM offsets WHERE subscription = ?"
+
+OFFSET = OFFSETS + " AND event_type = ? AND partition = ?"
+
+PUT_OFFSET = """
+    INSERT INTO offsets (subscription, event_type, partition, timeline, position, owner, since)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+    ON CONFLICT (subscription, event_type, partition)
+    DO UPDATE SET timeline = ?4, position = ?5, owner = ?6, since = ?7
+"""
+
+RENEW = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (holder) DO UPDATE SET until = ?2"
+
+
+class SqliteCoordination:
+    def __init__(self, path: Path) -> None:
+        self._file = SqliteFile(path)
+        self._turns = SharedTransactions(self._file)
+        self._listeners = SubscriptionListeners()
+        self._news = SubscriptionChanges(self._file, self._listeners.tell)
+
+    def assignment(self, subscription: str) -> Assignment:
+        with self._file.lent() as connection:
+            return _assignment(connection, subscription)
+
+    def write(
+        self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
+    ) -> Assignment:
+        at = positions or {}
+        touched = moves(old, new, at)
+        stored = successor(old, new)
+
+        def work(connection: sqlite3.Connection) -> int:
+            if _assignment(connection, subscription).revision != old.revision:
+                raise AssignmentChanged(subscription)
+            connection.execute(PUT, (subscription, stored.revision, text_of(stored)))
+            for place, owner in touched.items():
+                before = _offset(connection, subscription, place)
+                _put_offset(connection, subscription, place, moved(before, owner, at.get(place), now))
+            return self._news.note(connection, subscription, Changed.ASSIGNMENT)
+
+        self._news.told(self._turns.run(work))
+        self._listeners.tell(subscription, Changed.ASSIGNMENT)
+        return stored
+
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+        with self._file.lent() as connection:
+            rows = connection.execute(OFFSETS, (subscription,)).fetchall()
+        return {EventTypePartition(*row[:2]): _offset_of(row) for row in rows}
+
+    def commit(
+        self, subscription: str, session: str, positions: Positions, now: datetime
+    ) -> Mapping[EventTypePartition, Verdict]:
+        def work(connection: sqlite3.Connection) -> tuple[Mapping[EventTypePartition, Verdict], int | None]:
+            verdicts = {
+                place: _commit(connection, subscription, session, place, position, now)
+                for place, position in positions.items()
+            }
+            if Verdict.COMMITTED not in verdicts.values():
+                return verdicts, None
+            return verdicts, self._news.note(connection, subscription, Changed.OFFSETS)
+
+        verdicts, number = self._turns.run(work)
+        if number is not None:
+            self._news.told(number)
+            self._listeners.tell(subscription, Changed.OFFSETS)
+        return verdicts
+
+    def park(
+        self,
+        subscription: str,
+        session: str,
+        events: Sequence[ParkedEvent],
+        now: datetime,
+        upto: Position | None = None,
+    ) -> Verdict:
+        place = parking_place(events)
+
+        def work(connection: sqlite3.Connection) -> tuple[Verdict, int | None]:
+            found = parking_verdict(_offset(connection, subscription, place), session, upto)
+            if found is not Verdict.COMMITTED:
+                return found, None
+            lot.put(connection, subscription, events)
+            if upto is not None:
+                _put_offset(connection, subscription, place, Offset(upto, session, now))
+            return found, self._news.note(connection, subscription, Changed.OFFSETS)
+
+        found, number = self._turns.run(work)
+        if number is not None:
+            self._news.told(number)
+            self._listeners.tell(subscription, Changed.OFFSETS)
+        return found
+
+    def parked(
+        self,
+        subscription: str,
+        *,
+        place: EventTypePartition | None = None,
+        after: tuple[EventTypePartition, Position] | None = None,
+        limit: int = 1000,
+    ) -> Sequence[Parked]:
+        with self._file.lent() as connection:
+            return lot.listed(connection, subscription, place, after, limit)
+
+    def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
+        with self._file.lent() as connection:
+            return lot.value(connection, subscription, place, position)
+
+    def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
+        self._turns.run(lambda connection: lot.remove(connection, subscription, place, positions))
+
+    def forget(self, subscription: str) -> None:
+        def work(connection: sqlite3.Connection) -> int:
+            connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
+            connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
+            lot.clear(connection, subscription)
+            return self._news.note(connection, subscription, Changed.ASSIGNMENT)
+
+        self._news.told(self._turns.run(work))
+        self._listeners.tell(subscription, Changed.ASSIGNMENT)
+
+    def renew(self, holder: str, until: datetime) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM leases WHERE until < ?", (microseconds(until - LONG_AGO),))
+            connection.execute(RENEW, (holder, microseconds(until)))
+
+        self._turns.run(work)
+
+    def release(self, holder: str) -> None:
+        self._turns.run(lambda connection: connection.execute("DELETE FROM leases WHERE holder = ?", (holder,)))
+
+    def leases(self) -> Mapping[str, datetime]:
+        with self._file.lent() as connection:
+            rows = connection.execute("SELECT holder, until FROM leases").fetchall()
+        return {holder: moment_of(until) for holder, until in rows}
+
+    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
+        self._news.attend()
+        end = self._listeners.add(subscription, changed)
+
+        def end_both() -> None:
+            end()
+            self._news.leave()
+
+        return once(end_both)
+
+    def close(self) -> None:
+        self._news.close()
+        self._file.close()
+
+
+def _assignment(connection: sqlite3.Connection, subscription: str) -> Assignment:
+    found = connection.execute(GET, (subscription,)).fetchone()
+    return NOTHING_YET if found is None else assignment_in(*found)
+
+
+def _offset(connection: sqlite3.Connection, subscription: str, place: EventTypePartition) -> Offset | None:
+    row = connection.execute(OFFSET, (subscription, place.event_type, place.partition)).fetchone()
+    return None if row is None else _offset_of(row)
+
+
+def _offset_of(row: tuple[str, str, int, int, str | None, int]) -> Offset:
+    _, _, timeline, position, owner, since = row
+    return Offset(Position(timeline, position), owner, moment_of(since))
+
+
+def _put_offset(connection: sqlite3.Connection, subscription: str, place: EventTypePartition, offset: Offset) -> None:
+    at = offset.position
+    connection.execute(
+        PUT_OFFSET,
+        (
+            subscription,
+            place.event_type,
+            place.partition,
+            at.timeline,
+            at.offset,
+            offset.owner,
+            microseconds(offset.since),
+        ),
+    )
+
+
+def _commit(
+    connection: sqlite3.Connection,
+    subscription: str,
+    session: str,
+    place: EventTypePartition,
+    position: Position,
+    now: datetime,
+) -> Verdict:
+    before = _offset(connection, subscription, place)
+    found = verdict(before, session, position)
+    if found is Verdict.COMMITTED:
+        _put_offset(connection, subscription, place, Offset(position, session, now))
+    return found

@@ -1,0 +1,135 @@
+"""The event log in a SQLite file: for one machine, and for as many processes on it as you like.
+
+A topic's partition is a *log* of rows, each a frame of events that were appended together. All writing of a process is
+done by one thread (`sqlite_writing`), reading by whoever asks (`sqlite_reading`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from nakadi.engines.common.listeners import PartitionListeners
+from nakadi.engines.sqlite.changes import AppendsByOthers
+from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.engines.sqlite.maintenance import Cleaner, Compaction
+from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
+from nakadi.engines.sqlite.writing import Arrival, Writer
+from nakadi.metrics import Metrics
+from nakadi.model.events import Bounds, Fate, Record, Slice, Stored
+from nakadi.model.moments import microseconds
+from nakadi.ports import Clock, UnknownTopic
+
+
+class SqliteLog:
+    def __init__(self, path: Path, clock: Clock, metrics: Metrics | None = None) -> None:
+        self._file = SqliteFile(path)
+        self._announcements = PartitionListeners()
+        self._neighbours = AppendsByOthers(self._file, self._announcements.announce)
+        self._writer = Writer(self._file, clock, self._stored, metrics or Metrics())
+        self._cleaner = Cleaner(self._file, self._writer)
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        self._writer.run(lambda connection: _create(connection, topic, partitions))
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self._writer.run(lambda connection: _fill_up(connection, _known(connection, topic), partitions))
+
+    def seal_topic(self, topic: str) -> None:
+        self._writer.run(lambda connection: _seal(connection, topic))
+
+    def delete_topic(self, topic: str) -> None:
+        self._cleaner.delete(topic)
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        self._writer.append(topic, batches)
+        return dict.fromkeys(batches, Stored())
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = 1000,
+        max_bytes: int = 4_000_000,
+        wait: float = 0.0,
+    ) -> Slice:
+        def look() -> Slice:
+            with self._file.lent() as connection:
+                return slice_of(connection, topic, partition, start, limit, max_bytes)
+
+        found = look()
+        if found.events or wait <= 0:
+            return found
+        self._neighbours.attend()
+        try:
+            return self._announcements.first_found(topic, partition, look, wait)
+        finally:
+            self._neighbours.leave()
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        with self._file.lent() as connection:
+            return bounds_of(connection, topic, partitions)
+
+    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+        with self._file.lent() as connection:
+            frame = offset_at(connection, topic, partition, moment)
+            found = slice_of(connection, topic, partition, frame, limit=1, max_bytes=1)
+        return found.events[0].offset if found.events else found.next_offset
+
+    def trim(self, topic: str, partition: int, before: datetime) -> None:
+        self._cleaner.trim(topic, partition, self.offset_at(topic, partition, before))
+
+    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+        with self._file.lent() as connection:
+            end = offset_at(connection, topic, partition, upto)
+        Compaction(self._file, self._cleaner, topic, partition).run(end, microseconds(tombstones_before))
+
+    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        self._neighbours.attend()
+        end = self._announcements.watch(changed)
+
+        def ended() -> None:
+            end()
+            self._neighbours.leave()
+
+        return ended
+
+    def close(self) -> None:
+        """Stop cleaning, write what waits to be written, and let those who wait know."""
+        self._cleaner.stop()
+        self._writer.close()
+        self._neighbours.close()
+        self._file.close()
+        self._announcements.wake_all()
+
+    def _stored(self, arrivals: Sequence[Arrival]) -> None:
+        self._neighbours.told(arrivals)
+        for arrival in arrivals:
+            self._announcements.announce(arrival.topic, arrival.partition)
+
+
+def _create(connection: sqlite3.Connection, topic: str, partitions: int) -> None:
+    created = connection.execute("INSERT OR IGNORE INTO topics (name, sealed) VALUES (?, 0) RETURNING id", (topic,))
+    for (number,) in created.fetchall():
+        _fill_up(connection, number, partitions)
+
+
+def _fill_up(connection: sqlite3.Connection, topic: int, partitions: int) -> None:
+    connection.executemany(
+        "INSERT OR IGNORE INTO logs (topic, partition) VALUES (?, ?)", [(topic, number) for number in range(partitions)]
+    )
+
+
+def _seal(connection: sqlite3.Connection, topic: str) -> None:
+    connection.execute("UPDATE topics SET sealed = 1 WHERE id = ?", (_known(connection, topic),))
+
+
+def _known(connection: sqlite3.Connection, topic: str) -> int:
+    found = connection.execute("SELECT id FROM topics WHERE name = ?", (topic,)).fetchone()
+    if found is None:
+        raise UnknownTopic(topic)
+    return int(found[0])

@@ -1,0 +1,321 @@
+"""Removing events in steps of a few milliseconds, so that no append waits long: by age, by topic, by key."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from nakadi.chores import attempted
+from nakadi.engines.common import frames
+from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.engines.sqlite.reading import ROW, Row, outline_of, records_in, rows_from
+from nakadi.engines.sqlite.writing import Writer
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import OffsetUnavailable, UnknownTopic
+
+# Removal --------------------------------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+STEP_ROWS = 300
+STEP_BYTES = 500_000
+
+LAST = "(SELECT id FROM frames WHERE log = :log ORDER BY first DESC LIMIT 1)"
+"""A log's last row says which offset comes next, so it stays, if need be without its events."""
+
+REMOVE = """
+    DELETE FROM frames WHERE id IN (
+        SELECT id FROM (
+            SELECT id, sum(size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes FROM (
+                SELECT id, size FROM frames
+                WHERE log = :log AND first < :before AND first + count <= :before AND id <> :spared
+                ORDER BY first LIMIT :rows))
+        WHERE coalesce(bytes, 0) < :bytes)
+"""
+
+EVERYTHING = (1 << 63) - 1
+
+
+class Cleaner:
+    """Trims logs, and removes what is left of deleted topics in a thread of its own."""
+
+    def __init__(self, file: SqliteFile, writer: Writer) -> None:
+        self._file = file
+        self._writer = writer
+        self._closing = threading.Event()
+        self._rubbish = threading.Event()
+        self._thread = threading.Thread(target=self._sweep, name="event-log-cleaner", daemon=True)
+        self._rubbish.set()
+        self._thread.start()
+
+    def trim(self, topic: str, partition: int, boundary: int) -> None:
+        """Let go of the events before this offset; the first step does so for readers, the others for the file."""
+        log = self._writer.run(lambda connection: _moved(connection, topic, partition, boundary))
+        self.in_steps(partial(_removed, log))
+
+    def delete(self, topic: str) -> None:
+        self._writer.run(lambda connection: _forgotten(connection, topic))
+        self._rubbish.set()
+
+    def in_steps(self, step: Callable[[sqlite3.Connection], bool]) -> None:
+        """Repeat a step while it says that there is more to do."""
+        while self.step(step):
+            pass
+
+    def step(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Have the writer do this, and rest as long as it took: half of the writer's time is for the appends."""
+        begun = time.monotonic()
+        result = self._writer.run(work)
+        if self._closing.wait(time.monotonic() - begun):
+            raise Unavailable("The event log is being closed.")
+        return result
+
+    def stop(self) -> None:
+        """End what is under way after its current step. The writer must still be there."""
+        self._closing.set()
+        self._rubbish.set()
+        self._thread.join()
+
+    def _sweep(self) -> None:
+        while True:
+            self._rubbish.wait()
+            self._rubbish.clear()
+            if self._closing.is_set():
+                return
+            attempted("removal of deleted topics", "the event log", self._sweep_once)
+
+    def _sweep_once(self) -> None:
+        """What fails is tried again after the next deletion, or the next start: nothing hangs on it."""
+        with self._unless_closing():
+            for log in self._logs_without_topic():
+                attempted("removal of a deleted topic", f"log {log}", partial(self._remove_log, log))
+
+    def _remove_log(self, log: int) -> None:
+        with self._unless_closing():
+            self.in_steps(partial(_swept, log))
+
+    @contextmanager
+    def _unless_closing(self) -> Iterator[None]:
+        try:
+            yield
+        except Unavailable:
+            if not self._closing.is_set():
+                raise
+
+    def _logs_without_topic(self) -> Sequence[int]:
+        with self._file.lent() as connection:
+            return [log for (log,) in connection.execute("SELECT id FROM logs WHERE topic IS NULL").fetchall()]
+
+
+def _moved(connection: sqlite3.Connection, topic: str, partition: int, boundary: int) -> int:
+    moved = connection.execute(
+        "UPDATE logs SET oldest = max(oldest, ?) WHERE partition = ? AND topic = (SELECT id FROM topics WHERE name = ?)"
+        " RETURNING id",
+        (boundary, partition, topic),
+    ).fetchall()
+    if not moved:
+        raise UnknownTopic(f"{topic} is unknown, or has no partition {partition}")
+    return int(moved[0][0])
+
+
+def _removed(log: int, connection: sqlite3.Connection) -> bool:
+    """Remove some of the rows that nobody can read any more, and say whether there may be others."""
+    (oldest, spared) = connection.execute(f"SELECT oldest, {LAST} FROM logs WHERE id = :log", {"log": log}).fetchone()  # noqa: S608  # a constant
+    if spared is None:
+        return False
+    if _remove(connection, log, oldest, spared):
+        return True
+    first, count, stored_at, size = connection.execute(
+        "SELECT first, count, stored_at, size FROM frames WHERE id = ?", (spared,)
+    ).fetchone()
+    if size and first + count <= oldest:
+        empty = ROW.pack(first, count, stored_at, 0)
+        connection.execute("UPDATE frames SET size = 0, body = ? WHERE id = ?", (empty, spared))
+    return False
+
+
+def _swept(log: int, connection: sqlite3.Connection) -> bool:
+    """The file's last row stays for now: its number must not be given to another, which would go unnoticed."""
+    (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()
+    if _remove(connection, log, EVERYTHING, newest):
+        return True
+    connection.execute("DELETE FROM logs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM frames WHERE log = ?1)", (log,))
+    return False
+
+
+def _remove(connection: sqlite3.Connection, log: int, before: int, spared: int) -> bool:
+    limits = {"log": log, "before": before, "spared": spared, "rows": STEP_ROWS, "bytes": STEP_BYTES}
+    return connection.execute(REMOVE, limits).rowcount > 0
+
+
+def _forgotten(connection: sqlite3.Connection, topic: str) -> None:
+    connection.execute("UPDATE logs SET topic = NULL WHERE topic = (SELECT id FROM topics WHERE name = ?)", (topic,))
+    connection.execute("DELETE FROM topics WHERE name = ?", (topic,))
+
+
+# Compaction -----------------------------------------------------------------------------------------------------------
+
+
+MOST_KEYS = 200_000
+
+STATE = """
+    SELECT logs.id, logs.oldest, logs.compacted, logs.tombstone_at,
+        coalesce((SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1), 0)
+    FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition = ? WHERE topics.name = ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """`compacted`: up to here every key is there once. `tombstone_at`: when the oldest tombstone there was stored."""
+
+    log: int
+    oldest: int
+    compacted: int
+    tombstone_at: int | None
+    next: int
+
+    def needs(self, upto: int, tombstones_before: int) -> bool:
+        expired = self.tombstone_at is not None and self.tombstone_at < tombstones_before
+        return expired or upto > max(self.compacted, self.oldest)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a row's places: which events stay, whether any goes, and whether a tombstone stays."""
+
+    row: Row
+    stays: list[bool]
+    changes: bool
+    keeps_tombstone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which events go from a partition; its newest, at the offset `last`, does not."""
+
+    newest: Mapping[str, int]
+    last: int
+    tombstones_before: int
+
+    def spares(self, offset: int, key: str | None, stored_at: int, *, tombstone: bool) -> bool:
+        if key is None or offset == self.last:
+            return True
+        return self.newest.get(key, offset) <= offset and not (tombstone and stored_at < self.tombstones_before)
+
+    def judge(self, row: Row) -> Verdict:
+        stays = []
+        changes = keeps_tombstone = False
+        for offset, entry in enumerate(outline_of(row), row.first):
+            spared = entry is not None and self.spares(offset, entry[0], row.stored_at, tombstone=entry[1])
+            stays.append(spared)
+            changes |= entry is not None and not spared
+            # The newest event is looked at again anyway once it is not the newest any more.
+            keeps_tombstone |= (
+                entry is not None and entry[1] and spared and entry[0] is not None and offset != self.last
+            )
+        return Verdict(row, stays, changes, keeps_tombstone)
+
+
+class Compaction:
+    """Runs over one partition."""
+
+    def __init__(self, file: SqliteFile, cleaner: Cleaner, topic: str, partition: int) -> None:
+        self._file = file
+        self._cleaner = cleaner
+        self._topic = topic
+        self._partition = partition
+
+    def run(self, upto: int, tombstones_before: int) -> None:
+        """Compact what is before the offset `upto`."""
+        state = self._state()
+        if not state.needs(upto, tombstones_before):
+            return
+        end = max(state.compacted, state.oldest)
+        while True:
+            newest, end = self._newest(end, upto)
+            tombstone_at = self._walk(state, Rule(newest, state.next - 1, tombstones_before), end)
+            if end >= state.compacted:
+                self._cleaner.step(partial(_remember, state.log, end, tombstone_at))
+            if end >= upto:
+                return
+
+    def _state(self) -> State:
+        with self._file.lent() as connection:
+            found = connection.execute(STATE, (self._partition, self._topic)).fetchone()
+        if found is None:
+            raise UnknownTopic(f"{self._topic} is unknown, or has no partition {self._partition}")
+        return State(*found)
+
+    def _newest(self, start: int, upto: int) -> tuple[dict[str, int], int]:
+        """The newest offset of each key from `start` on, and where the look ended."""
+        newest: dict[str, int] = {}
+        for rows in self._rows(start, upto):
+            for row in rows:
+                for offset, entry in enumerate(outline_of(row), row.first):
+                    if entry is not None and entry[0] is not None:
+                        newest[entry[0]] = offset
+            if len(newest) >= MOST_KEYS:
+                return newest, rows[-1].end
+        return newest, upto
+
+    def _walk(self, state: State, rule: Rule, end: int) -> int | None:
+        """Remove what goes before `end`, and answer when the oldest tombstone that stays was stored."""
+        tombstone_at: int | None = None
+        for rows in self._rows(state.oldest, end):
+            verdicts = [rule.judge(row) for row in rows]
+            changes = [verdict for verdict in verdicts if verdict.changes]
+            if changes:
+                self._cleaner.step(partial(_carry_out, state.log, changes))
+            if tombstone_at is None:
+                tombstone_at = next((each.row.stored_at for each in verdicts if each.keeps_tombstone), None)
+        return tombstone_at
+
+    def _rows(self, start: int, end: int) -> Iterator[list[Row]]:
+        """The rows that begin before `end`, some at a time."""
+        place = start
+        while place < end:
+            try:
+                with self._file.lent() as connection:
+                    _, rows = rows_from(
+                        connection, self._topic, self._partition, place, limit=STEP_ROWS, max_bytes=STEP_BYTES
+                    )
+            except OffsetUnavailable:
+                place = max(place + 1, self._state().oldest)  # trimmed meanwhile
+                continue
+            rows = [row for row in rows if row.first < end]
+            if not rows:
+                return
+            yield rows
+            place = rows[-1].end
+
+
+def _carry_out(log: int, changes: Sequence[Verdict], connection: sqlite3.Connection) -> None:
+    """Change the rows that are still as they were read: somebody else may be compacting too."""
+    for verdict in changes:
+        row = verdict.row
+        if not any(verdict.stays):
+            connection.execute(
+                "DELETE FROM frames WHERE log = ? AND first = ? AND body = ?", (log, row.first, row.body())
+            )
+            continue
+        records = [record if stays else None for record, stays in zip(records_in(row), verdict.stays, strict=True)]
+        frame = frames.encode(records)
+        size = frames.size_of([record for record in records if record is not None])
+        connection.execute(
+            "UPDATE frames SET size = ?, body = ? WHERE log = ? AND first = ? AND body = ?",
+            (size, row.body(frame), log, row.first, row.body()),
+        )
+
+
+def _remember(log: int, end: int, tombstone_at: int | None, connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "UPDATE logs SET compacted = max(compacted, ?), tombstone_at = ? WHERE id = ?", (end, tombstone_at, log)
+    )

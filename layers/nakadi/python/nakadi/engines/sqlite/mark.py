@@ -1,0 +1,355 @@
+"""The high-water mark of a data file: a small file beside it that says how far the data file had come.
+
+SQLite takes a log that was cut or changed for one that ends there, and a missing or empty file for a new one. It would
+start with less than was acknowledged, and say nothing. So a `Marker` now and then gives the data file a number, in a
+commit of its own, and when that is durable it writes the number into the mark. Commits are durable in their order:
+where a number is there, all is there that was committed before it. `examine` compares the two at the next start.
+
+The mark never claims more than was committed, whatever the moment at which a process ends; and other commits pay
+nothing for it but that they wait for their turn once in a while. What was acknowledged behind the last mark may be gone
+without a trace, but for what the log of SQLite shows by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import struct
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import orjson
+
+from nakadi.engines.sqlite.file import PATIENCE, BadDataFile, begin, opened, roll_back
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+# The number is the revision of a document that nobody else looks at, so that the format of the file stays the same.
+NUMBER = "SELECT revision FROM documents WHERE kind = 'data-file' AND key = 'mark'"
+SET_NUMBER = """
+    INSERT INTO documents (kind, key, revision, entry) VALUES ('data-file', 'mark', ?1, json_array('mark', ?1, NULL))
+    ON CONFLICT (kind, key) DO UPDATE SET revision = ?1, entry = json_array('mark', ?1, NULL)
+"""
+IDENTITY = "SELECT identity FROM log_index"
+KEYS = "SELECT key FROM documents WHERE kind = ? ORDER BY key LIMIT ?"
+KINDS = ("event-types", "subscriptions", "storages")
+ENDS = """
+    SELECT topics.name || '/' || logs.partition, coalesce(
+        (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1), logs.oldest)
+    FROM logs JOIN topics ON topics.id = logs.topic ORDER BY logs.id LIMIT ?
+"""
+EVENT_TYPE_OF = "SELECT key FROM documents WHERE kind = 'event-types' AND instr(entry, ?) LIMIT 1"
+
+# What is half written looks like damage; whoever writes it is done by the next look, or by the last one.
+LOOKS, BETWEEN_LOOKS = 10, 0.1
+
+# What the mark lists is for people who look for what is missing; the number alone says that something is.
+MOST_LISTED = 10_000
+MOST_TOLD = 5
+# A file of this size is looked through in a moment.
+CHECKED_WHOLE = 32_000_000
+
+REMEDY = (
+    "Put back the files that belong together, or start once with --accept-loss: the broker then takes what is there "
+    "for the whole, and writes a new mark."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """How far a data file had come. `keys` are those of its documents by kind, `ends` the next offsets of its logs."""
+
+    file: str
+    number: int
+    at: str
+    keys: Mapping[str, list[str]]
+    ends: Mapping[str, int]
+
+
+class DamagedMark(Exception):
+    """Raised when a mark cannot be read; the message says why."""
+
+
+def mark_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.mark")
+
+
+# At the start
+
+
+def examine(path: Path, *, accept_loss: bool) -> int:
+    """Raise `BadDataFile` if a data file has less than it had, unless that is accepted; nothing is changed here.
+
+    Returns the number that the next mark has to be above.
+    """
+    try:
+        mark = _read(mark_path(path))
+    except DamagedMark as damage:
+        log.warning("The mark %s cannot be read (%s): the data file is taken as it is", mark_path(path), damage)
+        mark = None
+    loss = _loss(path, mark)
+    if loss is None:
+        return 0
+    if not accept_loss:
+        raise BadDataFile(f"{loss} {REMEDY}")
+    log.warning("The loss is accepted: %s", loss)
+    return 0 if mark is None else mark.number
+
+
+def _loss(path: Path, mark: Mark | None) -> str | None:
+    """What is missing, in sentences; None if nothing is known to be."""
+    if not path.exists() or path.stat().st_size == 0:
+        state = "empty" if path.exists() else "not there"
+        found = f"The data file {path} is {state}"
+        return None if mark is None else f"{found}, and it was marked at {mark.at}.{_all_of(mark)}"
+    try:
+        with contextlib.closing(_only_reading(path)) as connection:
+            loss = _less(path, connection, mark) or _damage(path, connection)
+        with contextlib.closing(_only_reading(path)) as connection:
+            return loss or _cut_log(path, connection)
+    except sqlite3.Error:
+        return None  # whoever opens it to work with it says what is wrong
+
+
+def _only_reading(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing: the last one to leave would else put away the log, with what is in there."""
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=PATIENCE)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _less(path: Path, connection: sqlite3.Connection, mark: Mark | None) -> str | None:
+    if mark is None:
+        return None
+    if (file := _one(connection, IDENTITY)) != mark.file:
+        return f"{path} is not the data file that {mark_path(path)} belongs to (it is {file}, not {mark.file})."
+    number = _one(connection, NUMBER) or 0
+    if number >= mark.number:
+        return None
+    return (
+        f"The data file {path} has less than it had: it was marked with number {mark.number} at {mark.at}, "
+        f"and what is there ends at number {number}.{_missing(connection, mark)}"
+    )
+
+
+def _missing(connection: sqlite3.Connection, mark: Mark) -> str:
+    lines = []
+    for kind, keys in mark.keys.items():
+        gone = sorted(set(keys) - set(_keys(connection, kind)))
+        lines += [f"{kind.replace('-', ' ')} {_some(gone)}"] if gone else []
+    ends = _ends(connection)
+    shorter = [
+        f"{_log_named(connection, name)} from offset {ends.get(name, 0)} to {end - 1}"
+        for name, end in mark.ends.items()
+        if ends.get(name, 0) < end
+    ]
+    lines += [f"events of {_some(shorter)}"] if shorter else []
+    return f" Missing, as far as it is known: {'; '.join(lines)}." if lines else ""
+
+
+def _all_of(mark: Mark) -> str:
+    counts = [f"{len(keys)} {kind.replace('-', ' ')}" for kind, keys in mark.keys.items()]
+    return f" It had {', '.join(counts)}, and {sum(mark.ends.values())} offsets of events."
+
+
+def _log_named(connection: sqlite3.Connection, name: str) -> str:
+    topic, _, partition = name.rpartition("/")
+    event_type = _one(connection, EVENT_TYPE_OF, f'"{topic}"') or f"topic {topic}"
+    return f"{event_type}, partition {partition},"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_TOLD
+    return ", ".join(names[:MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
+
+
+def _damage(path: Path, connection: sqlite3.Connection) -> str | None:
+    """What SQLite says of a file that is small enough to be looked through."""
+    pages, page_size = _one(connection, "PRAGMA page_count"), _one(connection, "PRAGMA page_size")
+    if pages * page_size > CHECKED_WHOLE:
+        return None
+    found = _one(connection, "PRAGMA quick_check(1)")
+    return None if found == "ok" else f"The data file {path} is damaged: {' '.join(str(found).split())}."
+
+
+def _cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
+    """Whether transactions that were on the disk stand in SQLite's log behind the place where it ends.
+
+    SQLite reads the log up to the first frame that is not as it was written. A transaction is on the disk before the
+    next one begins. So where two ends of transactions stand behind that place, the first was whole once: it was changed
+    later. One alone is what a power cut may leave of a transaction that was never acknowledged.
+    (The formats: https://www.sqlite.org/walformat.html and fileformat2.html#walformat.)
+    """
+    wal = path.with_name(f"{path.name}-wal")
+    before = None
+    for _ in range(LOOKS):
+        found = _behind_the_end(wal, path.with_name(f"{path.name}-shm"), connection)
+        if found is None or found.transactions == 0:
+            return None
+        if found == before and found.transactions > 1:
+            return (
+                f"{wal} is damaged behind {found.valid} pages: at least {found.transactions - 1} transactions stand "
+                "there that cannot be read."
+            )
+        before = found
+        time.sleep(BETWEEN_LOOKS)
+    log.warning("The log %s ends in a transaction that is not whole, and that is left out", wal)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """How many frames of a log are valid, and how many transactions end in the frames behind them."""
+
+    valid: int
+    transactions: int
+
+
+def _behind_the_end(wal: Path, index: Path, connection: sqlite3.Connection) -> _Behind | None:
+    """None if the log is being written: then whoever writes has what there is."""
+    # The index is there, and belongs to the log, once somebody has read.
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    try:
+        with wal.open("rb") as frames, index.open("rb") as header:
+            valid = _valid_frames(header)
+            found = _Behind(valid, _ends_behind(frames, valid))
+            return found if _valid_frames(header) == valid else None
+    except (OSError, struct.error):
+        return None
+
+
+def _valid_frames(index: BinaryIO) -> int:
+    index.seek(16)
+    (frames,) = struct.unpack("=I", index.read(4))
+    return int(frames)
+
+
+def _ends_behind(frames: BinaryIO, valid: int) -> int:
+    """How many frames behind the valid ones end a transaction, of those written since the log began anew."""
+    page_size, salts = struct.unpack(">8xI4x8s", frames.read(24))
+    length, size = 24 + page_size, frames.seek(0, os.SEEK_END)
+    ends = 0
+    for place in range(32 + valid * length, size - length + 1, length):
+        frames.seek(place)
+        pages, salts_here = struct.unpack(">4xI8s", frames.read(16))
+        ends += pages > 0 and salts_here == salts
+    return ends
+
+
+# While the broker is at work
+
+
+class Marker:
+    """Marks a data file whenever it is told to and something was committed; in one thread at a time."""
+
+    def __init__(self, path: Path, now: Callable[[], datetime], *, above: int = 0) -> None:
+        self._path = path
+        self._now = now
+        self._connection = opened(path, PATIENCE)
+        self._begin_the_log_anew()
+        self._above = above
+        self._seen: int | None = None
+        self._closed = False
+
+    def mark(self) -> None:
+        """Give the file the next number if it has changed, and write that beside it.
+
+        The broker goes on without a mark, or with an old one; the next turn may be better.
+        """
+        try:
+            self._mark()
+        except (sqlite3.Error, OSError):
+            log.warning("The data file %s could not be marked", self._path, exc_info=True)
+
+    def close(self) -> None:
+        """Mark what there is at the end. Doing it again changes nothing."""
+        if not self._closed:
+            self._closed = True
+            self.mark()
+            self._connection.close()
+
+    def _mark(self) -> None:
+        seen = _one(self._connection, "PRAGMA data_version")
+        if seen == self._seen:
+            return
+        # What is listed is read before the number is given: the mark must not tell of anything that comes after it.
+        keys = {kind: _keys(self._connection, kind) for kind in KINDS}
+        ends = _ends(self._connection)
+        identity = _one(self._connection, IDENTITY)
+        number = self._next_number()
+        at = self._now().astimezone(UTC).isoformat(timespec="seconds")
+        _write(mark_path(self._path), Mark(file=identity, number=number, at=at, keys=keys, ends=ends))
+        self._seen = seen
+
+    def _begin_the_log_anew(self) -> None:
+        """Put away what is in the log, if nobody else is at work: what a crash left behind its end is of no use."""
+        self._connection.execute("PRAGMA busy_timeout = 0").close()
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+        self._connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}").close()
+
+    def _next_number(self) -> int:
+        begin(self._connection, PATIENCE)
+        try:
+            number = max(_one(self._connection, NUMBER) or 0, self._above) + 1
+            self._connection.execute(SET_NUMBER, (number,))
+            self._connection.execute("COMMIT")
+        except BaseException:
+            roll_back(self._connection)
+            raise
+        return int(number)
+
+
+def _one(connection: sqlite3.Connection, statement: str, *values: object) -> Any:
+    found = connection.execute(statement, values).fetchone()
+    return None if found is None else found[0]
+
+
+def _keys(connection: sqlite3.Connection, kind: str) -> list[str]:
+    return [key for (key,) in connection.execute(KEYS, (kind, MOST_LISTED)).fetchall()]
+
+
+def _ends(connection: sqlite3.Connection) -> dict[str, int]:
+    return dict(connection.execute(ENDS, (MOST_LISTED,)).fetchall())
+
+
+def _read(path: Path) -> Mark | None:
+    try:
+        checksum, _, text = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedMark(error.strerror) from error
+    if checksum != _checksum(text):
+        raise DamagedMark("its checksum is wrong")
+    content = orjson.loads(text)
+    if content.pop("format") != FORMAT:
+        raise DamagedMark("a newer version has written it")
+    return Mark(**content)
+
+
+def _write(path: Path, mark: Mark) -> None:
+    """Replace the mark: whoever reads finds the old one or the new one."""
+    text = orjson.dumps({"format": FORMAT, **asdict(mark)}, option=orjson.OPT_APPEND_NEWLINE)
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    with new.open("wb") as file:
+        file.write(_checksum(text) + b"\n" + text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _checksum(text: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(text)

@@ -1,0 +1,240 @@
+"""How records lie in the file, in rows of a frame each, and how they are read: one statement for each question."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count, repeat
+from typing import NamedTuple, TypeVar
+
+import orjson
+
+from nakadi.engines.common import frames
+from nakadi.model.events import Bounds, Record, Slice, StoredEvent
+from nakadi.model.moments import microseconds, moment_of
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import OffsetUnavailable, UnknownTopic
+
+# Rows -----------------------------------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+ROW = struct.Struct("<QIqI")
+"""What a body begins with, so that rows can be joined within SQLite: first offset, count, stored at, length."""
+
+FRAME_BYTES = 64_000
+"""Frames are cut at about this size: readers fetch and unpack whole ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records that stay together."""
+
+    records: Sequence[Record]
+    size: int
+    frame: bytes
+
+
+class Row(NamedTuple):
+    """As it was read. `seats` is how many offsets it covers."""
+
+    first: int
+    seats: int
+    stored_at: int
+    frame: bytes
+
+    @property
+    def end(self) -> int:
+        return self.first + self.seats
+
+    def body(self, frame: bytes | None = None) -> bytes:
+        """How the row is kept, with its own frame or another one."""
+        frame = self.frame if frame is None else frame
+        return ROW.pack(self.first, self.seats, self.stored_at, len(frame)) + frame
+
+
+def chunks_of(records: Sequence[Record]) -> Iterator[Chunk]:
+    for group, size in _grouped(records, [len(record.value or b"") + 1 for record in records]):
+        yield Chunk(group, size, frames.encode(group))
+
+
+def merged(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+    """Join neighbours that are small: readers of single events would otherwise fetch as many rows."""
+    for group, size in _grouped(chunks, [chunk.size for chunk in chunks]):
+        if len(group) == 1:
+            yield group[0]
+        else:
+            records = [record for chunk in group for record in chunk.records]
+            yield Chunk(records, size, frames.encode(records))
+
+
+def _grouped(items: Sequence[T], sizes: Iterable[int]) -> Iterator[tuple[list[T], int]]:
+    """Neighbours in groups of about the size of a frame."""
+    group: list[T] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if group and total + size > FRAME_BYTES:
+            yield group, total
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield group, total
+
+
+# Questions ------------------------------------------------------------------------------------------------------------
+
+
+# Of the rows that might be wanted (going by the size of the first), those are fetched before which neither the limit
+# nor the bytes are reached. A window without an order takes the rows as they come, which here is by offset.
+READ = """
+    SELECT logs.oldest,
+        (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1),
+        (SELECT CAST(group_concat(body, '') AS BLOB) FROM (
+            SELECT frames.body FROM (
+                SELECT id, sum(size) OVER earlier AS bytes, sum(count) OVER earlier AS events FROM (
+                    SELECT id, size, min(count, first + count - :start) AS count FROM frames
+                    WHERE log = logs.id AND first + count > :start AND first >= coalesce(
+                        (SELECT max(first) FROM frames WHERE log = logs.id AND first <= :start), :start)
+                    ORDER BY first LIMIT coalesce((SELECT :limit / frames.count + 2
+                        FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition = :partition
+                        JOIN frames ON frames.log = logs.id AND frames.first <= :start
+                        WHERE topics.name = :topic ORDER BY frames.first DESC LIMIT 1), :limit))
+                WINDOW earlier AS (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS wanted
+            CROSS JOIN frames ON frames.id = wanted.id
+            WHERE coalesce(bytes, 0) < :max_bytes AND coalesce(events, 0) < :limit))
+    FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition = :partition
+    WHERE topics.name = :topic
+"""
+
+BOUNDS = """
+    SELECT json_group_array(json_array(logs.partition, logs.oldest,
+        (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1)))
+    FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition IN (SELECT value FROM json_each(:partitions))
+    WHERE topics.name = :topic
+"""
+
+# A binary search: frames are in the order of time, and a frame's events have one time. It takes turns: a row with the
+# time of the event in the middle (nothing is stored there: as if long ago), then one with the half that is left.
+OFFSET_AT = """
+    WITH RECURSIVE search (log, low, high, found) AS (
+        SELECT logs.id, logs.oldest,
+            coalesce((SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1), 0), NULL
+        FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition = :partition
+        WHERE topics.name = :topic
+        UNION ALL
+        SELECT log,
+            iif(found < :moment, (low + high) / 2 + 1, low),
+            iif(found >= :moment, (low + high) / 2, high),
+            iif(found IS NULL, coalesce((SELECT stored_at FROM frames WHERE log = search.log
+                AND first <= (low + high) / 2 ORDER BY first DESC LIMIT 1), -1 << 62), NULL)
+        FROM search WHERE low < high)
+    SELECT low FROM search WHERE low >= high
+"""
+
+
+def slice_of(
+    connection: sqlite3.Connection, topic: str, partition: int, start: int, limit: int, max_bytes: int
+) -> Slice:
+    limit = max(limit, 1)
+    place = start
+    while True:
+        end, rows = rows_from(connection, topic, partition, place, limit=limit, max_bytes=max_bytes)
+        events: list[StoredEvent] = []
+        for row in rows:
+            events += _events(row, start, limit - len(events))
+            place = row.end
+        if not rows and place < end:
+            raise Unavailable(f"The rows from offset {place} to {end} of {topic}/{partition} are damaged.")
+        if events or place >= end:
+            break
+    if len(events) >= limit:
+        del events[limit:]
+        place = events[-1].offset + 1
+    return Slice(tuple(events), place)
+
+
+def bounds_of(connection: sqlite3.Connection, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    wanted = {"topic": topic, "partitions": orjson.dumps(list(partitions)).decode()}
+    (found,) = connection.execute(BOUNDS, wanted).fetchone()
+    bounds = {number: Bounds(oldest, following or 0) for number, oldest, following in orjson.loads(found)}
+    missing = [number for number in partitions if number not in bounds]
+    if missing or not (bounds or is_known(connection, topic)):
+        raise UnknownTopic(f"{topic} is unknown, or has no partition {missing}")
+    return {number: bounds[number] for number in partitions}
+
+
+def offset_at(connection: sqlite3.Connection, topic: str, partition: int, moment: datetime) -> int:
+    wanted = {"topic": topic, "partition": partition, "moment": microseconds(moment)}
+    found = connection.execute(OFFSET_AT, wanted).fetchone()
+    if found is None:
+        raise UnknownTopic(f"{topic} is unknown, or has no partition {partition}")
+    return int(found[0])
+
+
+def is_known(connection: sqlite3.Connection, topic: str) -> bool:
+    return connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic,)).fetchone() is not None
+
+
+def rows_from(
+    connection: sqlite3.Connection, topic: str, partition: int, start: int, *, limit: int, max_bytes: int
+) -> tuple[int, list[Row]]:
+    """Where the log ends, and its next rows."""
+    wanted = {"topic": topic, "partition": partition, "start": start, "limit": limit, "max_bytes": max_bytes}
+    found = connection.execute(READ, wanted).fetchone()
+    if found is None:
+        raise UnknownTopic(f"{topic} is unknown, or has no partition {partition}")
+    oldest, following, joined = found
+    if not oldest <= start <= (following or 0):
+        raise OffsetUnavailable(f"{start} is not between {oldest} and {following or 0}")
+    return following or 0, list(_rows_in(joined or b""))
+
+
+def _rows_in(joined: bytes) -> Iterator[Row]:
+    """The rows that SQLite has joined."""
+    place = following = 0
+    while place < len(joined):
+        body = place + ROW.size
+        first, count, stored_at, length = ROW.unpack_from(joined, place) if body <= len(joined) else (-1, 0, 0, 0)
+        place = body + length
+        if first < following or place > len(joined):
+            raise Unavailable(f"The rows behind offset {following} are damaged.")
+        yield Row(first, count, stored_at, joined[body:place])
+        following = first + count
+
+
+def records_in(row: Row, part: slice = frames.WHOLE) -> list[Record | None]:
+    if not row.frame:
+        return []
+    try:
+        return frames.decode(row.frame, part)
+    except frames.BadFrame as error:
+        raise _damaged(row, error) from error
+
+
+def outline_of(row: Row) -> list[tuple[str | None, bool] | None]:
+    """Of each place the key and whether it holds a tombstone; None where nothing is left."""
+    if not row.frame:
+        return []
+    try:
+        return frames.outline(row.frame)
+    except frames.BadFrame as error:
+        raise _damaged(row, error) from error
+
+
+def _events(row: Row, start: int, wanted: int) -> list[StoredEvent]:
+    """Events of a row from an offset on, no fewer than wanted if they are there."""
+    skipped = max(start - row.first, 0)
+    has_gaps = row.frame and frames.may_have_gaps(row.frame)
+    records = records_in(row, slice(skipped, None if has_gaps else skipped + max(wanted, 0)))
+    moment = moment_of(row.stored_at)
+    events = map(StoredEvent._make, zip(count(row.first + skipped), records, repeat(moment), strict=False))
+    return [event for event in events if event.record is not None] if has_gaps else list(events)
+
+
+def _damaged(row: Row, error: frames.BadFrame) -> Unavailable:
+    return Unavailable(f"The frame at offset {row.first} is damaged: {error}.")

@@ -1,0 +1,265 @@
+"""One thread that writes: appends that wait at the same time share a commit, and cleaning takes its turns in between.
+
+Every call into SQLite lets other threads run, and in a busy process it is a while until they give way again. So a
+commit is four calls, however many appends and partitions it carries.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import orjson
+
+from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.engines.sqlite.reading import ROW, Chunk, chunks_of, merged
+from nakadi.metrics import Metrics
+from nakadi.model.events import Record
+from nakadi.model.moments import microseconds
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import Clock, SealedTopic, UnknownTopic
+
+T = TypeVar("T")
+Place = tuple[str, int]
+
+WAITING_APPENDS = 20_000
+WAITING_BYTES = 128_000_000
+COMMIT_BYTES = 16_000_000
+
+ENDS = """
+    SELECT json_group_array(json_array(
+        wanted.key, logs.id, topics.sealed, newest.first + newest.count, newest.stored_at))
+    FROM json_each(?) AS wanted
+    JOIN topics ON topics.name = json_extract(wanted.value, '$[0]')
+    JOIN logs ON logs.topic = topics.id AND logs.partition = json_extract(wanted.value, '$[1]')
+    LEFT JOIN frames AS newest
+        ON newest.log = logs.id AND newest.first = (SELECT max(first) FROM frames WHERE log = logs.id)
+"""
+
+INSERT = """
+    INSERT INTO frames (log, first, count, stored_at, size, body)
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+        json_extract(value, '$[3]'), json_extract(value, '$[4]'),
+        substr(:bodies, json_extract(value, '$[5]'), json_extract(value, '$[6]'))
+    FROM json_each(:rows) ORDER BY key
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What is told after a commit: a log, where it is, and its next offset."""
+
+    topic: str
+    partition: int
+    log: int
+    next: int
+
+
+@dataclass(slots=True)
+class _End:
+    log: int
+    sealed: bool
+    next: int
+    stored_at: int
+
+
+class _Turn(Generic[T]):
+    """Somebody who waits for the writer."""
+
+    def __init__(self) -> None:
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def succeeded(self, result: T) -> None:
+        self._result = result
+        self._done.release()
+
+    def failed(self, error: BaseException) -> None:
+        self._error = error
+        self._done.release()
+
+    def outcome(self) -> T:
+        self._done.acquire()
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._result)
+
+
+class _Append(_Turn[None]):
+    def __init__(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> None:
+        super().__init__()
+        self.topic = topic
+        self.places = [(topic, partition) for partition in batches]
+        # Encoded by the thread that publishes: what is wrong with a record must not fail the commit of the others.
+        self.chunks = {(topic, partition): list(chunks_of(records)) for partition, records in batches.items()}
+        self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
+
+    def refusal(self, ends: Mapping[Place, _End]) -> Exception | None:
+        for place in self.places:
+            if place not in ends:
+                return UnknownTopic(f"{self.topic} is unknown, or has no partition {place[1]}")
+            if ends[place].sealed:
+                return SealedTopic(self.topic)
+        return None
+
+
+class _Step(_Turn[T]):
+    def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
+        super().__init__()
+        self.work = work
+
+
+class Writer:
+    """The only one who writes events through this process."""
+
+    def __init__(
+        self, file: SqliteFile, clock: Clock, stored: Callable[[Sequence[Arrival]], None], metrics: Metrics
+    ) -> None:
+        self._file = file
+        self._clock = clock
+        self._stored = stored
+        self._metrics = metrics
+        self._changed = threading.Condition()
+        self._appends: deque[_Append] = deque()
+        self._steps: deque[_Step[Any]] = deque()
+        self._waiting_bytes = 0
+        self._closing = False
+        metrics.log_appends_waiting.follow(lambda: {(): len(self._appends)})
+        metrics.log_bytes_waiting.follow(lambda: {(): self._waiting_bytes})
+        self._thread = threading.Thread(target=self._work, name="event-log-writer", daemon=True)
+        self._thread.start()
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> None:
+        """Return when the records are durable."""
+        turn = _Append(topic, batches)
+        with self._changed:
+            self._refuse_if_closing()
+            if len(self._appends) >= WAITING_APPENDS or self._waiting_bytes > WAITING_BYTES:
+                raise Unavailable("Too many events wait to be written.")
+            self._waiting_bytes += turn.size
+            self._appends.append(turn)
+            self._changed.notify()
+        turn.outcome()
+
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Have work done in a transaction of its own. It delays every append: it must take milliseconds."""
+        step = _Step(work)
+        with self._changed:
+            self._refuse_if_closing()
+            self._steps.append(step)
+            self._changed.notify()
+        return step.outcome()
+
+    def close(self) -> None:
+        """Do what waits, then stop."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _refuse_if_closing(self) -> None:
+        if self._closing:
+            raise Unavailable("The event log is closed.")
+
+    def _work(self) -> None:
+        while (turns := self._next_turns()) is not None:
+            appends, steps = turns
+            if appends:
+                self._commit(appends)
+            for step in steps:
+                self._take(step)
+            # Not kept while nothing comes: a large batch would stay in memory until the next one.
+            del turns, appends, steps
+
+    def _next_turns(self) -> tuple[list[_Append], list[_Step[Any]]] | None:
+        """As many appends as fit into a commit, and one step; None when there will be nothing more."""
+        with self._changed:
+            while not self._appends and not self._steps:
+                if self._closing:
+                    return None
+                self._changed.wait()
+            appends: list[_Append] = []
+            size = 0
+            while self._appends and (size < COMMIT_BYTES):
+                appends.append(self._appends.popleft())
+                size += appends[-1].size
+            self._waiting_bytes -= size
+            return appends, [self._steps.popleft()] if self._steps else []
+
+    def _take(self, step: _Step[Any]) -> None:
+        try:
+            with self._file.writing() as connection:
+                result = step.work(connection)
+        except BaseException as error:  # noqa: BLE001  # it is raised by whoever waits
+            step.failed(error)
+        else:
+            step.succeeded(result)
+
+    def _commit(self, appends: Sequence[_Append]) -> None:
+        began = time.perf_counter()
+        try:
+            with self._file.writing() as connection:
+                refusals, arrivals = _store(connection, appends, microseconds(self._clock.now()))
+        except BaseException as error:  # noqa: BLE001  # it is raised by those who wait
+            self._metrics.log_commit_failures.add()
+            for append in appends:
+                append.failed(error)
+            return
+        self._metrics.log_commit_seconds.observe(time.perf_counter() - began)
+        self._metrics.log_commit_appends.observe(len(appends))
+        self._stored(arrivals)
+        for append, refusal in zip(appends, refusals, strict=True):
+            if refusal is None:
+                append.succeeded(None)
+            else:
+                append.failed(refusal)
+
+
+def _store(
+    connection: sqlite3.Connection, appends: Sequence[_Append], now: int
+) -> tuple[list[Exception | None], list[Arrival]]:
+    ends = _ends(connection, list(dict.fromkeys(place for append in appends for place in append.places)))
+    refusals = [append.refusal(ends) for append in appends]
+    accepted: dict[Place, list[Chunk]] = {}
+    for append, refusal in zip(appends, refusals, strict=True):
+        if refusal is None:
+            for place, chunks in append.chunks.items():
+                accepted.setdefault(place, []).extend(chunks)
+    _insert(connection, [row for place, chunks in accepted.items() for row in _rows(ends[place], chunks, now)])
+    return refusals, [Arrival(*place, ends[place].log, ends[place].next) for place in accepted]
+
+
+def _ends(connection: sqlite3.Connection, places: Sequence[Place]) -> dict[Place, _End]:
+    (found,) = connection.execute(ENDS, (orjson.dumps(places).decode(),)).fetchone()
+    return {
+        places[index]: _End(log, bool(sealed), following or 0, stored_at or 0)
+        for index, log, sealed, following, stored_at in orjson.loads(found)
+    }
+
+
+def _rows(end: _End, chunks: Sequence[Chunk], now: int) -> Iterator[tuple[list[int], bytes]]:
+    end.stored_at = max(end.stored_at, now)
+    for chunk in merged(chunks):
+        count = len(chunk.records)
+        body = ROW.pack(end.next, count, end.stored_at, len(chunk.frame)) + chunk.frame
+        yield [end.log, end.next, count, end.stored_at, chunk.size], body
+        end.next += count
+
+
+def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[list[int], bytes]]) -> None:
+    if not rows:
+        return
+    described = []
+    begin_at = 1
+    for columns, body in rows:
+        described.append([*columns, begin_at, len(body)])
+        begin_at += len(body)
+    bodies = b"".join([body for _, body in rows])
+    connection.execute(INSERT, {"rows": orjson.dumps(described).decode(), "bodies": bodies})

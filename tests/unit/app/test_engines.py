@@ -1,0 +1,33 @@
+"""Which URL leads to which engine."""
+
+import subprocess
+import sys
+
+import pytest
+
+from nakadi.app import engines
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.engines.memory.registry import MemoryRegistry
+from tests.support.clock import HandMovedClock
+
+
+def test_a_scheme_names_an_engine():
+    """`memory:` is the engine in memory."""
+    assert isinstance(engines.open_event_log("memory:", HandMovedClock()), MemoryLog)
+    assert isinstance(engines.open_registry("memory:"), MemoryRegistry)
+
+
+@pytest.mark.parametrize("url", ["", "memory", "redis://here", "/data/nakadi.db"])
+def test_an_unknown_scheme_is_told_which_there_are(url):
+    """A URL that no engine knows is refused, and the message names those that are known."""
+    with pytest.raises(engines.UnknownEngine, match=r"memory, sqlite"):
+        engines.open_event_log(url, HandMovedClock())
+    with pytest.raises(engines.UnknownEngine, match=r"memory, sqlite"):
+        engines.open_registry(url)
+
+
+def test_an_engine_is_imported_when_it_is_asked_for():
+    """Importing the rooms loads no engine."""
+    program = "import sys, nakadi.app.engines, nakadi.app.engines; print([m for m in sys.modules if 'sqlite' in m])"
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.check_output([sys.executable, "-c", program], env=environment).strip() == b"[]"

@@ -1,0 +1,125 @@
+"""The event logs of storages."""
+
+from urllib.parse import urlsplit
+
+import pytest
+
+from infra.laptop.kinesis_local import free_port
+from nakadi.app.engines import StorageLogs, at_stream, check_reachable, url_of
+from nakadi.clock import SystemClock
+from nakadi.engines.kinesis import opening
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.storage import Storage, StorageType
+from tests.support.kinesis import on_local, on_moto
+
+BUILT_IN = "kinesis://nakadi-live?region=eu-central-1&window=3"
+
+
+def a_storage(storage_id="orders", **configuration):
+    return Storage(id=storage_id, type=StorageType.KINESIS, configuration=configuration)
+
+
+def test_a_dedicated_stream_is_where_the_shared_one_is():
+    """A storage's stream has the region, and whatever else is said, of the built-in storage's."""
+    assert url_of(a_storage(stream="nakadi-live-orders"), BUILT_IN) == (
+        "kinesis://nakadi-live-orders?region=eu-central-1&window=3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("storage", "built_in"),
+    [
+        (a_storage(stream="orders"), "sqlite:////data/nakadi.db"),
+        (a_storage(stream="user@orders/../x?endpoint=http://elsewhere"), BUILT_IN),
+        (a_storage(), BUILT_IN),
+        (Storage(id="orders", type=StorageType.EMBEDDED), BUILT_IN),
+        (Storage(id="orders", type=StorageType.KAFKA, configuration={"stream": "orders"}), BUILT_IN),
+    ],
+)
+def test_other_storages_are_out_of_reach(storage, built_in):
+    """What this broker cannot open, it says so of, and opens nothing else instead."""
+    with pytest.raises(Unavailable, match="cannot reach the storage orders"):
+        url_of(storage, built_in)
+
+
+@pytest.mark.parametrize("built_in", ["memory:", "sqlite:////data/nakadi.db"])
+def test_an_embedded_storage_lies_in_the_built_in_one(built_in):
+    """On one machine another embedded storage is the same file or memory, and can always be reached. (R239)"""
+    storage = Storage(id="orders", type=StorageType.EMBEDDED)
+
+    assert url_of(storage, built_in) == built_in
+    check_reachable(storage, built_in)
+
+
+@pytest.mark.parametrize("kinesis", [on_moto, on_local], ids=["moto", "local"])
+def test_a_stream_is_looked_for(kinesis, tmp_path):
+    """A storage whose stream is there can be reached, one whose stream is not cannot. (R239)"""
+    with kinesis(*([tmp_path] if kinesis is on_local else [])) as (built_in, _):
+        there = urlsplit(built_in).netloc
+        check_reachable(a_storage("same", stream=there), built_in)
+        check_reachable(a_storage(stream=there), at_stream(built_in, "another"))
+        with pytest.raises(Unavailable, match=r"^The stream no-such of the storage orders cannot be reached$"):
+            check_reachable(a_storage(stream="no-such"), built_in)
+
+
+def test_a_service_that_is_not_there_is_found_out_soon(monkeypatch):
+    """Looking for a stream ends, also when nothing listens where it should be. (R239)"""
+    monkeypatch.setattr(opening, "CHECK_SECONDS", 0.1)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    nobody = f"kinesis://nakadi?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}"
+
+    with pytest.raises(Unavailable, match=r"^The stream no-such of the storage orders cannot be reached$"):
+        check_reachable(a_storage(stream="no-such"), nobody)
+
+
+def test_a_log_that_two_storages_share_is_closed_once():
+    """Storages in the same file have one log."""
+    closed = []
+    log = MemoryLog(SystemClock())
+    log.close = lambda: closed.append(log)
+    logs = StorageLogs(log, lambda storage_id: a_storage(storage_id, stream="orders"), lambda _: log)
+
+    assert logs.of("orders") is logs.of("default")
+    logs.close()
+
+    assert closed == [log]
+
+
+def test_a_log_is_opened_once_and_closed_with_the_others():
+    """A storage's log is opened by who asks first, and is the same for everybody."""
+    opened = []
+
+    def open_for(storage):
+        opened.append((storage.id, MemoryLog(SystemClock())))
+        return opened[-1][1]
+
+    built_in = MemoryLog(SystemClock())
+    logs = StorageLogs(built_in, lambda storage_id: a_storage(storage_id, stream="orders"), open_for)
+
+    assert logs.of("default") is built_in
+    assert logs.of("orders") is logs.of("orders")
+    assert [storage_id for storage_id, _ in opened] == ["orders"]
+    logs.close()
+    with pytest.raises(Unavailable):
+        opened[0][1].read("t", 0, 0, wait=1)
+
+
+def test_an_unknown_storage_is_out_of_reach():
+    """A timeline in a storage that is not there cannot be read now."""
+    logs = StorageLogs(MemoryLog(SystemClock()), lambda _: None, lambda _: MemoryLog(SystemClock()))
+    with pytest.raises(Unavailable, match="no storage gone"):
+        logs.of("gone")
+
+
+def test_no_log_is_opened_once_they_are_closed():
+    """A storage that is asked for too late gets no log, which nobody would close."""
+    opened = []
+    logs = StorageLogs(
+        MemoryLog(SystemClock()), lambda storage_id: a_storage(storage_id, stream="orders"), opened.append
+    )
+    logs.close()
+    with pytest.raises(Unavailable, match="closed"):
+        logs.of("orders")
+    assert opened == []

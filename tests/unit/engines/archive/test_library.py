@@ -1,0 +1,319 @@
+"""Reading segments, some of them ahead of time."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime
+
+import pytest
+
+from nakadi.engines.archive import library as libraries
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.library import AT_ONCE, Library, Unreadable
+from nakadi.engines.archive.manifest import archived
+from nakadi.engines.archive.reading import ArchiveReader
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import Counted, Head, Location, Segment
+from tests.support.patience import PATIENCE, until
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+LARGE = 500
+MANY = 1_000_000
+
+
+class Rounds(MemoryStore):
+    """Objects come when they are let: all that are asked for by then, in one round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.rounds = 0
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._round = 0
+
+    def get(self, location: Location) -> bytes:
+        with self._changed:
+            self.asked.append(location.key)
+            self._waiting += 1
+            mine = self._round
+            assert self._changed.wait_for(lambda: self._round > mine, PATIENCE)
+        return super().get(location)
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    def come(self) -> None:
+        with self._changed:
+            self._waiting = 0
+            self._round += 1
+            self.rounds += 1
+            self._changed.notify_all()
+
+
+class Counting(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def get(self, location: Location) -> bytes:
+        self.asked.append(location.key)
+        assert self.may_go_on.wait(PATIENCE)
+        return super().get(location)
+
+
+class World:
+    def __init__(self, *counts: int, store: MemoryStore | None = None) -> None:
+        self.store = store or Counting()
+        self.index = MemoryLogIndex()
+        self.library = Library(self.store)
+        self.reader = ArchiveReader(self.index, self.library)
+        first = 0
+        for revision, count in enumerate(counts):
+            events = [StoredEvent(first + number, Record(b"%d" % number), NOW) for number in range(count)]
+            content = objects.member("t", 0, events, "order.placed")
+            self.store.put(f"object {revision}", content)
+            segment = Segment(
+                before=Counted(next=first),
+                count=count,
+                since=0,
+                until=0,
+                archived=Location(f"object {revision}", 0, len(content)),
+                events=count,
+            )
+            first += count
+            assert self.index.extend("t", 0, revision, Head(Counted(next=first)), segment)
+
+    @property
+    def segments(self) -> list[Segment]:
+        return list(archived(self.index, "t", 0))
+
+
+@pytest.fixture
+def world():
+    world = World(3, 3, 3)
+    yield world
+    world.reader.close()
+
+
+def test_what_was_read_last_is_not_asked_for_again(world: World):
+    """Whoever reads a segment in several slices fetches it once."""
+    for start in range(3):
+        assert world.reader.slice("t", 0, start, 1, 1000).events[0].offset == start
+    assert world.store.asked.count("object 0") == 1
+
+
+def test_small_segments_are_read_together(world: World):
+    """A slice takes in as many segments as it needs, and ends with what is asked for."""
+    assert [event.offset for event in world.reader.slice("t", 0, 1, 7, 1000).events] == list(range(1, 8))
+    found = world.reader.slice("t", 0, 0, 100, 5)
+    assert [event.offset for event in found.events] == [0, 1, 2, 3, 4]
+    assert found.next_offset == 5
+
+
+def test_nothing_is_made_up_beyond_the_end(world: World):
+    """What was never archived is not there, and is not an empty slice."""
+    assert world.reader.slice("t", 0, 9, 1, 1000) is None
+    assert world.reader.slice("t", 1, 0, 1, 1000) is None
+    assert [event.offset for event in world.reader.slice("t", 0, 8, 10, 1000).events] == [8]
+
+
+def test_what_is_good_in_front_of_damage_is_delivered(world: World):
+    """A slice ends in front of a segment that cannot be read; the next one says so."""
+    world.store.remove(["object 1"])
+    assert [event.offset for event in world.reader.slice("t", 0, 0, 10, 1000).events] == [0, 1, 2]
+    with pytest.raises(Unreadable, match="Offsets 3 to 5 of t/0 cannot be read: the archive object object 1"):
+        world.reader.slice("t", 0, 3, 10, 1000)
+
+
+def test_whoever_reads_on_finds_the_next_segment_read_ahead():
+    """While a reader is in the middle of a large segment, the next one is fetched, once."""
+    world = World(LARGE, LARGE, LARGE)
+    world.reader.slice("t", 0, 0, 10, 1000)
+    assert world.store.asked == ["object 0"]
+    world.store.may_go_on.clear()
+    world.reader.slice("t", 0, 10, 10, 1000)
+    world.reader.slice("t", 0, 20, 10, 1000)
+    world.store.may_go_on.set()
+    assert world.reader.slice("t", 0, LARGE, 10, 1000).events[0].offset == LARGE
+    assert world.store.asked == ["object 0", "object 1"]
+    world.reader.close()
+
+
+def test_damage_that_is_read_ahead_is_told_when_it_is_asked_for():
+    """Reading ahead neither hides damage nor brings it forward."""
+    world = World(LARGE, LARGE)
+    world.store.remove(["object 1"])
+    world.reader.slice("t", 0, 0, 10, 1000)
+    world.reader.slice("t", 0, 10, 10, 1000)
+    for _ in range(2):
+        with pytest.raises(Unreadable, match=f"Offsets {LARGE} to {2 * LARGE - 1}"):
+            world.reader.slice("t", 0, LARGE, 10, 1000)
+    world.reader.close()
+
+
+def read_in_rounds(count: int, at_once: int) -> Rounds:
+    """Read all of so many objects, of which so many are expected to be asked for in each round."""
+    store = Rounds()
+    world = World(*[10] * count, store=store)
+    with ThreadPoolExecutor(1) as threads, closing(world.reader):
+        found = world.library.sequence("t", 0, world.segments, 0, 10 * count, MANY)
+        reading = threads.submit(lambda: [event.offset for _, events in found for event in events])
+        while len(store.asked) < count or store.waiting:
+            until(lambda: store.waiting == min(at_once, count - at_once * store.rounds))
+            store.come()
+        assert reading.result(PATIENCE) == list(range(10 * count))
+    assert len(set(store.asked)) == len(store.asked) == count
+    return store
+
+
+def test_many_windows_are_read_in_few_rounds():
+    """Two hundred objects that a reader needs are asked for sixteen at a time, and come in their order."""
+    assert read_in_rounds(200, AT_ONCE).rounds == 13
+
+
+def test_a_slice_takes_many_small_segments_at_once():
+    """A log of small windows is read in slices as large as were asked for, each object once."""
+    world = World(*[10] * 200)
+    place, slices = 0, 0
+    with closing(world.reader):
+        while (found := world.reader.slice("t", 0, place, 1000, MANY)) is not None:
+            assert [event.offset for event in found.events] == list(range(place, found.next_offset))
+            place, slices = found.next_offset, slices + 1
+    assert (place, slices) == (2000, 2)
+    assert sorted(world.store.asked) == sorted(f"object {number}" for number in range(200))
+
+
+@pytest.mark.parametrize(("limit", "objects"), [(1, 1), (10, 1), (11, 2), (25, 3)])
+def test_no_more_is_asked_for_than_a_limit_needs(limit, objects):
+    """Of small segments those are read that have as many events as are asked for, and none behind them."""
+    world = World(*[10] * 50)
+    with closing(world.reader):
+        assert len(world.reader.slice("t", 0, 0, limit, MANY).events) == limit
+    assert sorted(world.store.asked) == sorted(f"object {number}" for number in range(objects))
+
+
+def test_no_more_is_asked_for_than_many_bytes_need():
+    """A reader that wants few bytes does not have many objects read for it."""
+    world = World(*[10] * 50)
+    with closing(world.reader):
+        assert len(world.reader.slice("t", 0, 0, 500, 25).events) == 25
+    assert world.store.asked == ["object 0", "object 1", "object 2"]
+
+
+@pytest.mark.parametrize(("bytes_ahead", "at_once"), [(0, 1), (600, 3)])
+def test_what_is_asked_for_at_once_is_bounded_by_bytes(monkeypatch, bytes_ahead, at_once):
+    """Large objects are read few at a time, and a very large one alone."""
+    sizes = {segment.archived.length for segment in World(*[10] * 12).segments}
+    assert 150 < min(sizes) <= max(sizes) <= 200
+    monkeypatch.setattr(libraries, "AHEAD_BYTES", bytes_ahead)
+    assert read_in_rounds(12, at_once).rounds == 12 / at_once
+
+
+def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
+    """What was asked for and has not begun when its reader ends is never read."""
+    monkeypatch.setattr(libraries, "AT_ONCE", 1)
+    store = Rounds()
+    world = World(*[10] * 30, store=store)
+    with ThreadPoolExecutor(1) as threads, closing(world.reader):
+        found = world.library.sequence("t", 0, world.segments, 0, MANY, MANY)
+        first = threads.submit(next, found)
+        until(lambda: store.waiting == 1)
+        store.come()
+        assert first.result(PATIENCE)[0] == world.segments[0]
+        until(lambda: store.waiting == 1)
+        found.close()
+        store.come()
+        until(lambda: not world.library._ahead)
+    assert store.asked == ["object 0", "object 1"]
+
+
+def test_what_one_reader_gives_up_another_still_gets():
+    """Of two who wait for the same objects one may end, and the other has its events all the same."""
+    store = Rounds()
+    world = World(*[10] * (AT_ONCE + 4), store=store)
+    with ThreadPoolExecutor(2) as threads, closing(world.reader):
+        blocked = world.library.sequence("t", 0, world.segments[:AT_ONCE], 0, MANY, MANY)
+        holding = threads.submit(list, blocked)
+        until(lambda: store.waiting == AT_ONCE)
+        behind = world.segments[AT_ONCE:]
+        ending = world.library.sequence("t", 0, behind, behind[0].first, MANY, MANY)
+        futures = [world.library._begun("t", 0, segment) for segment in behind]
+        staying = threads.submit(lambda: [segment.first for segment, _ in ending])
+        for future in futures[1:]:
+            future.cancel()
+        while not (staying.done() and holding.done()):
+            until(lambda: store.waiting or (staying.done() and holding.done()))
+            store.come()
+        assert staying.result(PATIENCE) == [segment.first for segment in behind]
+
+
+def test_readers_that_come_back_have_more_and_more_read_for_them():
+    """What is read for a reader before it asks doubles while it comes back, and is never more than it has read."""
+    world = World(*[LARGE] * 60)
+    with closing(world.reader):
+        for number in range(40):
+            found = world.reader.slice("t", 0, number * LARGE, LARGE, MANY)
+            assert found.next_offset == (number + 1) * LARGE
+            until(lambda: not world.library._ahead)
+            assert len(world.store.asked) <= 2 * (number + 1) + 1
+            assert len(world.store.asked) - number <= AT_ONCE + 1
+    assert len(set(world.store.asked)) == len(world.store.asked) > 40
+
+
+def test_a_single_look_reads_nothing_ahead():
+    """A reader that was never seen before has nothing read for it, wherever it begins."""
+    world = World(*[LARGE] * 5)
+    with closing(world.reader):
+        world.reader.slice("t", 0, 100, 10, MANY)
+        world.reader.slice("t", 0, LARGE + 100, 10, MANY)
+    assert world.store.asked == ["object 0", "object 1"]
+
+
+def test_what_was_written_anew_meanwhile_is_read_from_there(world: World):
+    """A reader that holds a segment whose object is gone finds the one that took its place."""
+    old = world.segments[0]
+    world.store.put("new", world.store.content("object 0"))
+    new = Segment(
+        before=old.before,
+        count=old.count,
+        since=0,
+        until=0,
+        archived=Location("new", 0, old.archived.length),
+        events=old.count,
+    )
+    looks = iter([old, new])
+    world.index.segment = lambda *_: next(looks)
+    world.store.remove(["object 0"])
+    assert [event.offset for event in world.reader.slice("t", 0, 0, 3, MANY).events] == [0, 1, 2]
+
+
+def test_the_manifest_begins_with_the_segment_of_an_offset(world: World):
+    """The segments that hold anything from an offset on are told in their order."""
+    assert [each.first for each in archived(world.index, "t", 0, 4)] == [3, 6]
+    assert [each.first for each in archived(world.index, "t", 0)] == [0, 3, 6]
+    assert list(archived(world.index, "t", 0, 9)) == []
+
+
+def test_members_of_many_events_are_split(monkeypatch):
+    """A range may hold several members; their events come back as one, in order, and with whatever each line has."""
+    monkeypatch.setattr(objects, "MEMBER_BYTES", 200)
+    events = [StoredEvent(number, Record(b"%d" % number), NOW) for number in range(50)]
+    events += [StoredEvent(50, Record(None, "key"), NOW), StoredEvent(51, Record(b"1", "key"), NOW)]
+    packer = objects.Packer("t", 0, "order.placed")
+    for event in events:
+        packer.add([event])
+    content = packer.finish()
+    assert content.count(b"\x1f\x8b\x08") > 5
+    assert list(objects.events_of(content, "t", 0)) == list(objects.events_in(content)) == events
+    for wrong in (("t", 1), ("u", 0)):
+        with pytest.raises(objects.BadArchive):
+            objects.events_of(content, *wrong)
+    with pytest.raises(objects.BadArchive):
+        objects.events_of(content + content, "t", 0)

@@ -1,0 +1,333 @@
+"""Making few segments of many small ones, whatever happens meanwhile."""
+
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.library import Library, Unreadable
+from nakadi.engines.archive.maintenance import MANY, Blocks, Busy, Merger, Sweep, alone
+from nakadi.engines.archive.reading import ArchiveReader
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.dynamodb.client import Address, Attempts
+from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
+from nakadi.engines.memory.log_index import MemoryLogIndex, _Partition
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi.model.outcomes import Unavailable
+from tests.support.aws import REGION, aws, refused
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+MINUTE = 60_000_000
+WINDOWS = 40
+
+
+class Store(MemoryStore):
+    out_of_reach = False
+
+    def put(self, key: str, content: bytes) -> None:
+        if self.out_of_reach:
+            raise Unavailable("on purpose")
+        super().put(key, content)
+
+
+class World:
+    """Two partitions, of whose events an indexer has put some into each of its objects."""
+
+    def __init__(self, index, windows: int = WINDOWS) -> None:
+        self.index = index
+        self.store = Store()
+        self.asked: list[Location] = []
+        self.merger = self.a_merger()
+        index.create_topic("t", 2)
+        self.windows = 0
+        self.add(windows)
+
+    def a_merger(self, **changes) -> Merger:
+        return Merger(index=self.index, store=self.store, event_type_of=lambda _: "order.placed", **changes)
+
+    def add(self, windows: int, events: int = 2) -> None:
+        for number in range(self.windows, self.windows + windows):
+            key, content = f"log/stream/shard/{number:03}", b""
+            for partition in range(2):
+                head = self.index.heads([("t", partition)])["t", partition]
+                first = head.counted.next
+                member = objects.member("t", partition, [event(first + each) for each in range(events)])
+                segment = Segment(
+                    before=Counted(next=first),
+                    count=events,
+                    since=number * MINUTE,
+                    until=number * MINUTE + 1,
+                    archived=Location(key, len(content), len(member)),
+                )
+                content += member
+                self.index.extend("t", partition, head.revision, Head(Counted(next=first + events)), segment)
+            self.store.put(key, content)
+        self.windows += windows
+
+    def segments(self, partition: int = 0) -> list[tuple[int, int]]:
+        return [(each.first, each.end) for each in self.index.segments("t", partition, 0, 1000)]
+
+    def objects(self) -> set[str]:
+        return {each.key for each in self.store.listed("")}
+
+    def merge(self, merger: Merger | None = None) -> int:
+        merger = merger or self.merger
+        return sum(merger.merge(piece) for partition in range(2) for piece in merger.plan("t", partition))
+
+    def sweep(self) -> None:
+        Sweep(self.index, self.store).run(datetime.now(UTC) + timedelta(hours=1))
+
+    def _as_it_is(self) -> MemoryLogIndex:
+        """A copy of the index, which is asked often."""
+        copy = MemoryLogIndex()
+        for partition in range(2):
+            copy._partitions["t", partition] = _Partition(segments=self.index.segments("t", partition, 0, 1000))
+        return copy
+
+    def see_that_all_is_there(self) -> None:
+        """From each offset on, by a reader that knows nothing."""
+        end = 2 * self.windows
+        with closing(ArchiveReader(self._as_it_is(), Library(self.store))) as reader:
+            for partition in range(2):
+                for start in range(end):
+                    place, found = start, []
+                    while (slice_ := reader.slice("t", partition, place, 7, 1_000_000)) is not None:
+                        found += [each.offset for each in slice_.events]
+                        place = slice_.next_offset
+                    assert found == list(range(start, end))
+
+
+def event(offset: int) -> StoredEvent:
+    return StoredEvent(offset, Record(b"%d" % offset), NOW)
+
+
+@pytest.fixture
+def world():
+    return World(MemoryLogIndex())
+
+
+@pytest.fixture
+def service():
+    with aws() as opened:
+        opened.made_tables("test")
+        yield opened
+
+
+@pytest.fixture
+def far(service):  # noqa: ARG001  # the tables
+    """The same, with an index of which a crash can leave half."""
+    return World(DynamoDbLogIndex(Address("test", REGION), Attempts(lambda _: None)), windows=28)
+
+
+def test_many_small_neighbours_become_one(world: World):
+    """Each partition has one segment instead of many, with all its events, and a second time finds nothing to do."""
+    assert world.merge() == 2 * (WINDOWS - 1)
+    assert world.segments(0) == world.segments(1) == [(0, 2 * WINDOWS)]
+    world.see_that_all_is_there()
+    assert world.merge() == 0
+
+
+def test_the_indexer_goes_on_behind_what_is_merged(world: World):
+    """What is indexed after a plan was made is there behind the piece, and is merged when it is much."""
+    [piece] = world.merger.plan("t", 0)
+    world.add(3)
+    world.merger.merge(piece)
+    assert world.segments()[:2] == [(0, 2 * WINDOWS), (2 * WINDOWS, 2 * WINDOWS + 2)]
+    world.see_that_all_is_there()
+
+
+def test_few_or_large_neighbours_stay(world: World):
+    """What is large enough to be read by itself stays, and so do few small ones between."""
+    sizes = [each.archived.length for each in world.index.segments("t", 0, 0, 1000)]
+    assert world.merge(world.a_merger(small=min(sizes) - 1)) == 0
+    world.add(1, events=200)
+    world.add(MANY - 1)
+    merger = world.a_merger(small=max(sizes) + 10)
+    assert world.merge(merger) == 2 * (WINDOWS - 1)
+    assert len(world.segments()) == 1 + 1 + MANY - 1
+
+
+def test_a_piece_does_not_last_too_long(world: World):
+    """Events that are far apart in time do not lie together, for they go together."""
+    world.merge(world.a_merger(span=MANY * MINUTE))
+    assert world.segments()[:3] == [(0, 2 * MANY), (2 * MANY, 4 * MANY), (4 * MANY, 4 * MANY + 2)]
+
+
+@pytest.mark.parametrize("gap", ["not archived", "not connected"])
+def test_gaps_are_left_alone(world: World, gap):
+    """What is not archived, or does not follow what is in front of it, is no part of a piece."""
+    segments = world.index._partitions["t", 0].segments
+    if gap == "not archived":
+        segments[20] = Segment(before=segments[20].before, count=2, since=0, until=0)
+    else:
+        del segments[20]
+    world.merge()
+    assert (0, 40) in world.segments()
+    assert (42, 80) in world.segments()
+
+
+def test_readers_with_the_old_list_find_the_old_objects(world: World):
+    """Objects stay until somebody sweeps; a reader that comes later still looks into the index again."""
+    with closing(ArchiveReader(world.index, Library(world.store))) as reader:
+        old = world.index.segment("t", 0, 10)
+        world.merge()
+        assert reader.from_segment(old, "t", 0, 10, 2, 1000).events == (event(10), event(11))
+        world.sweep()
+        segment, looks = world.index.segment, [old]
+        world.index.segment = lambda *place: looks.pop() if looks else segment(*place)
+    with closing(ArchiveReader(world.index, Library(world.store))) as late:
+        assert late.slice("t", 0, 10, 2, 1000).events == (event(10), event(11))
+    world.see_that_all_is_there()
+    assert len(world.objects()) == 2
+
+
+def test_of_two_workers_one_does_it(world: World):
+    """While somebody else writes a partition anew, nothing is merged in it; in others it is."""
+    with alone(world.index, "t", 0):
+        for piece in world.merger.plan("t", 0):
+            with pytest.raises(Busy):
+                world.merger.merge(piece)
+        assert [world.merger.merge(piece) for piece in world.merger.plan("t", 1)] == [WINDOWS - 1]
+    assert len(world.segments()) == WINDOWS
+
+
+def test_a_worker_whose_claim_is_over_changes_nothing(world: World):
+    """A worker that was asleep for longer than its claim holds leaves to the other what it was about to replace."""
+    put = world.store.put
+    claims = world.index._claims
+
+    def put_and_sleep(key, content):
+        put(key, content)
+        claims["compaction/t/0"] = ("somebody else", claims["compaction/t/0"][1])
+
+    world.store.put = put_and_sleep
+    [piece] = world.merger.plan("t", 0)
+    with pytest.raises(Busy):
+        world.merger.merge(piece)
+    assert len(world.segments()) == WINDOWS
+
+
+def test_what_was_erased_meanwhile_does_not_come_back(world: World):
+    """A segment that was replaced after it was read stays as the other worker left it."""
+    put = world.store.put
+
+    def put_and_erase(key, content):
+        put(key, content)
+        old = world.index.segment("t", 0, 10)
+        put("compacted/stream/erased", objects.member("t", 0, [event(10)]))
+        size = len(world.store.content("compacted/stream/erased"))
+        new = Segment(
+            before=old.before,
+            count=2,
+            since=old.since,
+            until=old.until,
+            archived=Location("compacted/stream/erased", 0, size),
+            events=1,
+        )
+        world.index.replace("t", 0, [new], old.end)
+
+    world.store.put = put_and_erase
+    [piece] = world.merger.plan("t", 0)
+    assert world.merger.merge(piece) == 0
+    world.store.put = put
+    assert len(world.segments()) == WINDOWS
+    world.merge()
+    with closing(ArchiveReader(world.index, Library(world.store))) as reader:
+        found = reader.slice("t", 0, 0, 1000, 1_000_000)
+    assert [each.offset for each in found.events] == [offset for offset in range(2 * WINDOWS) if offset != 11]
+
+
+def test_what_was_let_go_meanwhile_is_not_merged(world: World):
+    """A piece whose beginning is gone, or whose topic is deleted, is left for another plan."""
+    [piece] = world.merger.plan("t", 0)
+    world.index.let_go("t", 0, 10)
+    assert world.merger.merge(piece) == 0
+    [piece] = world.merger.plan("t", 1)
+    world.index.delete_topic("t")
+    assert world.merger.merge(piece) == 0
+    assert world.index.segments("t", 1, 0, 10) == []
+
+
+def test_what_cannot_be_read_is_told_and_stays(world: World):
+    """A piece with a damaged object is left as it is, with the reason."""
+    world.store.remove(["log/stream/shard/007"])
+    [piece] = world.merger.plan("t", 0)
+    for merger in (world.merger, world.a_merger(in_haste=True)):
+        with pytest.raises(Unreadable, match="Offsets 14 to 15"):
+            merger.merge(piece)
+    assert len(world.segments()) == WINDOWS
+    with alone(world.index, "t", 0):
+        pass  # and nobody is kept from the partition
+
+
+CRASHES = {
+    "in front of the object": ("put", 0),
+    "behind the object": ("PutItem", 1),
+    "when the new segment is there": ("BatchWriteItem", 0),
+    "when a part of the old ones is gone": ("BatchWriteItem", 1),
+}
+
+
+@pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
+def test_a_crash_leaves_everything_to_be_read(far: World, service, crash):
+    """Wherever a worker dies, all events are there, once each; the next worker finishes, and nothing is left over."""
+    operation, after = crash
+    [piece] = far.merger.plan("t", 0)
+    lost = refused("AccessDeniedException")
+    if operation == "put":
+        far.store.out_of_reach = True
+    else:
+        # The first item that is put is the claim.
+        service.goes_wrong(operation, *[lambda _, effect: effect()] * after, *[lost] * 60)
+    with pytest.raises(Unavailable):
+        far.merger.merge(piece)
+    service.goes_right()
+    far.store.out_of_reach = False
+    far.see_that_all_is_there()
+    far.merge()
+    assert far.segments(0) == far.segments(1) == [(0, 2 * far.windows)]
+    far.see_that_all_is_there()
+    far.sweep()
+    assert len(far.objects()) == 2
+    assert far.merge() == 0
+
+
+def test_objects_that_many_partitions_share_are_read_once(world: World):
+    """An indexer's object is fetched once for all the partitions that have their part in it."""
+    get = world.store.get
+
+    def noted(location: Location) -> bytes:
+        world.asked.append(location)
+        return get(location)
+
+    world.store.get = noted
+    assert world.merge(world.a_merger(in_haste=True)) == 2 * (WINDOWS - 1)
+    assert len(world.asked) == 2 * WINDOWS
+
+    other = World(MemoryLogIndex())
+    get = other.store.get
+    other.store.get = lambda location: (world.asked.append(location), get(location))[1]
+    world.asked.clear()
+    merger = Merger(index=other.index, store=Blocks(other.store), event_type_of=lambda _: None, in_haste=True)
+    assert other.merge(merger) == 2 * (WINDOWS - 1)
+    assert len(world.asked) == WINDOWS
+    other.see_that_all_is_there()
+
+
+def test_blocks_are_what_the_store_has():
+    """Ranges come out of blocks as they would out of the store, also where they lie across two; memory is bounded."""
+    store = MemoryStore()
+    content = bytes(range(256)) * (5 << 12)
+    store.put("large", content)
+    store.put("small", b"abc")
+    blocks = Blocks(store, most_bytes=1000)
+    for location in (
+        Location("large", 0, 10),
+        Location("large", (1 << 22) - 5, 10),
+        Location("large", (1 << 22) + 5, 10),
+        Location("small", 1, 2),
+    ):
+        assert blocks.get(location) == store.get(location)
+    assert blocks._bytes <= 1000

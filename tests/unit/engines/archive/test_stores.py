@@ -1,0 +1,179 @@
+"""Where archive objects are kept."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from botocore.parsers import ResponseParserError
+from botocore.session import Session
+
+from nakadi.engines.archive import stores
+from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, UnknownStore, archive_at, open_archive
+from nakadi.model.log_index import Location
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ArchiveGone, ArchiveStore
+from tests.support.aws import REGION, aws
+from tests.support.closed import see_that_everything_is_refused
+
+FAULTY = "http://127.0.0.1:9"
+"""Nobody listens on the port for discarding."""
+
+
+@pytest.fixture(params=["memory", "folder", "s3"])
+def store(request, tmp_path):
+    if request.param != "s3":
+        yield open_archive("memory:" if request.param == "memory" else f"file://{tmp_path}/archive")
+        return
+    with aws():
+        client = Session().create_client("s3", REGION)
+        client.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
+        opened = open_archive(f"s3://archive/some/folder?region={REGION}")
+        yield opened
+        opened.close()
+
+
+def test_a_range_of_an_object_can_be_had(store):
+    """What was kept comes back, in any part."""
+    store.put("a/b/c.gz", b"0123456789")
+    assert store.get(Location("a/b/c.gz", 0, 10)) == b"0123456789"
+    assert store.get(Location("a/b/c.gz", 3, 4)) == b"3456"
+
+
+def test_what_is_kept_is_listed(store):
+    """Objects are found by the beginning of their keys, with their size, and not much older than they are."""
+    begun = datetime.now(UTC) - timedelta(seconds=5)
+    for key in ("log/a/1", "log/a/2", "log/b/1", "logs", "compacted/a/1"):
+        store.put(key, key.encode())
+    found = list(store.listed("log/a/"))
+    assert sorted((each.key, each.size) for each in found) == [("log/a/1", 7), ("log/a/2", 7)]
+    assert all(begun <= each.written_at <= datetime.now(UTC) + timedelta(seconds=5) for each in found)
+    assert sorted(each.key for each in store.listed("log/")) == ["log/a/1", "log/a/2", "log/b/1"]
+    assert list(store.listed("nothing/")) == []
+    store.remove(["log/a/1", "log/a/2"])
+    assert list(store.listed("log/a/")) == []
+
+
+def test_more_than_a_page_is_listed(store, monkeypatch):
+    """However many objects there are, all are listed."""
+    monkeypatch.setattr(stores, "LISTED_AT_ONCE", 3)
+    for number in range(10):
+        store.put(f"a/{number}", b"")
+    assert len(list(store.listed("a/"))) == 10
+
+
+def test_a_shorter_object_is_not_out_of_reach(store):
+    """A range that begins behind the end of an object is empty: whoever reads it notices that something is missing."""
+    store.put("a", b"content")
+    assert store.get(Location("a", 100, 7)) == b""
+    assert store.get(Location("a", 5, 7)) == b"nt"
+
+
+def test_keeping_again_changes_nothing(store):
+    """The same object can be kept twice."""
+    for _ in range(2):
+        store.put("a", b"content")
+    assert store.get(Location("a", 0, 7)) == b"content"
+
+
+def test_what_is_not_there_is_told(store):
+    """A missing object is not an empty one, and removing it changes nothing."""
+    store.put("a", b"content")
+    store.remove(["a", "b"])
+    store.remove([])
+    with pytest.raises(ArchiveGone):
+        store.get(Location("a", 0, 7))
+
+
+def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
+    """Nobody takes a broken store for one without objects."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    store = open_archive(f"s3://archive?region={REGION}&endpoint={FAULTY}")
+    with pytest.raises(Unavailable):
+        store.get(Location("a", 0, 7))
+    with pytest.raises(Unavailable):
+        store.put("a", b"")
+    store.close()
+
+
+class Answering:
+    """A client of S3 that answers every call with this, or raises it."""
+
+    def __init__(self, answer):
+        self._answer = answer
+
+    def __getattr__(self, operation):
+        return self._call
+
+    def _call(self, **_):
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+def test_objects_that_s3_does_not_remove_are_not_taken_for_removed():
+    """S3 answers with 200, and names those that it refused: whoever removes them is told."""
+    refused = [{"Key": "b", "Code": "AccessDenied", "Message": "no"}, {"Key": "c", "Code": "InternalError"}]
+    store = S3Store(Answering({"Errors": refused}), "archive")
+    with pytest.raises(Unavailable, match=r"2 of 3 objects were not removed.* b: AccessDenied"):
+        store.remove(["a", "b", "c"])
+
+
+def test_an_answer_of_s3_that_cannot_be_read_is_no_answer():
+    """Something in between may answer in its place, in words that are not those of S3."""
+    store = S3Store(Answering(ResponseParserError("invalid XML")), "archive")
+    with pytest.raises(Unavailable, match="invalid XML"):
+        list(store.listed("log/"))
+
+
+def test_a_closed_store_refuses_everything(store):
+    """Nothing pretends to work after closing; closing again changes nothing."""
+    store.put("a/b", b"content")
+    store.close()
+    store.close()
+    attempts = {
+        "put": lambda: store.put("a/c", b"content"),
+        "get": lambda: store.get(Location("a/b", 0, 7)),
+        "remove": lambda: store.remove(["a/b"]),
+        "listed": lambda: list(store.listed("a/")),
+    }
+    see_that_everything_is_refused(ArchiveStore, attempts)
+
+
+def test_a_folder_holds_no_half_objects(tmp_path):
+    """Under its name an object is whole, and nothing unfinished is left beside it."""
+    store = open_archive(f"file://{tmp_path}")
+    store.put("a/b", b"content")
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == ["a/b"]
+
+
+def test_folders_go_with_what_is_in_them(tmp_path):
+    """Nothing is left of folders in which no object is any more, but for the archive's own."""
+    store = open_archive(str(tmp_path / "archive"))
+    store.put("log/a/b/1", b"content")
+    store.put("log/c", b"content")
+    store.remove(["log/a/b/1"])
+    assert sorted(path.name for path in (tmp_path / "archive").rglob("*")) == ["c", "log"]
+    store.remove(["log/c"])
+    assert list((tmp_path / "archive").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_unavailable(tmp_path):
+    """A disk's refusal is nothing but an archive out of reach, and leaves nothing behind."""
+    (tmp_path / "archive").write_text("not a folder")
+    with pytest.raises(Unavailable):
+        open_archive(str(tmp_path / "archive")).put("a/b", b"content")
+    store = open_archive(str(tmp_path))
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with pytest.raises(Unavailable):
+        store.put("a/b", b"content")
+    assert [path.name for path in tmp_path.rglob("*")].count("b") == 1
+    assert len(list((tmp_path / "a").iterdir())) == 1
+
+
+def test_a_url_names_the_store():
+    """No URL is no archive, and an unknown one is refused with those that are known."""
+    assert archive_at("") is None
+    assert isinstance(archive_at("memory:"), MemoryStore)
+    assert isinstance(archive_at("data/archive"), FolderStore)
+    with pytest.raises(UnknownStore, match="memory, file, s3"):
+        open_archive("ftp://here")

@@ -1,0 +1,96 @@
+"""Letting go of archive objects that nobody refers to."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nakadi.engines.archive import maintenance, manifest
+from nakadi.engines.archive.maintenance import Sweep, Swept
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.model.log_index import Counted, Head, Location, Segment
+
+
+@pytest.fixture
+def index():
+    index = MemoryLogIndex()
+    index.create_topic("t", 1)
+    return index
+
+
+@pytest.fixture
+def store():
+    return MemoryStore()
+
+
+def refer(index: MemoryLogIndex, key: str, first: int = 0) -> None:
+    segment = Segment(before=Counted(next=first), count=1, since=0, until=0, archived=Location(key, 0, 1))
+    assert index.extend("t", 0, first, Head(Counted(next=first + 1)), segment)
+
+
+def soon() -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=1)
+
+
+def test_what_is_referred_to_stays(index, store):
+    """Of old objects those go that no segment lies in, with the bytes that they took."""
+    for name in ("log/mine/a", "log/mine/b", "compacted/mine/c"):
+        store.put(name, b"content")
+    refer(index, "log/mine/a")
+    assert Sweep(index, store).run(soon()) == Swept(looked_at=3, removed=2, bytes_freed=14)
+    assert store.kept() == ["log/mine/a"]
+
+
+def test_what_is_young_stays(index, store):
+    """Within the grace time nothing goes: it may be about to be referred to, or still be read."""
+    refer(index, "log/mine/a")
+    store.put("log/mine/b", b"content")
+    assert Sweep(index, store).run(datetime.now(UTC) - timedelta(hours=1)) == Swept()
+    assert store.kept() == ["log/mine/b"]
+
+
+def test_what_is_somebody_elses_stays(index, store):
+    """Objects of other indexes, foreign ones, and what was set aside are left alone."""
+    others = ["compacted/other/b", "foreign", "log/other/a", "set-aside/mine/c"]
+    for name in others:
+        store.put(name, b"content")
+    refer(index, "log/mine/a")
+    Sweep(index, store).run(soon())
+    assert store.kept() == others
+
+
+def test_an_index_that_refers_to_nothing_sweeps_where_it_is_told(index, store):
+    """When all events have gone, whoever knows the namespace can clear up there."""
+    store.put("log/mine/a", b"content")
+    Sweep(index, store).run(soon())
+    assert store.kept() == ["log/mine/a"]
+    Sweep(index, store, namespaces=("mine",)).run(soon())
+    assert store.kept() == []
+
+
+def test_what_is_rewritten_stays_in_its_namespace():
+    """The name of an object that replaces another tells the same owner, and is never one that was used."""
+    old = manifest.logged("mine", "order.placed", "t", datetime(2026, 11, 21, tzinfo=UTC))
+    new = manifest.rewritten(old, "t", 3, 7)
+    assert manifest.namespace_of(new) == manifest.namespace_of(old) == "mine"
+    assert new.startswith("compacted/mine/t/3/000000000000000007-")
+    assert new != manifest.rewritten(old, "t", 3, 7)
+    assert manifest.logged("mine", None, "t", datetime(2026, 11, 21, tzinfo=UTC)).startswith("log/mine/_/2026-11-21/t-")
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest(index, store, monkeypatch):
+    """Some objects cannot be removed; the others are, and only they count."""
+    monkeypatch.setattr(maintenance, "REMOVED_AT_ONCE", 1)
+    for name in ("log/mine/a", "log/mine/b", "log/mine/c"):
+        store.put(name, b"content")
+    refer(index, "log/mine/kept")
+    remove = store.remove
+
+    def fails_for_one(names):
+        if "log/mine/b" in names:
+            raise OSError("denied")
+        remove(names)
+
+    store.remove = fails_for_one
+    assert Sweep(index, store).run(soon()) == Swept(looked_at=3, removed=2, bytes_freed=14)
+    assert store.kept() == ["log/mine/b"]

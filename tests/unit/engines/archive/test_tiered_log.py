@@ -1,0 +1,470 @@
+"""The seam between the hot half of a log and the archive, and what goes wrong there."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from math import inf
+
+import pytest
+
+from nakadi.engines.archive import manifest
+from nakadi.engines.archive.archiver import Archiver, Tiers
+from nakadi.engines.archive.manifest import archived
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.archive.tiered_log import TieredLog
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.model.events import Bounds, Record
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import OffsetUnavailable, UnknownTopic
+from tests.support.clock import HandMovedClock
+from tests.support.engines import HOUR
+from tests.support.patience import PATIENCE, until
+
+QUIET = Tiers(after=inf, hot=0, grace=0, share=0)
+"""Nothing happens by itself."""
+
+
+class Failing(MemoryStore):
+    """An archive that is out of reach when it is told to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out_of_reach = False
+
+    def put(self, key: str, content: bytes) -> None:
+        self.see()
+        super().put(key, content)
+
+    def get(self, location):
+        self.see()
+        return super().get(location)
+
+    def see(self) -> None:
+        if self.out_of_reach:
+            raise Unavailable("The archive: on purpose")
+
+
+class Names:
+    def topics(self):
+        return [("t", 2)]
+
+    def event_type_of(self, topic: str) -> str | None:
+        return "order.placed" if topic == "t" else None
+
+
+class World:
+    def __init__(self, tiers: Tiers = QUIET) -> None:
+        self.clock = HandMovedClock()
+        self.hot = MemoryLog(self.clock)
+        self.index = MemoryLogIndex()
+        self.store = Failing()
+        self.log = TieredLog(self.hot, self.index, self.store, self.clock, Names(), tiers)
+        self.log.create_topic("t", 2)
+
+    def store_hours(self, count: int, *records: Record, partition: int = 0) -> None:
+        """An event an hour, of no key, unless others are given."""
+        for number in range(count):
+            self.log.append("t", {partition: records or [Record(b"%d" % number)]})
+            self.clock.move(3600)
+
+    def segments(self, partition: int = 0):
+        return list(archived(self.index, "t", partition))
+
+    def objects(self) -> list[str]:
+        return [each.key for folder in (manifest.LOG, manifest.REWRITTEN) for each in self.store.listed(folder)]
+
+    def offsets(self, partition: int = 0) -> list[int]:
+        bounds = self.log.bounds("t", [partition])[partition]
+        found, place = [], bounds.oldest
+        while place < bounds.next:
+            piece = self.log.read("t", partition, place, limit=2)
+            found += [event.offset for event in piece.events]
+            place = piece.next_offset
+        return found
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.log.close()
+
+
+class TestSeam:
+    def test_is_crossed_without_gap_and_repeat(self, world: World):
+        """A cursor goes on from the archive into the hot half, event by event."""
+        world.store_hours(10)
+        world.log.archive()
+        world.store_hours(5)
+        assert world.hot.bounds("t", [0])[0].oldest == 9
+        assert world.log.bounds("t", [0]) == {0: Bounds(0, 15)}
+        assert world.offsets() == list(range(15))
+
+    def test_may_move_while_somebody_reads(self, world: World):
+        """Whoever reads along while events are stored, archived and let go of misses none and sees none twice."""
+        done = threading.Event()
+
+        def archive_again_and_again() -> None:
+            while not done.is_set():
+                world.log.archive()
+
+        with ThreadPoolExecutor(2) as others:
+            archiving = others.submit(archive_again_and_again)
+            storing = others.submit(world.store_hours, 500)
+            found: list[int] = []
+            while len(found) < 500:
+                found += [event.offset for event in world.log.read("t", 0, len(found), limit=7, wait=30).events]
+            done.set()
+            archiving.result(PATIENCE)
+            storing.result(PATIENCE)
+        assert found == list(range(500))
+
+    def test_is_where_the_hot_retention_says(self, world: World):
+        """The hot half keeps what is archived for its own time, whatever else is kept in the archive."""
+        world.log.close()
+        world = World(Tiers(after=inf, hot=3 * 3600, grace=0, share=0))
+        world.store_hours(10)
+        world.log.archive()
+        assert world.hot.bounds("t", [0]) == {0: Bounds(7, 10)}
+        assert world.log.bounds("t", [0]) == {0: Bounds(0, 10)}
+        world.log.close()
+
+    def test_never_leaves_out_what_is_not_archived(self, world: World):
+        """The hot half keeps everything, for however long, until it is in the archive."""
+        world.store_hours(3)
+        world.log.archive()
+        world.store_hours(3)
+        world.store.out_of_reach = True
+        with pytest.raises(Unavailable):
+            world.log.archive()
+        world.log._worker.cool_all()
+        assert world.hot.bounds("t", [0]) == {0: Bounds(2, 6)}
+        world.store.out_of_reach = False
+        world.log.archive()
+        assert world.hot.bounds("t", [0]) == {0: Bounds(5, 6)}
+        assert world.offsets() == list(range(6))
+
+    def test_is_found_by_time(self, world: World):
+        """A moment leads into the half that has the event."""
+        began = world.clock.now()
+        world.store_hours(8)
+        world.log.archive()
+        world.store_hours(4)
+        for hours in range(14):
+            assert world.log.offset_at("t", 0, began + hours * HOUR) == min(hours, 12)
+        assert world.log.offset_at("t", 0, began + HOUR / 2) == 1
+
+    def test_has_nothing_in_front_of_a_gap(self, world: World):
+        """After a time without an archive, in which the hot half let go of events, the log begins behind them."""
+        world.store_hours(4)
+        world.log.archive()
+        world.store_hours(4)
+        world.hot.trim("t", 0, world.clock.now() - 2 * HOUR)
+        assert world.log.bounds("t", [0]) == {0: Bounds(6, 8)}
+        world.log.archive()
+        assert world.log.bounds("t", [0]) == {0: Bounds(6, 8)}
+        assert world.offsets() == [6, 7]
+        with pytest.raises(OffsetUnavailable):
+            world.log.read("t", 0, 3)
+
+
+class TestRetention:
+    def test_of_an_event_type_reaches_into_the_archive(self, world: World):
+        """What an event type lets go of is gone from both halves, and its objects go after the grace time."""
+        world.store_hours(4)
+        world.log.archive()
+        world.store_hours(4)
+        world.log.archive()
+        assert len(world.objects()) == 2
+        world.log.trim("t", 0, world.clock.now() - 3 * HOUR)
+        assert world.log.bounds("t", [0]) == {0: Bounds(5, 8)}
+        assert world.offsets() == [5, 6, 7]
+        assert len(world.objects()) == 2
+        world.log.sweep()
+        assert world.objects() == [each.archived.key for each in world.segments()]
+        assert world.offsets() == [5, 6, 7]
+
+    def test_may_be_shorter_than_what_waits_to_be_archived(self, world: World):
+        """Events that go before they were archived are in no object."""
+        world.store_hours(4)
+        world.log.trim("t", 0, world.clock.now() - 2 * HOUR)
+        world.log.archive()
+        assert [(each.first, each.end) for each in world.segments()] == [(2, 4)]
+        assert world.offsets() == [2, 3]
+
+    def test_beside_the_first_archiving_removes_what_is_old_from_both_halves(self, world: World, monkeypatch):
+        """An archiver that begins between the two halves of a trim brings nothing back."""
+        world.store_hours(4)
+        trim = world.hot.trim
+
+        def archive_and_trim(topic: str, partition: int, before: datetime) -> None:
+            monkeypatch.undo()
+            world.log.archive()
+            trim(topic, partition, before)
+
+        monkeypatch.setattr(world.hot, "trim", archive_and_trim)
+        world.log.trim("t", 0, world.clock.now() - 2 * HOUR)
+        assert world.offsets() == [2, 3]
+
+    def test_leaves_objects_to_those_who_read_them(self, world: World):
+        """Within the grace time an object stays that nobody refers to any more."""
+        world.log.close()
+        world = World(Tiers(after=inf, hot=0, grace=3600, share=0))
+        world.store_hours(2)
+        world.log.archive()
+        world.log.delete_topic("t")
+        world.log.sweep()
+        assert len(world.objects()) == 1
+        world.log.close()
+
+    def test_ends_with_the_topic(self, world: World):
+        """With a topic go its objects, and nothing of it can be read any more."""
+        world.store_hours(3)
+        world.log.archive()
+        world.log.read("t", 0, 0)
+        world.log.delete_topic("t")
+        world.log.sweep()
+        assert world.objects() == []
+        with pytest.raises(UnknownTopic):
+            world.log.read("t", 0, 0)
+
+    def test_of_a_topic_deleted_while_it_is_archived(self, world: World, monkeypatch):
+        """What is archived of a topic that somebody deletes meanwhile is let go of, too."""
+        world.store_hours(3)
+        put = world.store.put
+
+        def delete_and_put(key: str, content: bytes) -> None:
+            world.log.delete_topic("t")
+            put(key, content)
+
+        monkeypatch.setattr(world.store, "put", delete_and_put)
+        world.log.archive()
+        assert world.segments() == []
+        assert world.index.topics() == []
+        world.log.sweep()
+        assert world.objects() == []
+
+
+class TestDamage:
+    def test_is_told_with_the_offsets(self, world: World, caplog):
+        """An object that was changed is reported with its offsets, and what is around it can be read."""
+        for _ in range(3):
+            world.store_hours(4)
+            world.log.archive()
+        _, segment, _ = world.segments()
+        content = bytearray(world.store.content(segment.archived.key))
+        content[len(content) // 2] ^= 0x10
+        world.store.put(segment.archived.key, bytes(content))
+        assert [event.offset for event in world.log.read("t", 0, 0).events] == [0, 1, 2, 3]
+        with pytest.raises(Unavailable, match="Offsets 4 to 7 of t/0 cannot be read"):
+            world.log.read("t", 0, 5)
+        assert "Offsets 4 to 7 of t/0 cannot be read" in caplog.text
+        assert [event.offset for event in world.log.read("t", 0, 8).events] == [8, 9, 10, 11]
+
+    @pytest.mark.parametrize("what", ["cut", "gone", "longer", "another's", "foreign", "empty"])
+    def test_of_any_kind_is_never_stepped_over(self, world: World, what):
+        """A cut, missing, longer or foreign object, and one of other events, is not taken for what was written."""
+        world.store_hours(4)
+        world.store_hours(4, partition=1)
+        world.log.archive()
+        [segment] = world.segments()
+        [other] = world.segments(partition=1)
+        content = world.store.content(segment.archived.key)
+        mine = content[segment.archived.start : segment.archived.start + segment.archived.length]
+        others = content[other.archived.start : other.archived.start + other.archived.length]
+        changed = {
+            "cut": mine[:-3],
+            "longer": mine + b"x",
+            "another's": others,
+            "foreign": b"what is this?",
+            "empty": b"",
+        }
+        if what == "gone":
+            world.store.remove([segment.archived.key])
+        else:
+            name = "log/of-somebody/else"
+            world.store.put(name, changed[what])
+            location = segment.archived._replace(key=name, start=0, length=max(len(changed[what]), 1))
+            world.index.replace("t", 0, [segment.__class__(**as_dict(segment) | {"archived": location})], segment.end)
+        with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
+            world.log.read("t", 0, 0)
+        with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
+            world.log.offset_at("t", 0, world.clock.now() - 7 * HOUR)
+
+    def test_of_the_archive_as_a_whole_is_waited_for(self, world: World):
+        """While the archive is out of reach the hot half is read as ever, and nothing old is said not to exist."""
+        world.store_hours(4)
+        world.log.archive()
+        world.store.out_of_reach = True
+        world.store_hours(2)
+        assert [event.offset for event in world.log.read("t", 0, 4).events] == [4, 5]
+        assert world.log.bounds("t", [0]) == {0: Bounds(0, 6)}
+        with pytest.raises(Unavailable, match="on purpose"):
+            world.log.read("t", 0, 0)
+        world.store.out_of_reach = False
+        assert world.offsets() == list(range(6))
+
+
+class TestChores:
+    """One topic that fails does not keep the others from their turn."""
+
+    @pytest.fixture
+    def broken(self, world: World, monkeypatch):
+        """Another topic, of which nothing can be archived, cooled or merged; it comes first."""
+        world.log.create_topic("a.broken", 1)
+        world.log.append("a.broken", {0: [Record(b"1")]})
+        bounds, topic = world.hot.bounds, world.index.topic
+
+        def unless_broken(call):
+            def called(name, *rest):
+                if name == "a.broken":
+                    raise OSError("disk")
+                return call(name, *rest)
+
+            return called
+
+        monkeypatch.setattr(world.hot, "bounds", unless_broken(bounds))
+        monkeypatch.setattr(world.index, "topic", unless_broken(topic))
+
+    @pytest.mark.usefixtures("broken")
+    def test_archiving(self, world: World, caplog):
+        """What can be archived is, and who asked for it learns that not all of it was."""
+        world.store_hours(3)
+        with pytest.raises(Unavailable, match="1 topics could not be archived"):
+            world.log.archive()
+        assert [segment.count for segment in world.segments()] == [3]
+        assert "The archiving of a.broken failed" in caplog.text
+
+
+class TestArchiving:
+    def test_counts_with_the_index(self, world: World):
+        """An object that the index was not told of is none: it is written again under another name, and goes."""
+        world.store_hours(4)
+        extend = world.index.extend
+        world.index.extend = lambda *_: False
+        Archiver(world.hot, world.index, world.store, Names()).archive("t", [0])
+        world.index.extend = extend
+        assert world.segments() == []
+        [orphan] = world.objects()
+        world.log.archive()
+        [segment] = world.segments()
+        assert segment.archived.key != orphan
+        assert world.offsets() == [0, 1, 2, 3]
+        world.log.sweep()
+        assert world.objects() == [segment.archived.key]
+
+    def test_by_several_at_once_archives_once(self, world: World):
+        """However many processes archive the same events, each is there once."""
+        archivers = [Archiver(world.hot, world.index, world.store, Names()) for _ in range(4)]
+        for _ in range(5):
+            world.store_hours(20)
+            with ThreadPoolExecutor(4) as threads:
+                list(threads.map(lambda archiver: archiver.archive("t", [0, 1]), archivers))
+        segments = world.segments()
+        assert [each.first for each in segments[1:]] == [each.end for each in segments[:-1]]
+        assert (segments[0].first, segments[-1].end) == (0, 100)
+
+    def test_names_the_event_type(self, world: World):
+        """The name of the event type, and the day, are in the object's name and in every line of it."""
+        world.store_hours(2)
+        world.log.archive()
+        [key] = world.objects()
+        assert key.startswith(f"log/{world.index.identity()}/order.placed/2026-11-21/t-")
+        [segment] = world.segments()
+        assert (segment.count, segment.events) == (2, 2)
+
+    def test_of_many_events_makes_several_members(self, world: World, monkeypatch):
+        """A long partition is archived in members of a size that is fit to be read at once, in as many objects as it
+        takes."""
+        monkeypatch.setattr("nakadi.engines.archive.archiver.MEMBER_BYTES", 1000)
+        monkeypatch.setattr("nakadi.engines.archive.archiver.PIECE_BYTES", 500)
+        monkeypatch.setattr("nakadi.engines.archive.archiver.OBJECT_BYTES", 3500)
+        world.log.append("t", {0: [Record(b'"%s"' % (b"x" * 98)) for _ in range(100)]})
+        world.log.archive()
+        assert len(world.segments()) == 10
+        assert len(world.objects()) == 3
+        assert world.offsets() == list(range(100))
+
+    def test_of_small_pieces_makes_few_of_them(self, world: World):
+        """Many small neighbours become one object, their offsets stay, and the old ones go after the grace time."""
+        for _ in range(40):
+            world.store_hours(1)
+            world.log.archive()
+        world.log._worker.merge(lambda: None)
+        assert [(each.first, each.end, each.events) for each in world.segments()] == [(0, 40, 40)]
+        assert world.offsets() == list(range(40))
+        world.log.sweep()
+        assert len(world.objects()) == 1
+
+    def test_happens_by_itself(self):
+        """Events are archived, and leave the hot half, without anybody asking."""
+        world = World(Tiers(after=0, hot=0, grace=0, share=0))
+        world.store_hours(3)
+        until(lambda: world.hot.bounds("t", [0])[0].oldest == 2)
+        assert world.offsets() == [0, 1, 2]
+        world.log.close()
+
+    def test_takes_up_what_was_there_before(self):
+        """What an earlier process stored and did not archive, this one does."""
+        clock, index, store = HandMovedClock(), MemoryLogIndex(), MemoryStore()
+        hot = MemoryLog(clock)
+        hot.create_topic("t", 2)
+        hot.append("t", {1: [Record(b"1"), Record(b"2")]})
+        log = TieredLog(hot, index, store, clock, Names(), Tiers(after=0, hot=3600, grace=0))
+        until(lambda: list(archived(index, "t", 1)))
+        assert [(each.first, each.end) for each in archived(index, "t", 1)] == [(0, 2)]
+        log.close()
+
+
+class TestCompaction:
+    def test_covers_both_halves(self, world: World):
+        """A newer event replaces earlier ones wherever they are."""
+        world.store_hours(3, Record(b"1", "k"), Record(b"2", "other"))
+        world.log.archive()
+        world.store_hours(1, Record(b"3", "k"), Record(b"4"))
+        world.log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now())
+        assert world.offsets() == [5, 6, 7]
+
+    def test_of_the_cold_half_waits_for_a_good_part(self):
+        """The cold half is written anew when what came since is a good part of it, and at least once a day."""
+        world = World(Tiers(after=inf, hot=0, grace=0, share=0.5))
+        for number in range(10):
+            world.store_hours(1, Record(b"1", f"k{number}"))
+        world.log.archive()
+        compact(world)
+        before = world.segments()
+        world.store_hours(2, Record(b"2", "k1"))
+        world.log.archive()
+        compact(world)
+        assert world.segments()[0] == before[0]
+        assert 1 in world.offsets()
+        world.clock.move(25 * 3600)
+        compact(world)
+        assert world.offsets() == [0, *range(2, 10), 11]
+        world.log.close()
+
+    def test_that_waits_keeps_tombstones(self):
+        """A deleted key does not come back: its tombstone stays as long as the cold half has what it covers."""
+        world = World(Tiers(after=inf, hot=24 * 3600, grace=0, share=5.0))
+        for number in range(10):
+            world.store_hours(1, Record(b"1", f"k{number}"))
+        world.log.archive()
+        compact(world)  # the first time is always due
+        world.log.append("t", {0: [Record(None, "k3")]})
+        world.log.append("t", {0: [Record(b"end")]})
+        world.clock.move(3600)
+        compact(world)
+        found = {event.record.key: event.record.value for event in world.log.read("t", 0, 0).events}
+        assert found["k3"] is None
+        assert 10 in world.offsets()
+        world.log.close()
+
+
+def compact(world: World) -> None:
+    world.log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now() + timedelta(hours=1))
+
+
+def as_dict(segment) -> dict[str, object]:
+    return {name: getattr(segment, name) for name in ("before", "count", "since", "until", "archived", "events")}

@@ -1,0 +1,180 @@
+"""Faults on demand."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nakadi.engines.common.faults import Faults, FaultyLog
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.model.events import Refused, Stored
+from nakadi.model.outcomes import Unavailable
+from tests.support.clock import HandMovedClock
+from tests.support.engines import a_record, text_of
+from tests.support.patience import PATIENCE
+
+
+@pytest.fixture
+def faults():
+    return Faults()
+
+
+@pytest.fixture
+def log(faults):
+    log = FaultyLog(MemoryLog(HandMovedClock()), faults)
+    log.create_topic("orders", 2)
+    log.create_topic("other", 1)
+    yield log
+    log.close()
+
+
+def append(log, *names, topic="orders"):
+    return log.append(topic, {partition: [a_record(name)] for partition, name in enumerate(names)})
+
+
+def values(log, partition=0, topic="orders", start=0):
+    return [text_of(event.record) for event in log.read(topic, partition, start).events]
+
+
+def test_without_orders_it_is_the_log_behind_it(log):
+    """Nothing goes wrong by itself."""
+    assert append(log, "a", "b") == {0: Stored(), 1: Stored()}
+    assert (values(log, 0), values(log, 1)) == (["a"], ["b"])
+    assert log.offset_at("orders", 0, HandMovedClock().now()) == 0
+    log.trim("orders", 0, HandMovedClock().now())
+    log.compact("orders", 0, upto=HandMovedClock().now(), tombstones_before=HandMovedClock().now())
+    log.add_partitions("orders", 3)
+    assert log.bounds("orders", [2])[2].next == 0
+    log.seal_topic("orders")
+    log.delete_topic("orders")
+
+
+def test_a_refused_partition_stores_nothing(log, faults):
+    """A refused partition says so as often as ordered, and the other partitions of the append are stored. (P111)"""
+    faults.refuse(partition="1", times=2)
+    assert append(log, "a", "x") == {0: Stored(), 1: Refused("internal error")}
+    assert append(log, "b", "y") == {0: Stored(), 1: Refused("internal error")}
+    assert append(log, "c", "z") == {0: Stored(), 1: Stored()}
+    assert (values(log, 0), values(log, 1)) == (["a", "b", "c"], ["z"])
+
+
+def test_a_time_out_comes_after_the_fact(log, faults):
+    """An append that timed out on order is stored nevertheless, so that trying again stores it twice. (P111)"""
+    faults.time_out(partition="0")
+    assert append(log, "a") == {0: Refused("timed out")}
+    assert append(log, "a") == {0: Stored()}
+    assert values(log) == ["a", "a"]
+
+
+def test_a_throttled_append_fails_as_a_whole(log, faults):
+    """Throttling concerns the append, and nothing of it is stored."""
+    faults.throttle(partition="1")
+    with pytest.raises(Unavailable):
+        append(log, "a", "b")
+    append(log, "c", "d")
+    assert (values(log, 0), values(log, 1)) == (["c"], ["d"])
+
+
+def test_reads_can_be_throttled(log, faults):
+    """Throttled reads fail as often as ordered."""
+    append(log, "a")
+    faults.throttle_reads(event_type="orders", times=2)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            values(log)
+    assert values(log) == ["a"]
+
+
+def test_orders_concern_one_event_type(faults):
+    """An order for an event type concerns its topics and no others."""
+    faults = Faults(topics_of=lambda event_type: {"shop.order": ("orders",)}.get(event_type, ()))
+    log = FaultyLog(MemoryLog(HandMovedClock()), faults)
+    log.create_topic("orders", 1)
+    log.create_topic("other", 1)
+    faults.refuse(event_type="shop.order", reason="not today")
+    assert append(log, "a", topic="other") == {0: Stored()}
+    assert append(log, "a") == {0: Refused("not today")}
+    log.close()
+
+
+def test_a_delayed_append_is_stored_late(log, faults):
+    """While an append is delayed nothing of it can be read; clearing the orders ends the delay."""
+    faults.delay(60)
+    with ThreadPoolExecutor(1) as publisher:
+        publishing = publisher.submit(append, log, "late")
+        assert log.read("orders", 0, 0, wait=0.05).events == ()
+        faults.clear()
+        assert publishing.result(PATIENCE) == {0: Stored()}
+    assert values(log) == ["late"]
+
+
+def test_a_delay_ends_by_itself(log, faults):
+    """A delay lasts as long as ordered."""
+    faults.delay(0.05)
+    begun = time.monotonic()
+    append(log, "a")
+    assert time.monotonic() - begun >= 0.05
+
+
+def test_a_delivery_is_repeated(log, faults):
+    """A repeated delivery begins with earlier events at their own offsets, and goes on from the same place."""
+    for name in "abcd":
+        append(log, name)
+    faults.repeat(2)
+    found = log.read("orders", 0, 3)
+    assert [event.offset for event in found.events] == [1, 2, 3]
+    assert found.next_offset == 4
+    assert values(log, start=3) == ["d"]
+
+
+def test_a_delivery_is_repeated_from_the_beginning_at_most(log, faults):
+    """There may be fewer earlier events than ordered, also none, and a read that finds nothing repeats nothing."""
+    faults.repeat(5, times=2)
+    assert values(log) == []
+    append(log, "a")
+    append(log, "b")
+    assert values(log, start=1) == ["a", "b"]
+    assert values(log) == ["a", "b"]
+
+
+def test_a_stopped_log_does_nothing(log, faults):
+    """Everything fails while the log is stopped, and works as before when it is resumed."""
+    faults.stop()
+    for attempt in (
+        lambda: append(log, "a"),
+        lambda: values(log),
+        lambda: log.bounds("orders", [0]),
+        lambda: log.create_topic("new", 1),
+    ):
+        with pytest.raises(Unavailable):
+            attempt()
+    faults.resume()
+    append(log, "a")
+    assert values(log) == ["a"]
+
+
+def test_stopping_fails_reads_that_wait(log, faults, monkeypatch):
+    """A read that was waiting when the log was stopped fails instead of answering."""
+    append(log, "a")
+    read = log._log.read
+    monkeypatch.setattr(log._log, "read", lambda *asked, **limits: (faults.stop(), read(*asked, **limits))[1])
+    with pytest.raises(Unavailable):
+        log.read("orders", 0, 0, wait=1)
+
+
+def test_watchers_are_told(log):
+    """Watching is the business of the log behind it."""
+    told = threading.Event()
+    end = log.watch(lambda *_: told.set())
+    append(log, "a")
+    assert told.is_set()
+    end()
+
+
+def test_orders_are_carried_out_in_turn(log, faults):
+    """For each partition the first order that concerns it comes first."""
+    faults.time_out()
+    faults.refuse()
+    assert [append(log, name)[0] for name in "abc"] == [Refused("timed out"), Refused("internal error"), Stored()]
+    assert values(log) == ["a", "c"]

@@ -1,0 +1,74 @@
+"""Frames: several records as one piece of bytes."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from nakadi.engines.common import frames
+from nakadi.model.authorization import Attribute
+from nakadi.model.events import Record
+
+texts = st.none() | st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=5)
+values = st.none() | st.binary(min_size=1, max_size=40).map(lambda value: value.replace(b"\n", b" "))
+records = st.builds(
+    Record,
+    values,
+    texts,
+    st.none() | st.builds(Attribute, st.text(alphabet="abé", max_size=3), st.text(alphabet="abé", max_size=3)),
+    texts,
+)
+
+
+@given(st.lists(st.none() | records, max_size=30))
+def test_a_frame_holds_what_was_put_in(given_records):
+    """Any records come out as they went in, also those that are gone. (P137)"""
+    assert frames.decode(frames.encode(given_records)) == given_records
+
+
+@given(st.lists(st.none() | records, max_size=30), st.integers(0, 30), st.integers(0, 30))
+def test_a_part_of_a_frame_can_be_read(given_records, start, stop):
+    """A part is what it would be of the whole."""
+    frame = frames.encode(given_records)
+    assert frames.decode(frame, slice(start, stop)) == given_records[start:stop]
+
+
+@given(st.lists(st.none() | records, max_size=30))
+def test_an_outline_tells_keys_and_tombstones(given_records):
+    """The outline says of each place what compaction wants to know."""
+    expected = [None if record is None else (record.key, record.value is None) for record in given_records]
+    frame = frames.encode(given_records)
+    assert frames.outline(frame) == expected
+    assert frames.may_have_gaps(frame) or None not in given_records
+
+
+def test_many_events_are_compressed():
+    """Events that resemble each other take a fraction of their size; what would not shrink is kept as it is."""
+    alike = [Record(b'{"name":"somebody","number":%d}' % number) for number in range(1000)]
+    assert len(frames.encode(alike)) < sum(len(record.value) for record in alike) / 4
+    assert frames.decode(frames.encode(alike)) == alike
+    few = [Record(b"1"), Record(b"2")]
+    assert len(frames.encode(few)) == frames.HEADER.size + 3
+
+
+@pytest.mark.parametrize("value", [b"1\n2", b"\n"])
+def test_a_line_break_is_refused(value):
+    """An event with a line break would be taken for two."""
+    with pytest.raises(ValueError, match="line break"):
+        frames.encode([Record(value)])
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (b"", "header"),
+        (b"nf", "header"),
+        (b"xx" + frames.encode([Record(b"1")])[2:], "version"),
+        (b"nf\x02" + frames.encode([Record(b"1")])[3:], "version"),
+        (frames.encode([Record(b"1"), Record(b"2")]).replace(b"\n", b" "), "2 records has 1 lines"),
+        (frames.encode([Record(b"1" * 9000)])[:-5], "damaged"),
+    ],
+)
+def test_what_is_no_frame_is_told(frame, why):
+    """Bytes that are no frame, or a damaged one, are refused with the reason."""
+    with pytest.raises(frames.BadFrame, match=why):
+        frames.decode(frame)

@@ -1,0 +1,236 @@
+"""How processes with one table hear of each other, and how seldom they ask."""
+
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from nakadi.engines.dynamodb import changes
+from nakadi.engines.dynamodb.changes import ECHO, LATE, MOMENT, PAUSE, Feed
+from nakadi.engines.dynamodb.client import Address
+from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
+from nakadi.model.coordination import NOTHING_YET, Changed, Verdict
+from nakadi.model.cursor import Position
+from tests.support.aws import REGION, aws, no_answer_before, refused
+from tests.support.builders import A_MOMENT
+from tests.support.coordination import a_place, an_assignment, entries
+from tests.support.patience import PATIENCE, until
+
+SUBSCRIPTION = "1b6c"
+
+
+@pytest.fixture
+def world():
+    with aws() as opened:
+        opened.made_tables("test")
+        yield opened
+
+
+@pytest.fixture
+def here(world):  # noqa: ARG001  # it is inside
+    with_table = DynamoDbCoordination(Address("test", REGION))
+    new = an_assignment("a")
+    with_table.write(SUBSCRIPTION, NOTHING_YET, new, A_MOMENT, {a_place(): Position(1, -1)})
+    yield with_table
+    with_table.close()
+
+
+@pytest.fixture
+def there(here):  # noqa: ARG001  # after it
+    """Another process with the same table."""
+    other = DynamoDbCoordination(Address("test", REGION))
+    yield other
+    other.close()
+
+
+def commit(coordination, offset, seconds=0.0):
+    now = A_MOMENT + timedelta(seconds=10 + seconds)
+    found = coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, offset)}, now)
+    assert found == {a_place(): Verdict.COMMITTED}
+
+
+class Ear:
+    """Listens, and can wait for something to be told after now."""
+
+    def __init__(self, coordination, subscription=SUBSCRIPTION):
+        self.heard = []
+        self._something = threading.Condition()
+        self.end = coordination.watch(subscription, self._hear)
+
+    def _hear(self, changed):
+        with self._something:
+            self.heard.append(changed)
+            self._something.notify_all()
+
+    def wait_for(self, changed):
+        with self._something:
+            return self._something.wait_for(lambda: changed in self.heard, PATIENCE)
+
+
+class TestTogether:
+    def test_commits_are_heard(self, here, there):
+        """A commit through one process is heard in another. (S198)"""
+        ear = Ear(here)
+        commit(there, 5)
+        assert ear.wait_for(Changed.OFFSETS)
+        assert here.offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
+
+    def test_changes_are_heard_after_a_look_that_failed(self, here, there, monkeypatch, caplog):
+        """A look that fails, for whatever reason, is logged and not the last one. (S198)"""
+        look, failed = here._news._feed.look, threading.Event()
+
+        def once(at):
+            if not failed.is_set():
+                failed.set()
+                raise ValueError("a mistake")
+            return look(at)
+
+        monkeypatch.setattr(here._news._feed, "look", once)
+        ear = Ear(here)
+        assert failed.wait(PATIENCE)
+        commit(there, 5)
+        assert ear.wait_for(Changed.OFFSETS)
+        assert "Looking for changes of other processes failed" in caplog.text
+
+    def test_assignments_are_heard(self, here, there):
+        """A change of who reads what is heard in another process; and so is the end of a subscription. (S237, S72)"""
+        ear = Ear(here)
+        old = there.assignment(SUBSCRIPTION)
+        there.write(SUBSCRIPTION, old, replace(old, entries=entries("b")), A_MOMENT)
+        assert ear.wait_for(Changed.ASSIGNMENT)
+        ear.heard.clear()
+        there.forget(SUBSCRIPTION)
+        assert ear.wait_for(Changed.ASSIGNMENT)
+
+    def test_nothing_is_missed_that_nobody_could_ask_for(self, world, here, there, caplog):
+        """What happened while DynamoDB did not answer is heard afterwards; the silence is said once."""
+        ear = Ear(here)
+        silent = [refused("ThrottlingException"), no_answer_before, refused("ProvisionedThroughputExceededException")]
+        world.goes_wrong("Query", *silent)
+        commit(there, 5)
+        assert ear.wait_for(Changed.OFFSETS)
+        told = [each.message for each in caplog.records]
+        assert len(told) == len(set(told))
+
+    def test_one_question_serves_all(self, world, here):
+        """A thousand subscriptions are watched by the same questions as one, and by none when nobody watches."""
+        before = threading.active_count()
+        ears = [Ear(here, f"subscription {each}") for each in range(1_000)]
+        world.calls.clear()
+        began = time.monotonic()
+        until(lambda: world.calls["Query"] >= 3)
+        assert set(world.calls) == {"Query"}
+        assert world.calls["Query"] <= (time.monotonic() - began) / PAUSE + 1
+        assert threading.active_count() == before + 1
+        for each in ears:
+            each.end()
+        settled = world.calls["Query"] + 1  # one may be under way
+        time.sleep(3 * PAUSE)
+        assert world.calls["Query"] <= settled
+
+    def test_somebody_who_comes_later_is_told_as_well(self, here, there):
+        """Whoever watches after nobody did hears what happens from then on."""
+        Ear(here).end()
+        time.sleep(2 * PAUSE)
+        ear = Ear(here)
+        commit(there, 5)
+        assert ear.wait_for(Changed.OFFSETS)
+
+
+def test_changes_of_others_are_heard_within_a_second():
+    """A look, and the echo of it, come in time; an echo comes when the moment is over. (S198)"""
+    assert PAUSE < 1.0
+    assert PAUSE + ECHO < 1.0
+    assert ECHO > MOMENT
+
+
+class Clock:
+    def __init__(self):
+        self.seconds = time.time() + 60
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of day, by which news are named."""
+    clock = Clock()
+    monkeypatch.setattr(changes, "time", Times(clock))
+    return clock
+
+
+class Times:
+    def __init__(self, clock):
+        self.time = clock
+        self.monotonic = time.monotonic
+
+
+class TestFeed:
+    @pytest.fixture
+    def feed(self, here, clock):
+        feed = Feed(here._table.items, "me", clock)
+        feed.begin()
+        return feed
+
+    def test_tells_everything_once(self, feed, there):
+        """What was told is not told again by the next look, though that looks back a little."""
+        commit(there, 1)
+        assert feed.look(0.0) == [(SUBSCRIPTION, Changed.OFFSETS)]
+        assert feed.look(0.4) == []
+
+    def test_tells_again_what_belongs_to_the_same_moment(self, feed, there, world):
+        """Commits in a moment of which others were told cost no news, and are looked for when it is over."""
+        commit(there, 1)
+        assert feed.look(0.0)
+        world.calls.clear()
+        commit(there, 2)
+        assert world.calls["PutItem"] == 0
+        assert feed.look(0.4) == []
+        assert (feed.next_echo, list(feed.echoes(ECHO - 0.01))) == (ECHO, [])
+        assert feed.echoes(ECHO) == [SUBSCRIPTION]
+        assert feed.echoes(9.0) == []
+
+    def test_tells_of_every_moment(self, feed, there, world):
+        """Commits in different moments are news, each of them."""
+        for each in range(5):
+            commit(there, each, seconds=MOMENT * each)
+        assert world.calls["PutItem"] >= 5
+        assert feed.look(0.0) == [(SUBSCRIPTION, Changed.OFFSETS)] * 5
+        assert feed.echoes(9.0) == [SUBSCRIPTION]
+
+    def test_does_not_tell_a_process_its_own(self, feed, there):
+        """A process has told itself at once; but others may have followed it in the same moment."""
+        feed._name = there._news._name
+        commit(there, 1)
+        assert feed.look(0.0) == []
+        assert feed.echoes(9.0) == [SUBSCRIPTION]
+
+    def test_hears_those_whose_clock_is_late(self, feed, there, clock):
+        """News that bear a time a little before what was heard last are heard, and once."""
+        commit(there, 1, seconds=1)
+        assert feed.look(0.0)
+        clock.seconds -= LATE / 2
+        commit(there, 2, seconds=2)
+        clock.seconds += LATE / 2
+        assert feed.look(0.4) == [(SUBSCRIPTION, Changed.OFFSETS)]
+        assert feed.look(0.8) == []
+
+    def test_is_not_deafened_by_a_clock_that_is_ahead(self, feed, there, clock):
+        """Somebody whose clock is an hour ahead does not keep us from hearing the others."""
+        clock.seconds += 3600
+        commit(there, 1, seconds=1)
+        clock.seconds -= 3600
+        assert feed.look(0.0)
+        commit(there, 2, seconds=2)
+        assert feed.look(0.4) == [(SUBSCRIPTION, Changed.OFFSETS)]
+
+    def test_knows_nothing_of_what_was_before(self, here, there, clock):
+        """Old news are not told to those who begin to listen."""
+        commit(there, 1)
+        clock.seconds += 60
+        feed = Feed(here._table.items, "me", clock)
+        feed.begin()
+        assert feed.look(0.0) == []

@@ -1,0 +1,410 @@
+"""Coordination in DynamoDB when DynamoDB does not do what it is asked, and what its calls cost."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from itertools import cycle
+
+import pytest
+
+from nakadi.app.engines import UnknownEngine, open_coordination
+from nakadi.engines.dynamodb.client import PAUSES, Address, Attempts
+from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
+from nakadi.model.coordination import NOTHING_YET, Assignment, Entry, Verdict
+from nakadi.model.cursor import Position
+from nakadi.model.outcomes import Invalid, Unavailable
+from nakadi.ports import MOST_PARKED, MOST_PLACES, AssignmentChanged
+from tests.support.aws import (
+    REGION,
+    aws,
+    broken_after,
+    broken_before,
+    cancelled,
+    cut_off_after,
+    no_answer_after,
+    no_answer_after_and,
+    no_answer_before,
+    no_connection,
+    refused,
+)
+from tests.support.builders import A_MOMENT
+from tests.support.coordination import a_parked_event, a_place, a_session, an_assignment, entries, places
+
+SUBSCRIPTION = "1b6c"
+ATTEMPTS = len(PAUSES) + 1
+LATER = A_MOMENT + timedelta(seconds=1)
+
+PASSING = {
+    "throttled": refused("ThrottlingException"),
+    "no capacity": refused("ProvisionedThroughputExceededException"),
+    "in a conflict": refused("TransactionConflictException"),
+    "cancelled by a conflict": cancelled("TransactionConflict"),
+    "broken before": broken_before,
+    "broken after": broken_after,
+    "no answer before": no_answer_before,
+    "no answer after": no_answer_after,
+    "cut off after": cut_off_after,
+    "no connection": no_connection,
+}
+
+
+@pytest.fixture
+def world():
+    with aws() as opened:
+        opened.made_tables("test")
+        yield opened
+
+
+@pytest.fixture
+def coordination(world):
+    with_owners = opened(world)
+    new = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
+    with_owners.write(SUBSCRIPTION, NOTHING_YET, new, A_MOMENT, {each.place: at(0) for each in new.entries})
+    world.calls.clear()
+    yield with_owners
+    with_owners.close()
+
+
+@pytest.fixture
+def other(coordination, world):  # noqa: ARG001  # after it, so that the table is as it left it
+    """Another process with the same table."""
+    other = opened(world)
+    yield other
+    other.close()
+
+
+def opened(_world) -> DynamoDbCoordination:
+    return DynamoDbCoordination(Address("test", REGION), Attempts(lambda _: None))
+
+
+def at(offset: int, timeline: int = 1) -> Position:
+    return Position(timeline, offset)
+
+
+def commit(coordination, session, offset, partition=0) -> Verdict:
+    return coordination.commit(SUBSCRIPTION, session, {a_place(partition): at(offset)}, LATER)[a_place(partition)]
+
+
+def position(coordination, partition=0) -> int:
+    return coordination.offsets(SUBSCRIPTION)[a_place(partition)].position.offset
+
+
+def handed(coordination, *owners: str, positions=None) -> Assignment:
+    """Give the partitions to these, whoever had them."""
+    old = coordination.assignment(SUBSCRIPTION)
+    return coordination.write(SUBSCRIPTION, old, replace(old, entries=entries(*owners)), LATER, positions)
+
+
+class TestFaultsThatPass:
+    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    def test_change_nothing_about_a_commit(self, world, coordination, fault):
+        """A commit that meets faults is made once and acknowledged once, whether they came before its effect or after.
+        (S120, S124)"""
+        world.goes_wrong("UpdateItem", *[fault] * (ATTEMPTS - 1))
+        assert commit(coordination, "a", 5) is Verdict.COMMITTED
+        assert position(coordination) == 5
+        assert commit(coordination, "a", 5) is Verdict.OUTDATED
+
+    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    def test_change_nothing_about_a_write(self, world, coordination, fault):
+        """An assignment whose write meets faults is written once, and its writer does not take its own write for
+        somebody else's. (S249, S319)"""
+        old = coordination.assignment(SUBSCRIPTION)
+        world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
+        stored = coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b", "a")), LATER)
+        assert coordination.assignment(SUBSCRIPTION) == stored
+        assert stored.revision == old.revision + 1
+        assert [commit(coordination, each, 3) for each in "ab"] == [Verdict.NOT_OWNED, Verdict.COMMITTED]
+
+    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    def test_change_nothing_about_parking(self, world, coordination, fault):
+        """Events are parked once, and the cursor moved once."""
+        world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
+        event = a_parked_event(3)
+        assert coordination.park(SUBSCRIPTION, "a", [event], LATER, at(3)) is Verdict.COMMITTED
+        assert (coordination.parked(SUBSCRIPTION), position(coordination)) == ([event.parked], 3)
+
+    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    def test_change_nothing_about_the_rest(self, world, coordination, fault):
+        """Reads, leases and forgetting get through. (S72, S318)"""
+        for operation in ("GetItem", "Query", "PutItem", "BatchWriteItem"):
+            world.goes_wrong(operation, fault)
+        coordination.renew("one", LATER)
+        assert coordination.leases() == {"one": LATER}
+        assert coordination.assignment(SUBSCRIPTION).revision == 1
+        coordination.release("one")
+        assert coordination.leases() == {}
+        coordination.forget(SUBSCRIPTION)
+        assert (coordination.assignment(SUBSCRIPTION), coordination.offsets(SUBSCRIPTION)) == (NOTHING_YET, {})
+
+
+class TestFaultsThatLast:
+    @pytest.mark.parametrize(
+        ("operation", "call"),
+        [
+            ("UpdateItem", lambda each: commit(each, "a", 5)),
+            ("TransactWriteItems", lambda each: handed(each, "b", "a")),
+            ("PutItem", lambda each: each.renew("one", LATER)),
+            ("Query", lambda each: each.offsets(SUBSCRIPTION)),
+            ("GetItem", lambda each: each.assignment(SUBSCRIPTION)),
+        ],
+        ids=["commit", "write", "renew", "offsets", "assignment"],
+    )
+    @pytest.mark.parametrize("fault", [refused("ThrottlingException"), no_answer_before], ids=["busy", "silent"])
+    def test_are_told(self, world, coordination, operation, call, fault):
+        """Whoever cannot be served learns that nothing is known, and nothing has changed."""
+        world.goes_wrong(operation, *[fault] * ATTEMPTS)
+        with pytest.raises(Unavailable):
+            call(coordination)
+        assert (coordination.assignment(SUBSCRIPTION).revision, position(coordination)) == (1, 0)
+        assert coordination.leases() == {}
+
+    def test_of_one_partition_leave_the_others(self, world, coordination):
+        """A commit of which one partition fails is not acknowledged; made again, it acknowledges each partition as it
+        is. (S119, S120)"""
+        handed(coordination, *["a"] * 2)
+        wanted = dict.fromkeys(places(0, 1), at(7))
+        world.goes_wrong("UpdateItem", *[refused("AccessDeniedException")])
+        world.calls.clear()
+        with pytest.raises(Unavailable):
+            coordination.commit(SUBSCRIPTION, "a", wanted, LATER)
+        assert world.calls["PutItem"] == 1, "others are told of what was committed"
+        again = coordination.commit(SUBSCRIPTION, "a", wanted, LATER)
+        assert sorted(again.values()) == [Verdict.COMMITTED, Verdict.OUTDATED]
+        assert [position(coordination, each) for each in (0, 1)] == [7, 7]
+
+    @pytest.mark.parametrize(
+        ("operation", "call"),
+        [
+            ("UpdateItem", lambda each: commit(each, "a", 5)),
+            ("TransactWriteItems", lambda each: handed(each, "a", "a")),
+        ],
+        ids=["commit", "write"],
+    )
+    def test_that_may_have_had_an_effect_are_news(self, world, coordination, operation, call):
+        """Whoever tries again what was made finds nothing left to do: others are told that it may have been."""
+        world.goes_wrong(operation, *[no_answer_after] * ATTEMPTS)
+        if operation == "UpdateItem":
+            world.goes_wrong("GetItem", *[no_answer_after] * ATTEMPTS * ATTEMPTS)
+        with pytest.raises(Unavailable):
+            call(coordination)
+        world.goes_right()
+        assert world.calls["PutItem"] == 1
+        made = (position(coordination), coordination.assignment(SUBSCRIPTION).revision)
+        assert made == ((5, 1) if operation == "UpdateItem" else (0, 2))
+
+    def test_of_news_do_not_harm_a_commit(self, world, coordination, caplog):
+        """What is committed is acknowledged, also if others could not be told of it."""
+        world.goes_wrong("PutItem", *[refused("ThrottlingException")] * 2)
+        assert commit(coordination, "a", 5) is Verdict.COMMITTED
+        assert "Others were not told" in caplog.text
+        assert position(coordination) == 5
+
+
+class TestAnswersThatAreLost:
+    def test_of_a_write_that_somebody_built_upon(self, world, coordination, other):
+        """Who wrote and got no answer has written, also if somebody has written since. (S249)"""
+        old = coordination.assignment(SUBSCRIPTION)
+        world.goes_wrong("TransactWriteItems", no_answer_after_and(lambda: handed(other, "b", "b")))
+        stored = coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
+        assert stored.revision == 2
+        assert coordination.assignment(SUBSCRIPTION).revision == 3
+        assert [commit(coordination, each, 5) for each in "ab"] == [Verdict.NOT_OWNED, Verdict.COMMITTED]
+
+    def test_of_a_write_that_never_arrived(self, world, coordination, other):
+        """Who got no answer because nothing arrived learns that somebody else was faster. (S249)"""
+        old = coordination.assignment(SUBSCRIPTION)
+
+        def lost(request, _):
+            handed(other, "b", "b")
+            return no_answer_before(request, _)
+
+        world.goes_wrong("TransactWriteItems", lost)
+        with pytest.raises(AssignmentChanged):
+            coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
+        assert [commit(coordination, each, 5) for each in "ab"] == [Verdict.NOT_OWNED, Verdict.COMMITTED]
+
+    def test_of_a_commit_before_the_partition_changed_hands(self, world, coordination, other):
+        """Whether the former owner's commit counted cannot be said once another has got further: no answer is made up.
+        (S118, S312)"""
+
+        def taken():
+            handed(other, "b", "b")
+            commit(other, "b", 9)
+
+        world.goes_wrong("UpdateItem", no_answer_after_and(taken))
+        with pytest.raises(Unavailable, match="not known"):
+            commit(coordination, "a", 5)
+        assert position(coordination) == 9
+
+    def test_of_a_commit_that_cannot_have_been_made(self, world, coordination, other):
+        """Where the partition has changed hands and is not committed so far, it was not. (S118, S312)"""
+
+        def lost(request, _):
+            handed(other, "b", "b")
+            return no_answer_before(request, _)
+
+        world.goes_wrong("UpdateItem", lost)
+        assert commit(coordination, "a", 5) is Verdict.NOT_OWNED
+        assert position(coordination) == 0
+
+    def test_of_a_commit_that_was_overtaken(self, world, coordination, other):
+        """Behind a later commit of the same session, an earlier one is outdated. (S120, S123)"""
+        world.goes_wrong("UpdateItem", no_answer_after_and(lambda: commit(other, "a", 9)))
+        assert commit(coordination, "a", 5) is Verdict.OUTDATED
+        assert position(coordination) == 9
+
+    def test_leave_no_doubt_about_who_owns(self, world, coordination, other):
+        """A partition that comes back while a refusal is judged is committed after all. (S312)"""
+        handed(coordination, "b", "b")
+
+        def given_back(_, effect):
+            handed(other, "a", "b")
+            return effect()
+
+        world.goes_wrong("GetItem", given_back)
+        assert commit(coordination, "a", 5) is Verdict.COMMITTED
+        assert position(coordination) == 5
+
+
+class TestLeases:
+    def test_are_not_shortened_by_what_arrives_late(self, world, coordination):
+        """A renewal that arrives after a later one changes nothing: nobody is taken for dead too early. (S318)"""
+        late = []
+
+        def held_up(request, effect):
+            late.append(effect)
+            return no_answer_before(request, effect)
+
+        world.goes_wrong("PutItem", held_up, *[no_answer_before] * (ATTEMPTS - 1))
+        with pytest.raises(Unavailable):
+            coordination.renew("one", A_MOMENT)
+        coordination.renew("one", LATER)
+        late[0]()
+        assert coordination.leases() == {"one": LATER}
+
+    def test_go_by_themselves(self, coordination):
+        """DynamoDB removes what ran out a day ago, and nothing that still says something, though a clock be an hour
+        behind."""
+        coordination.renew("one", LATER)
+        item = coordination._table.found("leases", "one")
+        assert item.expires == int(LATER.timestamp()) + 24 * 3600
+
+
+def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(world, coordination):
+    """While partitions go back and forth and every kind of fault is met, each number is acknowledged to one session at
+    most, and what was acknowledged is not lost. (S120, S312, S314, S315)"""
+    chance = random.Random(7)
+    faults = cycle(chance.sample(list(PASSING.values()), len(PASSING)))
+    done = threading.Event()
+
+    def sometimes(request, effect):
+        return next(faults)(request, effect) if chance.random() < 0.3 else effect()
+
+    for operation in ("UpdateItem", "TransactWriteItems", "GetItem", "Query"):
+        world.goes_wrong(operation, *[sometimes] * 20_000)
+
+    def commit_on(session) -> list[int]:
+        mine = []
+        while not done.is_set():
+            with suppress(Unavailable):
+                following = position(coordination) + 1
+                if commit(coordination, session, following) is Verdict.COMMITTED:
+                    mine.append(following)
+        return mine
+
+    def swap() -> None:
+        try:
+            for turn in range(30):
+                while True:
+                    with suppress(Unavailable, AssignmentChanged):
+                        handed(coordination, "ba"[turn % 2], "b")
+                        break
+        finally:
+            done.set()
+
+    with ThreadPoolExecutor(3) as threads:
+        committing = [threads.submit(commit_on, each) for each in "ab"]
+        threads.submit(swap).result()
+        acknowledged = [each.result() for each in committing]
+    world.goes_right()
+    numbers = sorted(acknowledged[0] + acknowledged[1])
+    assert len(set(numbers)) == len(numbers)
+    assert all(acknowledged)
+    assert numbers[-1] <= position(coordination)
+
+
+class TestSizes:
+    def test_of_assignments_are_bounded_by_what_an_item_takes(self):
+        """Two thousand streams of two thousand partitions fit; what does not is refused in words."""
+        from nakadi.engines.dynamodb.coordination_table import MOST_BYTES, contents_of  # noqa: PLC0415
+
+        chance = random.Random(1)
+        ids = [str(chance.randbytes(16).hex()) for _ in range(20_000)]
+
+        def shared(count):
+            owned = tuple(Entry(a_place(each, "some.event-type"), ids[each], ids[-each]) for each in range(count))
+            return Assignment(entries=owned, sessions=tuple(a_session(ids[each]) for each in range(count)))
+
+        assert len(contents_of(shared(2_000))["packed"]) < MOST_BYTES
+        with pytest.raises(Invalid, match="Too many streams"):
+            contents_of(shared(9_000))
+
+    def test_of_lots_are_bounded_by_what_a_transaction_takes(self, coordination):
+        """As many events as may be parked at once fit a transaction, however large and however little they shrink."""
+        chance = random.Random(1)
+        for size in (100, 5_000, 60_000):
+            events = [a_parked_event(each, chance.randbytes(size)) for each in range(1, MOST_PARKED + 1)]
+            assert coordination.park(SUBSCRIPTION, "a", events, LATER) is Verdict.COMMITTED
+            for each in (events[0], events[-1]):
+                assert coordination.parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
+
+
+class TestCosts:
+    def test_of_a_commit(self, world, coordination):
+        """A commit is one update and one piece of news; more in the same moment are updates alone."""
+        for offset in range(1, 11):
+            commit(coordination, "a", offset)
+        assert world.calls == {"UpdateItem": 10, "PutItem": 1}
+
+    def test_of_a_write(self, world, coordination):
+        """However many partitions change hands, it is one transaction."""
+        old = coordination.assignment(SUBSCRIPTION)
+        new = an_assignment(*["a"] * MOST_PLACES)
+        added = {each.place: at(0) for each in new.entries}
+        coordination.write(SUBSCRIPTION, old, replace(new, revision=old.revision), LATER, added)
+        assert world.calls == {"GetItem": 1, "TransactWriteItems": 1, "PutItem": 1}
+
+    def test_of_reading(self, world, coordination):
+        """A subscription is read by two calls, however many partitions it has."""
+        coordination.assignment(SUBSCRIPTION)
+        coordination.offsets(SUBSCRIPTION)
+        assert world.calls == {"GetItem": 1, "Query": 1}
+
+
+def test_a_url_without_a_prefix_is_refused():
+    """A URL that names no tables is told at the start."""
+    with pytest.raises(UnknownEngine, match="dynamodb://prefix"):
+        open_coordination("dynamodb://")
+
+
+def test_after_closing_nothing_is_asked_and_nobody_is_told(world, coordination):
+    """A commit, a write or events to be parked that come too late cost no call, and leave no news to others."""
+    heard = []
+    coordination.watch(SUBSCRIPTION, heard.append)
+    old = coordination.assignment(SUBSCRIPTION)
+    coordination.close()
+    world.calls.clear()
+    for attempt in (
+        lambda: coordination.park(SUBSCRIPTION, "a", [a_parked_event(1)], LATER),
+        lambda: coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, 5)}, LATER),
+        lambda: coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b", "b")), LATER),
+        lambda: coordination.forget(SUBSCRIPTION),
+    ):
+        with pytest.raises(Unavailable, match="closed"):
+            attempt()
+    assert not world.calls
+    assert heard == []

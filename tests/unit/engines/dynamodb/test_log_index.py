@@ -1,0 +1,146 @@
+"""The log index in DynamoDB when DynamoDB does not do what it is asked."""
+
+import pytest
+
+from nakadi.engines.dynamodb.client import PAUSES, Address, Attempts
+from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
+from nakadi.model.log_index import Counted, Head, Location, Mark, Progress, Segment, Topic
+from nakadi.model.outcomes import Unavailable
+from tests.support.aws import (
+    REGION,
+    aws,
+    broken_after,
+    broken_before,
+    cancelled,
+    cut_off_after,
+    no_answer_after,
+    no_answer_before,
+    no_connection,
+    refused,
+)
+
+FAULTS = {
+    "throttled": refused("ThrottlingException"),
+    "in a conflict": cancelled("TransactionConflict"),
+    "broken before": broken_before,
+    "broken after": broken_after,
+    "no answer before": no_answer_before,
+    "no answer after": no_answer_after,
+    "cut off after": cut_off_after,
+    "no connection": no_connection,
+}
+SOME = {name: FAULTS[name] for name in ("throttled", "in a conflict", "broken after", "no answer after")}
+EXPIRED = refused("ExpiredTokenException")
+ATTEMPTS = len(PAUSES) + 1
+
+
+@pytest.fixture
+def world():
+    with aws() as opened:
+        opened.made_tables("test")
+        yield opened
+
+
+@pytest.fixture
+def index(world):
+    index = DynamoDbLogIndex(Address("test", REGION), Attempts(lambda _: None))
+    index.create_topic("t", 2)
+    assert index.extend("t", 0, 0, Head(counted(10)), a_segment(0, 10))
+    index.note_progress("stream", "shard", Progress(7))
+    world.calls.clear()
+    return index
+
+
+def counted(following: int) -> Counted:
+    return Counted(mark=Mark("shard", following), next=following)
+
+
+def a_segment(first: int, count: int) -> Segment:
+    return Segment(before=counted(first), count=count, since=0, until=1, archived=Location("object", first, count))
+
+
+def extended(index):
+    assert index.extend("t", 0, 1, Head(counted(15)), a_segment(10, 5))
+    return index.heads([("t", 0)])["t", 0].counted.next, [each.first for each in index.segments("t", 0, 0, 9)]
+
+
+def grown(index):
+    index.grow_topic("t", 5)
+    return index.topic("t")
+
+
+def sealed(index):
+    index.seal_topic("t")
+    return index.topic("t")
+
+
+def progressed(index):
+    index.note_progress("stream", "shard", Progress(9))
+    return index.progress("stream")
+
+
+def let_go(index):
+    return index.let_go("t", 0, 10), index.topic("t").oldest, index.segments("t", 0, 0, 9)
+
+
+def claimed(index):
+    return index.claim("name", "me", 60), index.claim("name", "other", 60)
+
+
+def replaced(index):
+    index.replace("t", 0, [a_segment(0, 10)], 10)
+    return [each.first for each in index.segments("t", 0, 0, 9)]
+
+
+DOING = {
+    "extending": (extended, "TransactWriteItems", (15, [0, 10])),
+    "growing": (grown, "PutItem", Topic(partitions=5)),
+    "sealing": (sealed, "TransactWriteItems", Topic(partitions=2, sealed=True)),
+    "noting progress": (progressed, "PutItem", {"shard": Progress(9)}),
+    "letting go": (let_go, "BatchWriteItem", ([Location("object", 0, 10)], {0: 10}, [])),
+    "claiming": (claimed, "PutItem", (True, False)),
+    "replacing": (replaced, "PutItem", [0]),
+    "looking at heads": (lambda index: index.heads([("t", 0)])["t", 0].counted.next, "BatchGetItem", 10),
+    "looking at a topic": (lambda index: index.topic("t"), "GetItem", Topic(partitions=2)),
+    "looking at segments": (lambda index: index.segment("t", 0, 3).first, "Query", 0),
+}
+
+
+@pytest.mark.parametrize("fault", SOME.values(), ids=SOME)
+@pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
+def test_faults_that_pass_change_nothing(world, index, doing, fault):
+    """Whatever is done while faults come, before the effect or after it, is done once, and told truly."""
+    act, operation, expected = doing
+    world.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
+    assert act(index) == expected
+
+
+@pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
+def test_expired_credentials_are_told(world, index, doing):
+    """What no other attempt can change is told at once, and done when it can be done again."""
+    act, operation, expected = doing
+    world.goes_wrong(operation, EXPIRED)
+    with pytest.raises(Unavailable):
+        act(index)
+    assert not world._faults[operation]
+    assert act(index) == expected or operation == "BatchWriteItem"
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
+    """When no attempt is answered, head and segment are both there or both not; whoever looks again finds out which."""
+    world.goes_wrong("TransactWriteItems", *[fault] * ATTEMPTS)
+    with pytest.raises(Unavailable):
+        index.extend("t", 0, 1, Head(counted(15)), a_segment(10, 5))
+    head = index.heads([("t", 0)])["t", 0]
+    firsts = [each.first for each in index.segments("t", 0, 0, 9)]
+    assert (head.counted.next, head.revision, firsts) in [(10, 1, [0]), (15, 2, [0, 10])]
+
+
+def test_somebody_elses_extension_is_no_fault(world, index):
+    """Of two who count on from the same head the second is told so, also when its first attempt got no answer."""
+    other = DynamoDbLogIndex(Address("test", REGION), Attempts(lambda _: None))
+    assert other.extend("t", 0, 1, Head(counted(12)), a_segment(10, 2))
+    world.goes_wrong("TransactWriteItems", no_answer_before)
+    assert not index.extend("t", 0, 1, Head(counted(15)), a_segment(10, 5))
+    assert index.heads([("t", 0)])["t", 0].counted.next == 12

@@ -1,0 +1,311 @@
+"""The registry in DynamoDB when DynamoDB does not do what it is asked, and what its calls cost."""
+
+import random
+import string
+
+import pytest
+from pynamodb.expressions.operand import Path
+
+from nakadi.app.engines import UnknownEngine, open_registry
+from nakadi.engines.common.registry_documents import NUMBERS
+from nakadi.engines.dynamodb.client import PAUSES, TURNS, Address, Attempts
+from nakadi.engines.dynamodb.registry import DynamoDbRegistry
+from nakadi.model.changes import BUCKETS, Changes
+from nakadi.model.outcomes import Invalid, Unavailable
+from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Remove
+from tests.support.aws import (
+    REGION,
+    aws,
+    broken_after,
+    broken_before,
+    cancelled,
+    cut_off_after,
+    no_answer_after,
+    no_answer_after_and,
+    no_answer_before,
+    no_connection,
+    refused,
+)
+
+KIND = "thing"
+ATTEMPTS = len(PAUSES) + 1
+
+PASSING = {
+    "throttled": refused("ThrottlingException"),
+    "no capacity": refused("ProvisionedThroughputExceededException"),
+    "over the account's limit": refused("RequestLimitExceeded"),
+    "in a conflict": refused("TransactionConflictException"),
+    "in progress": refused("TransactionInProgressException"),
+    "cancelled by a conflict": cancelled("TransactionConflict"),
+    "broken before": broken_before,
+    "broken after": broken_after,
+    "no answer before": no_answer_before,
+    "no answer after": no_answer_after,
+    "cut off after": cut_off_after,
+    "no connection": no_connection,
+}
+LASTING = {
+    "no table": refused("ResourceNotFoundException"),
+    "not allowed": refused("AccessDeniedException"),
+    "expired credentials": refused("ExpiredTokenException"),
+    "nonsense": cancelled("ValidationError"),
+}
+
+# Which call makes which kind of change, and what is there afterwards at revision 2 of "a".
+WRITES = {
+    "a put": ("PutItem", [Put(KIND, "a", {"n": 2}, expected=1)], 2),
+    "a creation": ("PutItem", [Put(KIND, "b", {}, expected=ABSENT)], 1),
+    "a put of whatever is there": ("TransactWriteItems", [Put(KIND, "a", {"n": 2})], 2),
+    "a removal": ("TransactWriteItems", [Remove(KIND, "a", expected=1)], None),
+    "a removal of whatever is there": ("TransactWriteItems", [Remove(KIND, "a")], None),
+    "several": ("TransactWriteItems", [Put(KIND, "a", {"n": 2}, 1), Put(KIND, "b", {}), Check(KIND, "c", ABSENT)], 2),
+}
+
+
+@pytest.fixture
+def world():
+    with aws() as opened:
+        opened.made_tables("test")
+        yield opened
+
+
+@pytest.fixture
+def pauses():
+    return []
+
+
+@pytest.fixture
+def registry(world, pauses):
+    registry = DynamoDbRegistry(Address("test", REGION), Attempts(pauses.append))
+    registry.write(Put(KIND, "a", {"n": 1}, expected=ABSENT))
+    world.calls.clear()
+    return registry
+
+
+@pytest.fixture
+def others(registry):  # noqa: ARG001  # after it, so that the table is as it left it
+    """Another process with the same tables."""
+    return DynamoDbRegistry(Address("test", REGION), Attempts())
+
+
+def revision(registry, key="a"):
+    found = registry.get(KIND, key)
+    return found and found.revision
+
+
+class TestWritersThatMeet:
+    def test_get_more_turns_than_faults_do(self, world, registry, pauses):
+        """Changes of different documents meet where they are counted, and each is made once however often they do."""
+        world.goes_wrong("TransactWriteItems", *[cancelled("TransactionConflict")] * (len(TURNS) + ATTEMPTS - 1))
+        registry.write(Put("settings", "a", {}, ABSENT))
+
+        assert registry.get("settings", "a").revision == 1
+        assert sum(registry.changes().numbers.values()) == 1
+        assert sum(pauses) < 3
+
+    def test_give_up_some_day(self, world, registry):
+        """A writer that always meets others tells so, and has changed and counted nothing."""
+        world.goes_wrong("TransactWriteItems", *[cancelled("TransactionConflict")] * (len(TURNS) + ATTEMPTS))
+        with pytest.raises(Unavailable):
+            registry.write(Put("settings", "a", {}, ABSENT))
+
+        assert registry.get("settings", "a") is None
+        assert registry.changes() == Changes()
+
+    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    def test_are_counted_once(self, world, registry, fault):
+        """A write that meets faults is made and counted once, whether they came before its effect or after it."""
+        world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
+        registry.write(Put("settings", "a", {}, ABSENT))
+
+        assert registry.get("settings", "a").revision == 1
+        assert sum(registry.changes().numbers.values()) == 1
+
+
+class TestFaultsThatPass:
+    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+    def test_change_nothing_about_a_write(self, world, registry, pauses, write, fault):
+        """A write that meets faults is made once, whether they came before its effect or after it."""
+        operation, changes, expected = write
+        world.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
+
+        registry.write(*changes)
+
+        assert revision(registry, changes[0].key) == expected
+        assert len(pauses) == ATTEMPTS - 1
+
+    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    def test_change_nothing_about_a_read(self, world, registry, fault):
+        """A read that meets a fault is made again."""
+        world.goes_wrong("GetItem", fault)
+        world.goes_wrong("Query", fault)
+
+        assert registry.get(KIND, "a") == Document("a", {"n": 1}, 1)
+        assert registry.list(KIND) == [Document("a", {"n": 1}, 1)]
+
+    def test_change_nothing_about_a_list_of_pages(self, world, registry):
+        """A page that does not come is asked for again; nothing is left out and nothing repeated."""
+        for number in range(5):
+            registry.write(*[Put("many", f"{number}{n}", {}, ABSENT) for n in range(10)])
+        whole = [document.key for document in registry.list("many")]
+        world.calls.clear()
+        read = registry._items._get_connection().query
+        registry._items._get_connection().query = lambda *args, **how: read(*args, **how | {"limit": 7})
+        world.goes_wrong("Query", no_answer_before, refused("ThrottlingException"))
+
+        assert [document.key for document in registry.list("many")] == whole
+        assert world.calls["Query"] == 2 + 8
+
+
+class TestFaultsThatLast:
+    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+    def test_are_told_after_a_few_attempts(self, world, registry, pauses, write, fault):
+        """A write that never succeeds is given up; by then it was made once or not at all."""
+        operation, changes, expected = write
+        before = revision(registry, changes[0].key)
+        world.goes_wrong(operation, *[fault] * ATTEMPTS)
+
+        with pytest.raises(Unavailable):
+            registry.write(*changes)
+
+        assert world.calls[operation] == ATTEMPTS
+        assert all(pause <= longest for pause, longest in zip(pauses, PAUSES, strict=True))
+        assert revision(registry, changes[0].key) in (before, expected)
+
+    @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
+    def test_that_nothing_will_mend_are_told_at_once(self, world, registry, pauses, fault):
+        """What another attempt cannot change is not attempted again."""
+        for operation, attempt in {
+            "GetItem": lambda: registry.get(KIND, "a"),
+            "Query": lambda: registry.list(KIND),
+            "PutItem": lambda: registry.write(Put(KIND, "a", {}, 1)),
+            "TransactWriteItems": lambda: registry.write(Put(KIND, "a", {}), Put(KIND, "b", {})),
+        }.items():
+            world.goes_wrong(operation, fault)
+            with pytest.raises(Unavailable):
+                attempt()
+        assert pauses == []
+
+    def test_are_bounded_in_time(self, registry):
+        """A call to a service that does not answer ends well before API Gateway's half minute."""
+        config = registry._client.meta.config
+        longest = config.connect_timeout + config.read_timeout
+
+        assert config.retries["total_max_attempts"] == 1
+        assert ATTEMPTS * longest + sum(PAUSES) < 15
+
+
+class TestDoubt:
+    def test_is_told_when_somebody_else_wrote_as_well(self, world, registry, others):
+        """When nobody can say whether a write was made before somebody else's, it does not claim that it was not."""
+        world.goes_wrong("PutItem", no_answer_after_and(lambda: others.write(Put(KIND, "a", {"by": "other"}, 2))))
+
+        with pytest.raises(Unavailable):
+            registry.write(Put(KIND, "a", {"by": "me"}, 1))
+
+        assert registry.get(KIND, "a") == Document("a", {"by": "other"}, 3)
+
+    def test_is_told_when_somebody_else_removed_it(self, world, registry, others):
+        """A document that may have been written and is gone is not taken for one that was never written."""
+        world.goes_wrong("PutItem", no_answer_after_and(lambda: others.write(Remove(KIND, "b"))))
+
+        with pytest.raises(Unavailable):
+            registry.write(Put(KIND, "b", {}, 1))
+
+    def test_does_not_arise_after_a_refusal(self, world, registry):
+        """A write that was refused before it began and then finds another revision is an honest conflict."""
+        world.goes_wrong("PutItem", refused("ThrottlingException"), no_connection)
+
+        with pytest.raises(ChangedMeanwhile):
+            registry.write(Put(KIND, "a", {}, 7))
+
+    def test_does_not_arise_in_a_transaction(self, world, registry, others):
+        """A transaction that was made is not made again, whatever happened to its documents since."""
+        world.goes_wrong(
+            "TransactWriteItems", no_answer_after_and(lambda: others.write(Put(KIND, "b", {"by": "other"}, 1)))
+        )
+
+        registry.write(Put(KIND, "a", {}, 1), Put(KIND, "b", {"by": "me"}, ABSENT))
+
+        assert registry.get(KIND, "b") == Document("b", {"by": "other"}, 2)
+        assert revision(registry) == 2
+
+
+class TestCalls:
+    def test_are_one_for_each_question(self, world, registry):
+        """Every question is one call, and reads are strongly consistent; nothing scans a table."""
+        registry.get(KIND, "a")
+        registry.list(KIND, prefix="a", limit=10)
+        registry.write(Put(KIND, "a", {}, 1))
+        registry.write(Put(KIND, "a", {}, 2), Put(KIND, "b", {}))
+        registry.write()
+
+        assert world.calls == {"GetItem": 1, "Query": 1, "PutItem": 1, "TransactWriteItems": 1}
+
+    def test_of_what_is_remembered_are_one_as_well(self, world, registry):
+        """A change is counted in the call that makes it, and one call tells what changed."""
+        registry.write(Put("settings", "a", {}, ABSENT))
+        registry.write(Put("event-types", "a", {}, ABSENT))
+        registry.changes()
+
+        assert world.calls == {"GetItem": 1, "PutItem": 1, "TransactWriteItems": 1}
+
+    def test_for_what_changed_cost_one_unit_for_ever(self, registry):
+        """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
+        items = registry._items
+        items(NUMBERS, NUMBERS).update([Path(f"n{bucket}").set(3 * 10**9) for bucket in range(BUCKETS)])
+        found = registry._connection.get_item(items.Meta.table_name, NUMBERS, NUMBERS)["Item"]
+
+        assert len(registry.changes().numbers) == BUCKETS
+        # DynamoDB takes at most 21 bytes for a number, and as many as its name has letters for that.
+        assert sum(len(name) + (21 if "N" in value else len(value["S"])) for name, value in found.items()) < 4096
+
+    def test_are_not_made_for_what_cannot_be_there(self, world, registry):
+        """A key that no item can have is not there; nothing can be listed after everything that begins so."""
+        assert registry.get(KIND, "k" * 1025) is None
+        assert registry.get(KIND, "") is None
+        assert registry.list(KIND, prefix="a", after="b") == []
+        assert world.calls == {}
+
+
+class TestLargeDocuments:
+    def test_are_kept_packed(self, registry):
+        """A schema as long as schemas may be fits, and comes back as it was, also over a small one and under one."""
+        small, large = {"text": "x"}, {"text": '{"type": "string"}\n' * 13_000}
+        for body in (large, small, large):
+            registry.write(Put(KIND, "a", body))
+            assert registry.get(KIND, "a").body == body
+            registry.write(Put(KIND, "a", body, registry.get(KIND, "a").revision))
+            assert registry.list(KIND)[0].body == body
+
+    @pytest.mark.parametrize("expected", [None, 1])
+    def test_that_do_not_fit_are_refused(self, world, registry, expected):
+        """A document that no item holds is refused in words for the client, and nothing is asked of the table."""
+        body = {"text": "".join(random.Random(1).choices(string.printable + "äöüéß", k=600_000))}
+
+        with pytest.raises(Invalid, match="too large"):
+            registry.write(Put(KIND, "a", body, expected))
+        with pytest.raises(Invalid, match="so long a name"):
+            registry.write(Put(KIND, "k" * 1025, {}))
+
+        assert world.calls == {}
+
+
+class TestUrl:
+    @pytest.mark.usefixtures("world")
+    def test_names_prefix_region_and_endpoint(self):
+        """The URL says whose tables, in which region, and where if not at AWS."""
+        near = open_registry("dynamodb://test?region=eu-west-1&endpoint=http://localhost:8000")
+        here = open_registry(f"dynamodb://test?region={REGION}")
+
+        assert near._client.meta.endpoint_url == "http://localhost:8000"
+        assert near._client.meta.region_name == "eu-west-1"
+        here.write(Put(KIND, "a", {}))
+        assert here.get(KIND, "a") == Document("a", {}, 1)
+
+    def test_without_a_prefix_is_refused(self):
+        """A URL that names no tables is told at the start."""
+        with pytest.raises(UnknownEngine, match="dynamodb://prefix"):
+            open_registry("dynamodb://")

@@ -1,0 +1,40 @@
+"""The tables, and the models that are meant to fit them."""
+
+from itertools import pairwise
+
+import pytest
+from pynamodb.attributes import NumberAttribute
+
+from nakadi.engines.dynamodb.coordination_table import CoordinationItem
+from nakadi.engines.dynamodb.log_index import LogIndexItem
+from nakadi.engines.dynamodb.registry import DocumentItem
+from nakadi.engines.dynamodb.tables import COORDINATION, DOCUMENTS, LOG_INDEX, TABLES
+
+
+@pytest.mark.parametrize(
+    ("table", "model"),
+    [(DOCUMENTS, DocumentItem), (LOG_INDEX, LogIndexItem), (COORDINATION, CoordinationItem)],
+    ids=lambda each: getattr(each, "suffix", ""),
+)
+def test_a_model_and_its_table_have_the_same_keys(table, model):
+    """What an engine takes for keys are the keys that the deployment gives the table; what expires is a number."""
+    schema = model._get_schema()
+    keys = {each["AttributeName"]: each["KeyType"] for each in schema["key_schema"]}
+    types = {each["AttributeName"]: each["AttributeType"] for each in schema["attribute_definitions"]}
+
+    assert keys == {table.partition_key[0]: "HASH", table.sort_key[0]: "RANGE"}
+    assert types == dict([table.partition_key, table.sort_key])
+    assert table.expires is None or isinstance(getattr(model, table.expires), NumberAttribute)
+
+
+def test_every_table_has_its_model():
+    """The models above are those of all tables."""
+    assert set(TABLES) == {DOCUMENTS, LOG_INDEX, COORDINATION}
+
+
+def test_tables_of_one_deployment_have_different_names():
+    """Every table has a name of its own, which begins with the deployment's prefix."""
+    names = sorted(table.name("live") for table in TABLES)
+
+    assert all(name.startswith("live-") for name in names)
+    assert all(first != second for first, second in pairwise(names))

@@ -1,0 +1,54 @@
+"""How fresh the lineage of shards is that a reader goes by."""
+
+import pytest
+
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.stream import Shard
+from nakadi.model.log_index import Mark
+
+
+class Listing:
+    """A stream whose shards are listed; `times` counts how often."""
+
+    def __init__(self):
+        self.listed = [Shard("old", 0, 99)]
+        self.times = 0
+
+    def shards(self):
+        self.times += 1
+        return self.listed
+
+
+@pytest.fixture
+def stream():
+    return Listing()
+
+
+@pytest.fixture
+def ancestry(stream):
+    return Ancestry(stream)
+
+
+def test_a_new_shard_is_looked_for_once(stream, ancestry):
+    """A record of a shard that is not known yet has the shards listed again, and those after it have not."""
+    assert "old" in ancestry.current
+    stream.listed = [Shard("new", 0, 99, ("old",)), Shard("old", 0, 99, closed=True)]
+    for sequence in range(5):
+        assert "new" in ancestry.placing(Mark("new", sequence))
+    assert stream.times == 2
+
+
+def test_a_forgotten_shard_is_looked_for_once(stream, ancestry):
+    """A record of a shard that the stream has forgotten has the shards listed once, however many there are of it."""
+    for sequence in range(5):
+        lineage = ancestry.placing(Mark("forgotten", sequence))
+        assert "forgotten" not in lineage
+        assert lineage is ancestry.current
+    assert stream.times == 2
+
+
+def test_each_forgotten_shard_is_looked_for(stream, ancestry):
+    """That one shard was forgotten says nothing of another."""
+    for shard in ("one", "two", "one", "two"):
+        ancestry.placing(Mark(shard, 1))
+    assert stream.times == 3

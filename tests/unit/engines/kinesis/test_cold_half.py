@@ -1,0 +1,123 @@
+"""What a Kinesis log has in the archive alone."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nakadi.engines.archive.maintenance import MANY, Merger, Sweep
+from nakadi.engines.archive.manifest import archived
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.model.events import Bounds, Record
+from nakadi.model.outcomes import Unavailable
+from tests.support.kinesis_faults import World
+
+
+@pytest.fixture
+def log(world: World):
+    log = world.a_log()
+    log.create_topic("t", 1)
+    return log
+
+
+def index_all(world: World) -> None:
+    stream = world.a_stream()
+    indexer = Indexer(stream, Ancestry(stream), world.index, world.archive)
+    indexer.catch_up(indexer._ancestry.current.leaves()[0])
+
+
+def newest(world: World) -> int:
+    stream = world.a_stream()
+    [shard] = stream.shards()
+    return stream.page(shard.id, stream.from_beginning(shard.id)).records[-1].mark.sequence
+
+
+def publish(world: World, log, *numbers: int) -> None:
+    for number in numbers:
+        log.append("t", {0: [Record(b"%d" % number)]})
+    index_all(world)
+
+
+def test_damage_is_told_with_its_offsets(world: World, log, caplog):
+    """When the stream has forgotten what a damaged archive object had, its offsets are told and nothing is skipped."""
+    publish(world, log, 0, 1, 2)
+    publish(world, log, 3, 4)
+    [first, _] = archived(world.index, "t", 0)
+    world.archive.put(first.archived.key, b"what is this?" * 20)
+    world.client.forgets(newest(world))
+    reader = world.a_log()
+    assert reader.bounds("t", [0]) == {0: Bounds(0, 5)}
+    with pytest.raises(Unavailable):
+        reader.read("t", 0, 0)
+    assert "Offsets 0 to 2 of t/0 cannot be read" in caplog.text
+    assert [event.offset for event in reader.read("t", 0, 3).events] == [3, 4]
+
+
+def test_objects_go_with_what_was_in_them(world: World, log):
+    """Objects of several partitions go when nothing of them is wanted any more, and the others stay."""
+    publish(world, log, 0, 1)
+    world.clock.move(3600)
+    publish(world, log, 2)
+    assert len(world.archive.kept()) == 2
+    log.trim("t", 0, world.clock.now() - timedelta(minutes=1))
+    sweep = Sweep(world.index, world.archive)
+    assert sweep.run(datetime.now(UTC) + timedelta(seconds=1)).removed == 1
+    assert world.archive.kept() == [each.archived.key for each in archived(world.index, "t", 0)]
+    log.delete_topic("t")
+    Sweep(world.index, world.archive, (world.name,)).run(datetime.now(UTC) + timedelta(seconds=1))
+    assert world.archive.kept() == []
+
+
+def test_small_windows_can_be_merged(world: World, log):
+    """What an indexer has archived in many windows and a worker has merged is read, found by time and let go
+    of as before, also when the stream has forgotten it."""
+    moments = []
+    for number in range(2 * MANY):
+        world.clock.move(60)
+        moments.append(world.clock.now())
+        log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]})
+        index_all(world)
+    merger = Merger(index=world.index, store=world.archive, event_type_of=lambda _: None)
+    [piece] = merger.plan("t", 0)
+    assert merger.merge(piece) == 2 * MANY - 1
+    world.client.forgets(newest(world))
+    reader = world.a_log()
+    found = [event for start in (0, 10, 20) for event in reader.read("t", 0, start, limit=10).events]
+    assert [int(event.record.value) for event in found] == list(range(30))
+    assert [reader.offset_at("t", 0, moment) for moment in moments] == list(range(2 * MANY))
+
+    index_all(world)
+    log.append("t", {0: [Record(b"behind", "key-0")]})
+    index_all(world)
+    assert reader.read("t", 0, 2 * MANY).events[0].record.value == b"behind"
+
+    log.trim("t", 0, moments[20])
+    assert log.bounds("t", [0])[0].oldest == 20
+    [merged, _] = archived(world.index, "t", 0)
+    assert merged.archived.key in world.archive.kept()
+    log.trim("t", 0, moments[-1] + timedelta(microseconds=1))
+    assert merged.archived.key not in world.archive.kept()
+
+
+def test_compaction_that_was_asleep_changes_nothing(world: World, log):
+    """A compaction whose claim is over when it has written leaves the partition to whoever has the claim now."""
+    for number in range(4):
+        log.append("t", {0: [Record(b"%d" % number, "key")]})
+    index_all(world)
+    put, claims = world.archive.put, world.index._claims
+
+    def put_and_sleep(key, content):
+        put(key, content)
+        for name, (_, until) in claims.items():
+            claims[name] = ("somebody else", until)
+
+    world.archive.put = put_and_sleep
+    before = list(archived(world.index, "t", 0))
+    upto = world.clock.now() + timedelta(seconds=1)
+    log.compact("t", 0, upto=upto, tombstones_before=upto)
+    assert list(archived(world.index, "t", 0)) == before
+    assert world.index.topic("t").compacted == {}
+    world.archive.put = put
+    claims.clear()
+    log.compact("t", 0, upto=upto, tombstones_before=upto)
+    assert [event.offset for event in log.read("t", 0, 0).events] == [3]

@@ -1,0 +1,280 @@
+"""Records that are pushed: to a consumer of the process's own, over the protocol of the service."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import boto3
+import pytest
+
+from nakadi.clock import SystemClock
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.kinesis import fan_out, opening
+from nakadi.engines.kinesis.continuity import Cursor
+from nakadi.engines.kinesis.event_log import KinesisLog
+from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.engines.kinesis.stream import Page, Patience, Stream
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.model.events import Record
+from nakadi.model.log_index import Mark
+from tests.support.kinesis import REGION, made_stream, quick_clients, until_active
+from tests.support.kinesis_faults import World
+from tests.support.kinesis_local import kinesis_local
+from tests.support.kinesis_pushed import PushingKinesis, pushing
+from tests.support.patience import PATIENCE, until
+from tests.support.shared import kept_open
+
+HURRIED = "lease=0.05&poll=0.02&reads_per_second=10000"
+
+
+@pytest.fixture
+def kinesis(world: World, monkeypatch) -> Iterator[PushingKinesis]:
+    monkeypatch.setattr(fan_out, "LOOK_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(fan_out, "REGISTER_AGAIN_AFTER", 0.02)
+    monkeypatch.setattr(fan_out, "SUBSCRIBE_AGAIN_AFTER", 0.02)
+    world.index.create_topic("t", 1)
+    with pushing(world.client) as made:
+        made.replaceable_after = 0.0
+        yield made
+
+
+class Following:
+    """A process that watches, and what it was told of."""
+
+    def __init__(self, log: KinesisLog) -> None:
+        self.log = log
+        self._told = threading.Event()
+        self._seen = 0
+        self.end = log.watch(lambda *_: self._told.set())
+
+    def sees(self, count: int) -> None:
+        """So many events are known, by what the watcher hears."""
+        until(lambda: self._all() >= count)
+
+    def _all(self) -> int:
+        assert self._told.wait(PATIENCE)
+        self._told.clear()
+        found = self.log.read("t", 0, self._seen).events
+        self._seen += len(found)
+        if found:
+            self._told.set()
+        return self._seen
+
+
+@contextmanager
+def following(world: World, more: str = "") -> Iterator[Following]:
+    url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&shared_for=60&{HURRIED}{more}"
+    log = opening.open_at(url, world.clock, world.index, None)
+    made = Following(log)
+    try:
+        yield made
+    finally:
+        made.end()
+        log.close()
+
+
+def subscribed(kinesis: PushingKinesis, times: int = 1) -> None:
+    until(lambda: kinesis.calls["SubscribeToShard"] >= times)
+
+
+def publish(world: World, count: int = 1) -> None:
+    log = world.a_log()
+    for _ in range(count):
+        log.append("t", {0: [Record(b"1")]})
+
+
+def test_what_is_pushed_is_not_asked_for(world, kinesis, monkeypatch):
+    """While a shard is pushed, a watching process reads nothing of what all readers of the shard share."""
+    asked: list[str] = []
+    page = Stream.page
+
+    def counted(stream: Stream, shard: str, iterator: str, limit: int = 10_000) -> Page:
+        asked.append(shard)
+        return page(stream, shard, iterator, limit)
+
+    monkeypatch.setattr(Stream, "page", counted)
+    with following(world) as process:
+        until(lambda: kinesis.streaming)
+        asked.clear()
+        for number in range(5):
+            publish(world)
+            process.sees(number + 1)
+        assert kinesis.records == 5
+        assert not asked
+
+
+def test_a_subscription_that_ends_is_followed_by_another(world, kinesis):
+    """Kinesis ends each subscription after five minutes: the next one begins where it ended, and nothing is lost."""
+    kinesis.lasts = 0.05
+    with following(world) as process:
+        for number in range(10):
+            publish(world)
+            process.sees(number + 1)
+        subscribed(kinesis, 3)
+        assert [event.offset for event in process.log.read("t", 0, 0).events] == list(range(10))
+
+
+def test_a_refused_subscription_leaves_the_shard_to_be_asked(world, kinesis):
+    """Within five seconds Kinesis refuses to subscribe again: events are read as without fan-out meanwhile."""
+    kinesis.pushes = False
+    with following(world) as process:
+        subscribed(kinesis, 2)
+        publish(world, 3)
+        process.sees(3)
+        assert not kinesis.records
+        kinesis.pushes = True
+        until(lambda: kinesis.streaming)
+        publish(world)
+        process.sees(4)
+
+
+@pytest.mark.parametrize("how", ["most", "activates"])
+def test_a_stream_without_room_for_a_consumer_is_asked(world, kinesis, how):
+    """Twenty consumers are all that a stream has; one more process reads as without fan-out, and tries again."""
+    setattr(kinesis, how, 0)
+    with following(world) as process:
+        publish(world, 2)
+        process.sees(2)
+        until(lambda: kinesis.calls["RegisterStreamConsumer"] + kinesis.calls["DescribeStreamConsumer"] > 3)
+        assert not kinesis.calls["SubscribeToShard"]
+        setattr(kinesis, how, 20)
+        subscribed(kinesis)
+
+
+def test_a_silent_subscription_hides_nothing(world, kinesis):
+    """A connection that is open and says nothing is given up, and the shard is asked."""
+    with following(world, "&push_silence=0.2") as process:
+        until(lambda: kinesis.pages)
+        kinesis.silent.set()
+        publish(world, 2)
+        process.sees(2)
+
+
+def test_the_newest_offsets_are_asked_for(world, kinesis):
+    """What was acknowledged before the question is in the bounds, whether it was pushed yet or not. (C13)"""
+    with following(world) as process:
+        until(lambda: kinesis.streaming)
+        publish(world)
+        until(lambda: kinesis.records)
+        process.sees(1)
+        kinesis.silent.set()
+        publish(world, 2)
+        assert process.log.bounds("t", [0])[0].next == 3
+
+
+def test_a_consumer_goes_with_its_process(world, kinesis):
+    """The consumer of a process that ends is not paid for any more."""
+    with following(world):
+        until(lambda: kinesis.consumers)
+    assert not kinesis.consumers
+
+
+def test_a_process_that_nobody_watches_has_no_consumer(world, kinesis):
+    """A process that only answers questions costs no consumer, though its URL names one."""
+    url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&{HURRIED}"
+    log = opening.open_at(url, world.clock, world.index, None)
+    publish(world)
+    assert log.bounds("t", [0])[0].next == 1
+    assert len(log.read("t", 0, 0).events) == 1
+    log.close()
+    assert not kinesis.calls["RegisterStreamConsumer"]
+
+
+def test_a_consumer_is_replaced_before_it_is_old(world, kinesis, monkeypatch):
+    """After some hours a new consumer takes over, and the old one goes."""
+    monkeypatch.setattr(fan_out, "RENEWED_AFTER", 0.1)
+    kinesis.lasts = 0.05
+    with following(world) as process:
+        until(lambda: kinesis.calls["RegisterStreamConsumer"] >= 3)
+        publish(world, 2)
+        process.sees(2)
+        assert len(kinesis.consumers) <= 2
+
+
+def test_a_consumer_that_was_taken_away_is_registered_anew(world, kinesis):
+    """Somebody deregisters the consumer of a living process: it registers another, and nothing is lost."""
+    with following(world) as process:
+        until(lambda: kinesis.streaming)
+        [arn] = kinesis.consumers
+        kinesis.answer("DeregisterStreamConsumer", {"ConsumerARN": arn})
+        publish(world, 2)
+        process.sees(2)
+        until(lambda: kinesis.consumers)
+        assert arn not in kinesis.consumers
+
+
+def test_orphans_are_removed_by_age(world, kinesis):
+    """Housekeeping removes consumers of this broker that are older than any of a living process, and no others."""
+    for name in ("mine-killed", "mine-other", "somebody-else"):
+        kinesis.answer("RegisterStreamConsumer", {"StreamARN": f"arn:stream/{world.name}", "ConsumerName": name})
+    url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&{HURRIED}"
+    log = opening.open_at(url, world.clock, world.index, None)
+
+    def left(age: float) -> set[str]:
+        kinesis.registered_at(world.clock.now() - timedelta(seconds=age))
+        log.remove_orphans()
+        return {each["ConsumerName"] for each in kinesis.consumers.values()}
+
+    assert left(fan_out.ORPHANED_AFTER - 60) == {"mine-killed", "mine-other", "somebody-else"}
+    assert left(fan_out.ORPHANED_AFTER + 60) == {"somebody-else"}
+    log.close()
+
+
+def test_a_shard_that_ends_is_followed_by_its_children():
+    """The last event of a shard that was split says so, and its children are pushed from their beginning."""
+    with kinesis_local() as endpoint, quick_clients():
+        client = boto3.client("kinesis", REGION, endpoint_url=endpoint)
+        stream = made_stream(client, shards=1)
+        index = kept_open(MemoryLogIndex())
+        index.create_topic("t", 4)
+        with pushing(client) as kinesis:
+            kinesis.active_at_once = True
+            url = f"kinesis://{stream}?region={REGION}&endpoint={endpoint}&fan_out=mine&{HURRIED}"
+            log = opening.open_at(url, SystemClock(), index, kept_open(MemoryStore()))
+            end = log.watch(lambda *_: None)
+            writer = opening.open_at(url.replace("fan_out=mine&", ""), SystemClock(), index, None)
+            until(lambda: kinesis.streaming)
+            client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(1 << 127))
+            until_active(client, stream)
+            until(lambda: {shard for _, shard in kinesis.streaming} >= {f"shardId-00000000000{n}" for n in (1, 2)})
+            before = kinesis.records
+            for partition in range(4):
+                writer.append("t", {partition: [Record(b"1")]})
+            until(lambda: kinesis.records >= before + 4)
+            assert [log.bounds("t", [number])[number].next for number in range(4)] == [1, 1, 1, 1]
+            end()
+            log.close()
+            writer.close()
+        client.delete_stream(StreamName=stream)
+        client.close()
+
+
+class Iterators:
+    """A stream that is only asked for iterators and pages."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def behind(self, mark: Mark) -> str:
+        self.asked.append(mark.sequence)
+        return "iterator"
+
+    def page(self, _shard: str, _iterator: str, _limit: int) -> Page:
+        return Page([record(7), record(8)], "iterator", at_tip=True)
+
+
+def record(sequence: int) -> Arrived:
+    return Arrived(Mark("s", sequence), "key", 0, b"")
+
+
+def test_what_is_pushed_and_read_is_met_once():
+    """A record that was read is not taken again when it is pushed, nor the other way round; a shard ends but once."""
+    stream = Iterators()
+    cursor = Cursor(stream, "s", 5)
+    assert [each.mark.sequence for each in cursor.read(Patience(1)).records] == [7, 8]
+    assert [each.mark.sequence for each in cursor.pushed(Page([record(8), record(9)], "more", at_tip=True))] == [9]
+    assert cursor.read(Patience(1)).records == []
+    assert stream.asked == [5, 9]
+    assert cursor.pushed(Page([], None, at_tip=True)) == []
+    assert cursor.ended

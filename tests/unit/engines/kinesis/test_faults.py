@@ -1,0 +1,307 @@
+"""What publishers and readers are told when Kinesis fails: nothing acknowledged is lost, and no answer is wrong."""
+
+import random
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from nakadi.engines.kinesis import reading, tails
+from nakadi.model.events import Record, Refused, Stored
+from nakadi.model.log_index import Location
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ArchiveGone
+from tests.support.aws import (
+    broken_after,
+    broken_before,
+    cut_off_after,
+    no_answer_after,
+    no_answer_before,
+    no_connection,
+    refused,
+    unreadable_after,
+)
+from tests.support.kinesis_faults import HURRIED, World
+from tests.support.patience import PATIENCE
+
+THROTTLED = refused("ProvisionedThroughputExceededException")
+EXPIRED = refused("ExpiredTokenException")
+ITERATOR_EXPIRED = refused("ExpiredIteratorException")
+TOO_OLD = refused("InvalidArgumentException")
+
+TIMED_OUT = Refused("timed out")
+FAILED = Refused("internal error")
+
+
+@pytest.fixture
+def log(world: World):
+    log = world.a_log()
+    log.create_topic("t", 3)
+    return log
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch):
+    """Nobody in these tests waits as long as in earnest."""
+    for module in (tails, reading):
+        if hasattr(module, "GIVE_UP_AFTER"):
+            monkeypatch.setattr(module, "GIVE_UP_AFTER", 2.0)
+
+
+def values(log, partition: int = 0) -> list[bytes | None]:
+    found = []
+    place = 0
+    while (piece := log.read("t", partition, place)).events:
+        found += [event.record.value for event in piece.events]
+        place = piece.next_offset
+    return found
+
+
+class TestPublishing:
+    @pytest.mark.parametrize("fault", [THROTTLED, no_connection])
+    def test_goes_on_when_nothing_was_done(self, world: World, log, fault):
+        """What was throttled, or never arrived, is sent again, and stored once."""
+        world.faults.goes_wrong("PutRecords", fault, fault)
+        assert log.append("t", {0: [Record(b"1")]}) == {0: Stored()}
+        assert values(log) == [b"1"]
+
+    @pytest.mark.parametrize(
+        ("fault", "stored"),
+        [
+            (broken_before, False),
+            (broken_after, True),
+            (no_answer_before, False),
+            (no_answer_after, True),
+            (cut_off_after, True),
+            (unreadable_after, True),
+        ],
+    )
+    def test_tells_that_it_does_not_know(self, world: World, log, fault, stored):
+        """What may have been stored is not sent again, and its publisher is told that it is not known to be there."""
+        calls = world.counting("PutRecords")
+        world.faults.goes_wrong("PutRecords", fault)
+        assert log.append("t", {0: [Record(b"1"), Record(b"2")]}) == {0: TIMED_OUT}
+        assert calls() == 1
+        assert values(log) == ([b"1", b"2"] if stored else [])
+
+    def test_again_after_a_lost_answer_stores_twice(self, world: World, log):
+        """A publisher who tries again what was stored after all has it there twice, each time whole and in order."""
+        world.faults.goes_wrong("PutRecords", no_answer_after)
+        batch = {0: [Record(b"1"), Record(b"2")]}
+        assert log.append("t", batch) == {0: TIMED_OUT}
+        assert log.append("t", batch) == {0: Stored()}
+        assert values(log) == [b"1", b"2", b"1", b"2"]
+
+    def test_ends_when_nobody_lets_it_in(self, world: World, log):
+        """Throttled for too long, it is refused, and nothing was stored."""
+        world.faults.goes_wrong("PutRecords", *[THROTTLED] * 50)
+        assert log.append("t", {0: [Record(b"1")]}) == {0: TIMED_OUT}
+        world.faults._faults.clear()
+        assert values(log) == []
+
+    def test_with_expired_credentials_is_refused_at_once(self, world: World, log):
+        """What no further attempt can change is not tried again."""
+        calls = world.counting("PutRecords")
+        world.faults.goes_wrong("PutRecords", EXPIRED)
+        assert log.append("t", {0: [Record(b"1")]}) == {0: FAILED}
+        assert calls() == 1
+
+    def test_fails_for_those_partitions_whose_records_failed(self, world: World, log):
+        """Of a call with several partitions, those that were refused are refused, and no other. (P111)"""
+        world.client.refuses({1: "InternalFailure"})
+        fates = log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)})
+        assert fates == {0: Stored(), 1: FAILED, 2: Stored()}
+        assert [values(log, partition) for partition in range(3)] == [[b"0"], [], [b"2"]]
+
+    def test_sends_again_those_that_were_throttled(self, world: World, log):
+        """Of a call with several partitions, those that were throttled are sent again, and the others are not."""
+        throttled = "ProvisionedThroughputExceededException"
+        world.client.refuses({0: throttled, 2: throttled}, {1: throttled})
+        fates = log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)})
+        assert fates == dict.fromkeys(range(3), Stored())
+        assert [values(log, partition) for partition in range(3)] == [[b"0"], [b"1"], [b"2"]]
+        assert [len(call) for call in world.client.put] == [3, 2, 1]
+
+    @pytest.mark.parametrize("failing", [0, 1, 2])
+    def test_of_a_long_frame_is_all_or_nothing(self, world: World, failing):
+        """When one record of several fails, none of the events is there, and the numbers of others have no gap."""
+        log = world.a_log(small_records())
+        log.create_topic("t", 1)
+        log.append("t", {0: [Record(b"before")]})
+        world.client.refuses(*[{}] * failing, {0: "InternalFailure"})
+        assert log.append("t", {0: long_batch()}) == {0: FAILED}
+        log.append("t", {0: [Record(b"after")]})
+        assert values(log) == [b"before", b"after"]
+        assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1]
+
+    def test_of_a_long_frame_waits_for_each_record(self, world: World):
+        """The records of a long frame are sent one after the other, each once the one before it is stored."""
+        log = world.a_log(small_records())
+        log.create_topic("t", 1)
+        batch = long_batch()
+        throttled = {0: "ProvisionedThroughputExceededException"}
+        world.client.refuses({}, throttled, throttled)
+        assert log.append("t", {0: batch}) == {0: Stored()}
+        assert [event.record for event in log.read("t", 0, 0).events] == batch
+        assert all(len(call) == 1 for call in world.client.put)
+
+
+def small_records():
+    return type(HURRIED)(lease=0.05, shared_for=0.0, poll=0.02, record_bytes=600, give_up_after=1.0)
+
+
+def long_batch() -> list[Record]:
+    """So much that nothing packs it into one small record."""
+    return [Record(b'"%s"' % bytes(random.choices(range(97, 123), k=500))) for _ in range(4)]
+
+
+class TestReading:
+    @pytest.mark.parametrize("operation", ["GetRecords", "GetShardIterator", "ListShards"])
+    @pytest.mark.parametrize("fault", [THROTTLED, broken_before, no_answer_before, no_connection, unreadable_after])
+    def test_waits_until_it_is_answered(self, world: World, log, operation, fault):
+        """A throttled or failed call is made again; nobody is told a smaller number meanwhile."""
+        log.append("t", {0: [Record(b"1")]})
+        reader = world.a_log()
+        world.faults.goes_wrong(operation, fault, fault)
+        assert reader.bounds("t", [0])[0].next == 1
+        world.faults.goes_wrong("GetRecords", fault)
+        log.append("t", {0: [Record(b"2")]})
+        assert reader.bounds("t", [0])[0].next == 2
+
+    def test_goes_on_behind_an_expired_iterator(self, world: World, log):
+        """An iterator that is too old is replaced by one for the same place: nothing is missed or read twice."""
+        log.append("t", {0: [Record(b"1")]})
+        assert values(log) == [b"1"]
+        log.append("t", {0: [Record(b"2")]})
+        world.faults.goes_wrong("GetRecords", ITERATOR_EXPIRED)
+        assert values(log) == [b"1", b"2"]
+
+    def test_begins_with_what_is_left_when_its_place_is_too_old(self, world: World, log):
+        """When the stream no longer knows the place where the index ends, reading begins with the oldest it has."""
+        log.append("t", {0: [Record(b"1")]})
+        log._indexer.catch_up(log._ancestry.current.leaves()[0])
+        log.append("t", {0: [Record(b"2")]})
+        reader = world.a_log()
+        world.faults.goes_wrong("GetShardIterator", TOO_OLD)
+        assert reader.bounds("t", [0])[0].next == 2
+        assert values(reader) == [b"1", b"2"]
+
+    @pytest.mark.parametrize("fault", [THROTTLED, broken_before, EXPIRED])
+    def test_is_unavailable_rather_than_wrong(self, world: World, log, fault):
+        """When no answer comes in time, none is given."""
+        log.append("t", {0: [Record(b"1")]})
+        world.faults.goes_wrong("GetRecords", *[fault] * 100)
+        for attempt in (
+            lambda: log.bounds("t", [0]),
+            lambda: log.read("t", 0, 0),
+            lambda: log.offset_at("t", 0, world.clock.now()),
+        ):
+            with pytest.raises(Unavailable):
+                attempt()
+        world.faults._faults.clear()
+        assert values(log) == [b"1"]
+
+    def test_of_the_archive_falls_back_on_the_stream(self, world: World, log):
+        """While the archive object of a segment is not there, its events are read from the stream."""
+        log.append("t", {0: [Record(b"1")]})
+        log._indexer.catch_up(log._ancestry.current.leaves()[0])
+        world.archive.remove(world.archive.kept())
+        assert values(world.a_log()) == [b"1"]
+
+    def test_of_a_damaged_archive_falls_back_on_the_stream(self, world: World, log):
+        """An archive object that cannot be read is as good as none."""
+        log.append("t", {0: [Record(b"1")]})
+        log._indexer.catch_up(log._ancestry.current.leaves()[0])
+        [key] = world.archive.kept()
+        world.archive.put(key, b"what is this?" * 20)
+        assert values(world.a_log()) == [b"1"]
+
+    def test_of_an_archive_that_does_not_answer_is_unavailable(self, world: World, log):
+        """A slow or broken archive gives no empty answer."""
+        log.append("t", {0: [Record(b"1")]})
+        log._indexer.catch_up(log._ancestry.current.leaves()[0])
+        with pytest.raises(Unavailable):
+            world.a_log(archive=Broken()).read("t", 0, 0)
+
+    def test_of_what_was_compacted_never_goes_back_to_the_stream(self, world: World, log):
+        """What compaction took away does not come back when an archive object is missing."""
+        log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
+        world.clock.move(3600)
+        log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now() - timedelta(days=1))
+        assert values(log) == [b"2", b"3"]
+        world.archive.remove(world.archive.kept())
+        with pytest.raises(Unavailable):
+            world.a_log().read("t", 0, 0)
+
+
+class Cut:
+    """An index whose user dies after compacted segments were written."""
+
+    def __init__(self, index) -> None:
+        self._index = index
+
+    def note_compacted(self, *_: object) -> None:
+        raise Unavailable("the end")
+
+    def __getattr__(self, name: str):
+        return getattr(self._index, name)
+
+
+class TestCompaction:
+    def test_that_was_cut_short_is_completed(self, world: World, log):
+        """When a process ends after it wrote compacted segments, the next one says what is to be read from them."""
+        log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
+        world.clock.move(3600)
+        now = world.clock.now()
+        with pytest.raises(Unavailable):
+            world.a_log(index=Cut(world.index)).compact("t", 0, upto=now, tombstones_before=now)
+        assert world.index.topic("t").compacted == {}
+        log.compact("t", 0, upto=now, tombstones_before=now)
+        assert world.index.topic("t").compacted == {0: 3}
+        assert values(world.a_log()) == [b"2", b"3"]
+
+
+class TestWatching:
+    def test_goes_on_whatever_happens(self, world: World, log):
+        """News come again after faults of every kind, known or not: nobody waits for ever."""
+        told = threading.Event()
+        reader = world.a_log()
+        end = reader.watch(lambda *_: told.set())
+
+        def beyond_understanding(*_: object) -> None:
+            raise KeyError("what is this?")
+
+        for fault in (THROTTLED, EXPIRED, beyond_understanding, broken_before, ITERATOR_EXPIRED):
+            told.clear()
+            world.faults.goes_wrong("GetRecords", fault)
+            while world.faults._faults["GetRecords"]:
+                time.sleep(0.01)
+            log.append("t", {0: [Record(b"1")]})
+            assert told.wait(PATIENCE)
+        end()
+
+
+class Broken:
+    def get(self, location: Location) -> bytes:
+        raise Unavailable(f"no answer for {location.key}")
+
+    def close(self) -> None:
+        pass
+
+
+class TestSealing:
+    def test_that_failed_is_told_and_can_be_repeated(self, world: World, log):
+        """A seal that is not known to be in the log is not reported as done; sealing again completes it."""
+        log.append("t", {0: [Record(b"1")]})
+        world.faults.goes_wrong("PutRecords", broken_before)
+        with pytest.raises(Unavailable):
+            log.seal_topic("t")
+        log.seal_topic("t")
+        assert log.bounds("t", [0])[0].next == 1
+
+
+def test_an_archive_object_that_is_gone_says_so(world: World):
+    """A missing object is told apart from a store that does not answer."""
+    with pytest.raises(ArchiveGone):
+        world.archive.get(Location("nothing", 0, 1))

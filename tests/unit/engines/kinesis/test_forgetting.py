@@ -1,0 +1,177 @@
+"""The stream forgets what is older than its retention: offsets stay what they were, and nothing is told wrong."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from nakadi.engines.common import frames
+from nakadi.engines.kinesis import envelopes, tails
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.stream import Outgoing
+from nakadi.model.events import Bounds, Record
+from nakadi.model.outcomes import Unavailable
+from tests.support.kinesis_faults import HURRIED, World
+
+FORGETFUL = replace(HURRIED, window_bytes=1000)
+"""Remembers about three records."""
+
+BOTH = pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
+"""How the service answers who asks for a place that it has forgotten is not written down anywhere."""
+
+
+@pytest.fixture
+def log(world: World):
+    log = world.a_log()
+    log.create_topic("t", 2)
+    return log
+
+
+def index_all(world: World, *, archived: bool = True) -> Indexer:
+    stream = world.a_stream()
+    indexer = Indexer(stream, Ancestry(stream), world.index, world.archive if archived else None)
+    indexer.catch_up(indexer._ancestry.current.leaves()[0])
+    return indexer
+
+
+def publish(log, *numbers: int, partition: int = 0) -> None:
+    for number in numbers:
+        log.append("t", {partition: [Record(b"%d" % number)]})
+
+
+def newest(world: World) -> int:
+    """The last record's sequence number."""
+    stream = world.a_stream()
+    [shard] = stream.shards()
+    return stream.page(shard.id, stream.from_beginning(shard.id)).records[-1].mark.sequence
+
+
+def events(log, start: int = 0) -> list[tuple[int, bytes | None]]:
+    found = []
+    while (piece := log.read("t", 0, start)).events:
+        found += [(event.offset, event.record.value) for event in piece.events]
+        start = piece.next_offset
+    return found
+
+
+def numbered(*numbers: int) -> list[tuple[int, bytes]]:
+    return [(number, b"%d" % number) for number in numbers]
+
+
+@BOTH
+def test_what_is_forgotten_is_read_from_the_archive(world: World, log, strict):
+    """A reader crosses from the archive to the stream without a gap, though the stream begins in the middle."""
+    publish(log, *range(10))
+    index_all(world)
+    publish(log, *range(10, 12))
+    index_all(world)
+    world.client.forgets(newest(world) - 1, strict=strict)
+    publish(log, *range(12, 15))
+    for reader in (world.a_log(), world.a_log(FORGETFUL)):
+        assert events(reader) == numbered(*range(15))
+        assert events(reader, 11) == numbered(*range(11, 15))
+
+
+@BOTH
+def test_an_idle_partition_goes_on_where_it_was(world: World, log, strict):
+    """When all of a partition is forgotten by the stream, its next event has the next offset."""
+    publish(log, *range(5))
+    index_all(world)
+    world.client.forgets(newest(world), strict=strict)
+    reader = world.a_log()
+    assert reader.bounds("t", [0]) == {0: Bounds(0, 5)}
+    publish(log, 5)
+    index_all(world)
+    assert events(reader) == events(world.a_log()) == numbered(*range(6))
+
+
+@BOTH
+@pytest.mark.parametrize("archived", [True, False])
+def test_what_nobody_has_is_not_made_up(world: World, log, strict, archived):
+    """When neither archive nor stream has an event, another one is not shown in its place."""
+    publish(log, *range(10))
+    index_all(world, archived=archived)
+    world.client.forgets(newest(world) - 3, strict=strict)
+    world.archive.remove(world.archive.kept())
+    reader = world.a_log(archived=archived)
+    publish(log, 10)
+    with pytest.raises(Unavailable):
+        reader.read("t", 0, 0)
+    with pytest.raises(Unavailable):
+        reader.read("t", 0, 8)
+    assert events(reader, 10) == numbered(10)
+
+
+@BOTH
+def test_a_process_that_slept_counts_anew(world: World, log, monkeypatch, strict):
+    """A process in which nobody read for long begins where the index ends: it may have missed what is forgotten."""
+    publish(log, *range(3))
+    index_all(world)
+    sleeper = world.a_log()
+    assert events(sleeper) == numbered(*range(3))
+    publish(log, *range(3, 8))
+    index_all(world)
+    world.client.forgets(newest(world) - 1, strict=strict)
+    later = time.time() + 2 * tails.ASLEEP_AFTER
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert events(sleeper) == events(world.a_log()) == numbered(*range(8))
+
+
+@BOTH
+def test_an_append_that_was_given_up_stops_nobody(world: World, log, strict):
+    """Parts of an append that never was completed can be forgotten; indexer and readers go on without them."""
+    publish(log, 0)
+    half = envelopes.parts(3, 0, bytes(1000), b"a" * 8, 500)
+    [queued] = log._writer._records("t", 0, [Record(b"x")], 0)
+    log._writer._stream.put([queued._replace(data=half[0])])
+    index_all(world)
+    world.client.forgets(newest(world), strict=strict)
+    publish(log, 1)
+    index_all(world)
+    assert world.index.heads([("t", 0)])["t", 0].counted.next == 2
+    assert events(world.a_log()) == numbered(0, 1)
+
+
+def test_a_long_append_whose_beginning_is_forgotten_is_not_shown_in_part(world: World, log):
+    """A reader that is thrown back on the stream and finds half of an append says so, rather than leaving it out."""
+    [queued] = log._writer._records("t", 0, [Record(b"x")], 0)
+    first, second = long_append()
+    log._writer._stream.put([queued._replace(data=first)])
+    index_all(world)
+    log._writer._stream.put([queued._replace(data=second)])
+    index_all(world)
+    assert world.index.heads([("t", 0)])["t", 0].counted.next == 2
+    world.client.forgets(newest(world) - 1)
+    assert events(world.a_log()) == [(0, b"1" * 400), (1, b"2" * 400)]
+    world.archive.remove(world.archive.kept())
+    with pytest.raises(Unavailable):
+        world.a_log().read("t", 0, 0)
+
+
+def long_append() -> list[bytes]:
+    frame = frames.encode([Record(b"1" * 400), Record(b"2" * 400)])
+    return envelopes.parts(2, 0, frame, b"b" * 8, 500)
+
+
+def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(world: World, log, monkeypatch):
+    """Where a scan ended is a place to go on from for as long as the stream certainly has what comes next."""
+    publish(log, *range(10))
+    index_all(world, archived=False)
+    reader = world.a_log(FORGETFUL, archived=False)
+    piece = reader.read("t", 0, 0, max_bytes=1)
+    assert piece.next_offset == 1
+    world.client.forgets(newest(world) - 5)
+    monkeypatch.setattr("nakadi.engines.kinesis.scanning.REMEMBERED_FOR", 0.0)
+    with pytest.raises(Unavailable):
+        reader.read("t", 0, 1)
+
+
+def test_a_record_of_somebody_else_is_no_record_of_ours(world: World, log):
+    """What others put into the stream has no offset, wherever it lies."""
+    publish(log, 0)
+    log._writer._stream.put([Outgoing("t/0", 0, b"not ours"), Outgoing("no place", 0, b"nk"), Outgoing("t/9", 0, b"")])
+    publish(log, 1)
+    index_all(world)
+    assert events(world.a_log()) == numbered(0, 1)
+    assert sum(key.startswith("set-aside/") for key in world.archive.kept()) == 3

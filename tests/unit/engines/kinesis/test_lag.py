@@ -1,0 +1,59 @@
+"""How late the indexer is, as housekeeping measures it: without the indexer's help."""
+
+from datetime import timedelta
+
+import pytest
+
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.model.events import Record
+from nakadi.model.moments import moment_of
+from tests.support.kinesis_faults import World
+
+
+@pytest.fixture
+def log(world: World):
+    log = world.a_log()
+    log.create_topic("t", 1)
+    return log
+
+
+def an_indexer(world: World) -> Indexer:
+    stream = world.a_stream()
+    return Indexer(stream, Ancestry(stream), world.index, world.archive)
+
+
+def arrival_of(world: World, number: int) -> int:
+    """When a record arrived, in milliseconds."""
+    stream = world.a_stream()
+    [shard] = stream.shards()
+    return stream.page(shard.id, stream.from_beginning(shard.id)).records[number].at
+
+
+def test_nothing_waits_where_nothing_was_stored(log):
+    """A stream without records has no lag."""
+    assert log.index_lag() == timedelta(0)
+
+
+def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(world: World, log):
+    """It begins with the first event behind what is indexed, and ends when the indexer has come to the tip."""
+    for number in range(3):
+        log.append("t", {0: [Record(b"%d" % number)]})
+    indexer = an_indexer(world)
+    first = moment_of(arrival_of(world, 0) * 1000)
+    assert indexer.lag(first + timedelta(hours=2)) == timedelta(hours=2)
+
+    indexer.catch_up(indexer._ancestry.current.leaves()[0])
+    assert indexer.lag(first + timedelta(hours=2)) == timedelta(0)
+
+    log.append("t", {0: [Record(b"3")]})
+    fourth = moment_of(arrival_of(world, 3) * 1000)
+    assert indexer.lag(fourth + timedelta(minutes=7)) == timedelta(minutes=7)
+
+
+def test_clocks_that_disagree_make_no_negative_lag(world: World, log):
+    """An event that came later than this process says that it is has not waited at all."""
+    log.append("t", {0: [Record(b"0")]})
+    arrived = moment_of(arrival_of(world, 0) * 1000)
+
+    assert an_indexer(world).lag(arrived - timedelta(minutes=1)) == timedelta(0)

@@ -1,0 +1,46 @@
+"""A Kinesis log's URL."""
+
+import pytest
+
+from nakadi.app.engines import UnknownEngine, open_event_log
+from nakadi.engines.kinesis.event_log import Options
+from nakadi.engines.kinesis.opening import client, options_in, parsed
+from tests.support.clock import HandMovedClock
+
+
+def test_a_url_names_the_stream_and_what_else_is_wanted():
+    """The host is the stream's name; the query tells region, endpoint and options."""
+    name, asked = parsed("kinesis://events?region=eu-central-1&lease=0.5&window_bytes=1000")
+    assert (name, asked["region"]) == ("events", "eu-central-1")
+    assert options_in(name, asked) == Options(lease=0.5, window_bytes=1000)
+    assert options_in(*parsed("kinesis://events")) == Options()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("kinesis:", "names no stream"),
+        ("kinesis:///events", "names no stream"),
+        ("kinesis://events?leese=2", "leese"),
+        ("kinesis://events?lease=long", "long"),
+    ],
+)
+def test_a_url_that_cannot_be_understood_is_refused(url, said):
+    """A slip in a URL stops the start and names what is not understood."""
+    with pytest.raises(ValueError, match=said):
+        options_in(*parsed(url))
+
+
+def test_a_log_needs_an_index():
+    """Without an index nothing could be counted."""
+    with pytest.raises(UnknownEngine, match="log index"):
+        open_event_log("kinesis://events", HandMovedClock())
+
+
+def test_the_client_tries_nothing_again_and_waits_for_nothing_long():
+    """What may be tried again is decided by the engine, which knows what is known."""
+    made = client({"region": "eu-central-1"})
+    config = made.meta.config
+    made.close()
+    assert config.retries["total_max_attempts"] == 1
+    assert (config.connect_timeout, config.read_timeout) == (2, 10)

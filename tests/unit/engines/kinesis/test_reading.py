@@ -1,0 +1,324 @@
+"""Reading what is remembered, what is archived, and what is only in the stream."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.model.events import Bounds, Record
+from nakadi.ports import OffsetUnavailable
+from tests.support.kinesis_faults import HURRIED, World
+from tests.support.patience import PATIENCE
+
+FORGETFUL = replace(HURRIED, window_bytes=3000)
+"""Remembers about ten records."""
+
+
+@pytest.fixture
+def log(world: World):
+    log = world.a_log()
+    log.create_topic("t", 2)
+    return log
+
+
+def an_indexer(world: World, *, archived: bool = True) -> Indexer:
+    stream = world.a_stream()
+    return Indexer(stream, Ancestry(stream), world.index, world.archive if archived else None)
+
+
+def index_all(world: World, *, archived: bool = True) -> None:
+    indexer = an_indexer(world, archived=archived)
+    for shard in world.a_log()._ancestry.current.leaves():
+        indexer.catch_up(shard)
+
+
+def publish(log, numbers, partition: int = 0) -> None:
+    for number in numbers:
+        log.append("t", {partition: [Record(b"%d" % number), Record(b"%d.5" % number)]})
+
+
+def events(log, start: int = 0, partition: int = 0, limit: int = 7) -> list[bytes]:
+    found = []
+    while (piece := log.read("t", partition, start, limit=limit)).events:
+        assert [event.offset for event in piece.events] == list(range(start, piece.next_offset))
+        found += [event.record.value for event in piece.events]
+        start = piece.next_offset
+    return found
+
+
+def offsets(log, start: int = 0) -> list[int]:
+    found = []
+    while (piece := log.read("t", 0, start)).events:
+        found += [event.offset for event in piece.events]
+        start = piece.next_offset
+    return found
+
+
+def of(numbers) -> list[bytes]:
+    return [text for number in numbers for text in (b"%d" % number, b"%d.5" % number)]
+
+
+@pytest.mark.parametrize("how", ["indexed", "indexed without an archive", "indexed in part", "not indexed"])
+@pytest.mark.parametrize("options", [HURRIED, FORGETFUL], ids=["remembered", "forgotten"])
+def test_every_way_leads_to_the_same_events(world: World, log, how, options):
+    """From any offset the same events come, whether they are remembered, archived, or only in the stream."""
+    publish(log, range(30))
+    if how != "not indexed":
+        index_all(world, archived=how != "indexed without an archive")
+    publish(log, range(30, 60 if how == "indexed in part" else 30))
+    publish(log, range(5), partition=1)
+    reader = world.a_log(options)
+    expected = of(range(60 if how == "indexed in part" else 30))
+    assert reader.bounds("t", [0]) == {0: Bounds(0, len(expected))}
+    for start in (0, 1, 17, 59, len(expected) - 1):
+        assert events(reader, start) == expected[start:]
+    assert events(reader, partition=1) == of(range(5))
+
+
+def test_a_log_without_an_archive_reads_the_stream(world: World, log):
+    """Without an archive, what is behind the memory is read from the place that the index names."""
+    publish(log, range(20))
+    index_all(world)
+    reader = world.a_log(FORGETFUL, archived=False)
+    publish(log, range(20, 40))
+    assert events(reader) == of(range(40))
+
+
+def test_whoever_catches_up_reads_the_stream_once(world: World, log):
+    """Reading on behind the memory goes on where the last read ended, and not from the beginning."""
+    publish(log, range(100))
+    reader = world.a_log(FORGETFUL, archived=False)
+    reader.bounds("t", [0])
+    place = 0
+    for _ in range(10):
+        calls = world.counting("GetRecords")
+        place = reader.read("t", 0, place, limit=1000, max_bytes=200).next_offset
+        assert calls() <= 2
+    assert place > 30
+
+
+def test_the_index_is_ahead_of_a_reader(world: World, log):
+    """A reader that finds more in the index than it has read itself counts nothing twice."""
+    reader = world.a_log()
+    assert reader.bounds("t", [0]) == {0: Bounds(0, 0)}
+    publish(log, range(3), partition=1)
+    index_all(world)
+    assert reader.bounds("t", [1]) == {1: Bounds(0, 6)}
+    assert events(reader, partition=1) == of(range(3))
+
+
+def test_a_new_process_begins_where_the_index_ends(world: World, log):
+    """The tip of an indexed partition costs one read of the stream, however much is in it."""
+    publish(log, range(50))
+    index_all(world)
+    reader = world.a_log()
+    calls = world.counting("GetRecords")
+    assert reader.bounds("t", [0, 1]) == {0: Bounds(0, 100), 1: Bounds(0, 0)}
+    assert calls() <= 2
+
+
+def test_bounds_have_whatever_was_acknowledged_before_they_were_asked_for(world: World, log):
+    """A tip that was read before the question is no answer to it; partitions share a read. (C13, L36)"""
+    reader = world.a_log(replace(HURRIED, shared_for=60))
+    assert reader.bounds("t", [0, 1]) == {0: Bounds(0, 0), 1: Bounds(0, 0)}
+    publish(log, range(3))
+    publish(log, range(2), partition=1)
+
+    calls = world.counting("GetRecords")
+    assert reader.bounds("t", [0, 1]) == {0: Bounds(0, 6), 1: Bounds(0, 4)}
+    assert calls() <= 1
+
+    publish(log, range(3, 5))
+    assert reader.offset_at("t", 0, world.clock.now() + timedelta(seconds=1)) == 10
+
+
+def test_the_tip_is_shared(world: World, log):
+    """Streams that have come to the tip, and ask again within a moment, cost the shard no read."""
+    publish(log, range(3))
+    reader = world.a_log(replace(HURRIED, shared_for=30.0))
+    reader.bounds("t", [0])
+    calls = world.counting("GetRecords")
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: reader.read("t", 0, 6), range(100)))
+    assert calls() == 0
+
+
+def test_those_who_asked_before_a_read_began_share_it(world: World, log):
+    """However many want to know the tip, a read that began after they had asked answers all of them."""
+    publish(log, range(3))
+    reader = world.a_log()
+    reader.bounds("t", [0])
+    asked_at = time.monotonic()
+    calls = world.counting("GetRecords")
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: reader._reader.bounds("t", 0, asked_at), range(100)))
+    assert set(found) == {Bounds(0, 6)}
+    assert calls() == 1
+
+
+@pytest.mark.usefixtures("log")
+def test_a_process_knows_at_once_what_it_stored_itself(world: World):
+    """However old the tip may be for others, a process sees its own events in the next read."""
+    own = world.a_log(replace(HURRIED, shared_for=3600.0))
+    for number in range(5):
+        publish(own, [number])
+        assert own.bounds("t", [0])[0].next == 2 * (1 + number)
+
+
+@pytest.mark.parametrize("streams", [1, 500])
+def test_streams_cost_a_shard_the_same(world: World, log, streams):
+    """One reader asks for all: five hundred that follow their partitions ask the stream no more often than one."""
+    topics = [f"s{number}" for number in range(streams)]
+    for topic in topics:
+        log.create_topic(topic, 1)
+    reader = world.a_log(replace(HURRIED, poll=0.1, shared_for=5.0))
+    told = threading.Event()
+    end = reader.watch(lambda *_: told.set())
+    reader.bounds(topics[0], [0])
+    calls = world.counting("GetRecords")
+    begun = time.monotonic()
+    for topic in topics:
+        assert reader.read(topic, 0, 0).events == ()
+    log.append(topics[-1], {0: [Record(b"1")]})
+    assert told.wait(PATIENCE)
+    assert len(reader.read(topics[-1], 0, 0).events) == 1
+    passed = time.monotonic() - begun
+    end()
+    assert calls() <= 2 + passed / 0.1
+
+
+def test_what_others_store_is_told(world: World, log):
+    """A watcher learns of what another process stored, and finds it when it looks."""
+    reader = world.a_log()
+    found = []
+    told = threading.Event()
+
+    def look(topic: str, partition: int) -> None:
+        found.append((topic, partition))
+        told.set()
+
+    end = reader.watch(look)
+    publish(log, [1], partition=1)
+    assert told.wait(PATIENCE)
+    assert found[0] == ("t", 1)
+    assert events(reader, partition=1) == of([1])
+    end()
+
+
+def test_a_damaged_frame_keeps_its_numbers(log):
+    """A frame that nobody can read is stepped over, and what follows it has the same offset for everybody."""
+    publish(log, [1])
+    log._writer._stream.put([log._writer._records("t", 0, [Record(b"x")] * 3, 0)[0]._replace(data=broken(3))])
+    publish(log, [2])
+    assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1, 5, 6]
+    assert log.read("t", 0, 2).next_offset == 7
+    assert log.bounds("t", [0]) == {0: Bounds(0, 7)}
+
+
+def broken(count: int) -> bytes:
+    from nakadi.engines.kinesis import envelopes  # noqa: PLC0415  # only here
+
+    return envelopes.whole(count, 0, b"nf\x01\x00 no frame")
+
+
+def test_moments_are_found_in_the_index_and_behind_it(world: World, log):
+    """Every moment leads to the event that reading finds, in archived segments as in the tail."""
+    began = world.clock.now()
+    for number in range(20):
+        publish(log, [number])
+        world.clock.move(60)
+        if number % 3 == 2 and number < 15:
+            index_all(world)
+    reader = world.a_log(FORGETFUL)
+    for minutes in range(21):
+        assert reader.offset_at("t", 0, began + timedelta(minutes=minutes)) == 2 * minutes
+        assert reader.offset_at("t", 0, began + timedelta(minutes=minutes, seconds=1)) == min(2 * minutes + 2, 40)
+
+
+def test_trimming_is_seen_by_others(world: World, log):
+    """The low-water mark is everybody's, and reaches other processes within a lease."""
+    publish(log, range(3))
+    world.clock.move(60)
+    publish(log, range(3, 5))
+    index_all(world)
+    reader = world.a_log()
+    assert events(reader) == of(range(5))
+    log.trim("t", 0, world.clock.now())
+    time.sleep(HURRIED.lease)
+    assert reader.bounds("t", [0]) == {0: Bounds(6, 10)}
+    with pytest.raises(OffsetUnavailable):
+        reader.read("t", 0, 5)
+
+
+def test_compaction_is_seen_by_others_and_by_those_who_come_later(world: World, log):
+    """What compaction left is what every process reads; replaced archive objects are removed."""
+    reader = world.a_log()
+    for number in range(10):
+        log.append("t", {0: [Record(b"%d" % number, f"k{number % 3}")]})
+    assert len(reader.read("t", 0, 0).events) == 10
+    kept = []
+    for _ in range(3):
+        world.clock.move(3600)
+        log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now())
+        kept.append([key for key in world.archive.kept() if key.startswith("compacted/")])
+        log.append("t", {0: [Record(b'"again"', "k0")]})
+    time.sleep(HURRIED.lease)
+    expected = [7, 8, 11, 12]
+    for each in (log, reader, world.a_log()):
+        assert offsets(each) == expected
+    assert [len(keys) for keys in kept] == [1, 1, 1]
+
+
+def test_nothing_new_is_not_compacted_again(world: World, log):
+    """Compacting what is compact writes nothing."""
+    publish(log, range(5))
+    world.clock.move(3600)
+    log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now())
+    before = world.archive.kept()
+    log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now())
+    assert world.archive.kept() == before
+
+
+def test_two_do_not_compact_at_once(world: World, log):
+    """While somebody compacts a partition, another one leaves it alone."""
+    log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
+    world.clock.move(3600)
+    now = world.clock.now()
+    assert world.index.claim("compaction/t/0", "somebody", 60)
+    log.compact("t", 0, upto=now, tombstones_before=now)
+    assert len(log.read("t", 0, 0).events) == 3
+    world.index.release("compaction/t/0", "somebody")
+    log.compact("t", 0, upto=now, tombstones_before=now)
+    assert len(log.read("t", 0, 0).events) == 2
+
+
+def test_what_the_archive_has_already_is_told_when_the_tip_is(world: World, log):
+    """A reader that has not heard of the newest events shows none of them, and takes no offset for one too far."""
+    publish(log, range(3))
+    index_all(world)
+    reader = world.a_log(replace(HURRIED, shared_for=3600.0, window_bytes=1))
+    assert reader.bounds("t", [0]) == {0: Bounds(0, 6)}
+    publish(log, range(3, 5))
+    index_all(world)
+    assert events(reader, limit=100) == of(range(3))
+    assert reader.read("t", 0, 10).events == ()
+    assert reader.bounds("t", [0]) == {0: Bounds(0, 10)}
+    assert events(reader) == of(range(5))
+    with pytest.raises(OffsetUnavailable):
+        reader.read("t", 0, 11)
+
+
+def test_a_batch_may_touch_many_partitions(world: World, log):
+    """However many partitions a batch of the indexer touches, each is counted."""
+    log.create_topic("wide", 40)
+    for _ in range(2):
+        log.append("wide", {partition: [Record(b"%d" % partition)] for partition in range(40)})
+    index_all(world)
+    heads = world.index.heads([("wide", partition) for partition in range(40)])
+    assert {head.counted.next for head in heads.values()} == {2}
+    assert [event.record.value for event in world.a_log().read("wide", 17, 0).events] == [b"17", b"17"]

@@ -1,0 +1,266 @@
+"""Shards split and merge while events come and go; only local services can do that."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+
+import boto3
+import pytest
+
+from nakadi.clock import SystemClock
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.event_log import KinesisLog, Options
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.stream import Patience, ShardTree, Stream
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.model.events import Record, Stored
+from nakadi.model.log_index import Progress
+from tests.support.kinesis import made_stream, until_active
+from tests.support.kinesis_local import kinesalite_there, kinesis_local
+from tests.support.other_engines import WANTED
+from tests.support.patience import PATIENCE
+from tests.support.shared import kept_open
+
+PARTITIONS = 6
+TOPIC = "orders"
+RESHARDINGS = ("split", "split", "merge", "split", "merge", "merge")
+
+Seen = Mapping[int, list[bytes | None]]
+
+
+class Surroundings:
+    """One stream, its index and its archive; every log opened on them stands for another process."""
+
+    def __init__(self, client, stream: str) -> None:
+        self.client = client
+        self.stream = stream
+        self.index = kept_open(MemoryLogIndex())
+        self.archive = kept_open(MemoryStore())
+
+    @contextmanager
+    def a_log(self, index: MemoryLogIndex | None = None, **options: int) -> Iterator[KinesisLog]:
+        hurried = Options(lease=0.2, shared_for=0.05, poll=0.05, **options)
+        log = KinesisLog(self._stream(), index or self.index, self.archive, SystemClock(), hurried)
+        try:
+            yield log
+        finally:
+            log.close()
+
+    def an_indexer(self, index: MemoryLogIndex | None = None) -> Indexer:
+        stream = self._stream()
+        return Indexer(stream, Ancestry(stream), index or self.index, self.archive)
+
+    def lineage(self) -> ShardTree:
+        return ShardTree(self._stream().shards())
+
+    def reshard(self, how: str) -> None:
+        """Split some shard in the middle, or merge two that lie next to each other."""
+        shards = self._open_shards()
+        if how == "split":
+            widest = max(shards, key=lambda shard: shard.last_hash - shard.first_hash)
+            middle = str((widest.first_hash + widest.last_hash) // 2)
+            self.client.split_shard(StreamName=self.stream, ShardToSplit=widest.id, NewStartingHashKey=middle)
+        else:
+            first, second = random.choice(list(pairwise(shards)))
+            self.client.merge_shards(StreamName=self.stream, ShardToMerge=first.id, AdjacentShardToMerge=second.id)
+        until_active(self.client, self.stream)
+
+    def _open_shards(self):
+        return sorted((each for each in self._stream().shards() if not each.closed), key=lambda each: each.first_hash)
+
+    def _stream(self) -> Stream:
+        return Stream(self.client, self.stream, reads_per_second=200)
+
+
+@pytest.fixture(params=[kinesis_local, *([kinesalite_there] if WANTED else [])], ids=lambda service: service.__name__)
+def surroundings(request):
+    with request.param() as endpoint:
+        client = boto3.client("kinesis", endpoint_url=endpoint)
+        client.close = lambda: None  # every log closes its client, and this one is shared
+        stream = made_stream(client)
+        yield Surroundings(client, stream)
+        client.delete_stream(StreamName=stream)
+
+
+def seen_from_the_beginning(log: KinesisLog) -> Seen:
+    return {partition: list(follow(log, partition)) for partition in range(PARTITIONS)}
+
+
+def follow(log: KinesisLog, partition: int, published: threading.Event | None = None) -> Iterator[bytes | None]:
+    """The values of a partition in their order, up to the last one that was published; each offset is one more than the
+    one before.
+    """
+    place = 0
+    while True:
+        is_all = published is None or published.is_set()
+        found = log.read(TOPIC, partition, place, limit=50, wait=0.0 if is_all else 0.1)
+        for event in found.events:
+            assert event.offset == place
+            place += 1
+            yield event.record.value
+        if is_all and not found.events:
+            return
+
+
+def publish_until(over: threading.Event, log: KinesisLog, writer: int) -> list[tuple[int, bytes]]:
+    """What was acknowledged, in its order."""
+    stored = []
+    number = 0
+    while not over.is_set():
+        partitions = random.sample(range(PARTITIONS), 3)
+        values = {partition: b"%d" % (writer * 1_000_000 + number + at) for at, partition in enumerate(partitions)}
+        fates = log.append(TOPIC, {partition: [Record(value)] for partition, value in values.items()})
+        stored += [(partition, value) for partition, value in values.items() if fates[partition] == Stored()]
+        number += 3
+    return stored
+
+
+def repeat_until(over: threading.Event, work: Callable[[], None]) -> None:
+    while not over.is_set():
+        work()
+        time.sleep(0.02)
+
+
+class TestWhileShardsSplitAndMerge:
+    def test_no_event_is_lost_or_there_twice_and_every_reader_counts_the_same(self, surroundings: Surroundings):
+        """Events keep their order and offsets while shards split and merge, for readers who follow and who come later.
+
+        The reader that follows has next to no memory of its own, so that it also reads behind what it remembers.
+        """
+        index_by_shard = surroundings.an_indexer()
+        over, published = threading.Event(), threading.Event()
+
+        def index_something() -> None:
+            index_by_shard.catch_up(random.choice(surroundings.lineage().leaves()))
+
+        with (
+            surroundings.a_log() as first,
+            surroundings.a_log(window_bytes=20_000) as second,
+            ThreadPoolExecutor(12) as threads,
+        ):
+            first.create_topic(TOPIC, PARTITIONS)
+            logs = (first, second, first)
+            writing = [threads.submit(publish_until, over, log, writer) for writer, log in enumerate(logs)]
+            following = [
+                threads.submit(lambda p=partition: list(follow(second, p, published)))
+                for partition in range(PARTITIONS)
+            ]
+            indexing = threads.submit(repeat_until, over, index_something)
+            for how in RESHARDINGS:
+                time.sleep(0.25)
+                surroundings.reshard(how)
+            time.sleep(0.25)
+            over.set()
+            acknowledged = [each.result(PATIENCE) for each in writing]
+            time.sleep(0.1)  # what was known of the tip before is shared no more
+            published.set()
+            indexing.result(PATIENCE)
+            followed = {partition: each.result(PATIENCE) for partition, each in enumerate(following)}
+
+        for partition in range(PARTITIONS):
+            values = followed[partition]
+            assert sorted(values) == sorted(v for stored in acknowledged for p, v in stored if p == partition)
+            for stored in acknowledged:
+                mine = [value for p, value in stored if p == partition]
+                assert [value for value in values if value in set(mine)] == mine
+        with surroundings.a_log() as later:
+            assert seen_from_the_beginning(later) == followed
+        fresh = MemoryLogIndex()
+        fresh.create_topic(TOPIC, PARTITIONS)
+        with surroundings.a_log(fresh) as counting_anew:
+            assert seen_from_the_beginning(counting_anew) == followed
+        assert sum(map(len, followed.values())) > 60
+
+    def test_an_index_made_afterwards_is_the_same(self, surroundings: Surroundings):
+        """Indexing the last shards alone indexes all that they came from, parents before children."""
+        with surroundings.a_log() as log:
+            log.create_topic(TOPIC, PARTITIONS)
+            expected = dict.fromkeys(range(PARTITIONS), 0)
+            for how in ("split", "merge", "split", "merge"):
+                for partition in range(PARTITIONS):
+                    log.append(TOPIC, {partition: [Record(b"1"), Record(b"2")]})
+                    expected[partition] += 2
+                surroundings.reshard(how)
+            for leaf in surroundings.lineage().leaves():
+                surroundings.an_indexer().catch_up(leaf)
+            heads = surroundings.index.heads([(TOPIC, partition) for partition in range(PARTITIONS)])
+            assert {partition: heads[TOPIC, partition].counted.next for partition in range(PARTITIONS)} == expected
+        with surroundings.a_log() as later:
+            bounds = later.bounds(TOPIC, range(PARTITIONS))
+            assert {partition: each.next for partition, each in bounds.items()} == expected
+
+    def test_a_sealed_topic_stays_sealed(self, surroundings: Surroundings):
+        """A seal written before a shard split is known to those who only look at what came after."""
+        with surroundings.a_log() as log:
+            log.create_topic(TOPIC, PARTITIONS)
+            log.append(TOPIC, {partition: [Record(b"1")] for partition in range(PARTITIONS)})
+            log.seal_topic(TOPIC)
+            ends = log.bounds(TOPIC, range(PARTITIONS))
+            surroundings.reshard("split")
+            surroundings.reshard("merge")
+            for leaf in surroundings.lineage().leaves():
+                surroundings.an_indexer().catch_up(leaf)
+        with surroundings.a_log() as later:
+            assert later.bounds(TOPIC, range(PARTITIONS)) == ends
+
+
+class Before:
+    """An index as it was a moment ago, for those who ask how far shards are counted."""
+
+    def __init__(self, index: MemoryLogIndex, stream: str) -> None:
+        self._index = index
+        self._progress = dict(index.progress(stream))
+
+    def progress(self, _stream: str) -> Mapping[str, Progress]:
+        return self._progress
+
+    def __getattr__(self, name: str):
+        return getattr(self._index, name)
+
+
+class TestWhoeverIsBehind:
+    def test_counts_nothing_twice(self, surroundings: Surroundings):
+        """Whoever indexes an old shard again, and does not know yet of those that came from it, changes nothing."""
+        with surroundings.a_log() as log:
+            log.create_topic(TOPIC, PARTITIONS)
+            for partition in range(PARTITIONS):
+                log.append(TOPIC, {partition: [Record(b"1")]})
+            behind = surroundings.an_indexer(Before(surroundings.index, surroundings.stream))
+            old = behind._ancestry.current.leaves()
+            surroundings.reshard("split")
+            surroundings.reshard("merge")
+            for partition in range(PARTITIONS):
+                log.append(TOPIC, {partition: [Record(b"2")]})
+            for leaf in surroundings.lineage().leaves():
+                surroundings.an_indexer().catch_up(leaf)
+            places = [(TOPIC, partition) for partition in range(PARTITIONS)]
+            indexed = surroundings.index.heads(places)
+            assert {head.counted.next for head in indexed.values()} == {2}
+            for shard in old:
+                behind.catch_up(shard)
+            assert surroundings.index.heads(places) == indexed
+
+    def test_begins_with_what_others_have_counted(self, surroundings: Surroundings):
+        """A reader that finds a partition counted in a shard that it has not heard of takes the count as it is."""
+        with surroundings.a_log() as log, surroundings.a_log() as reader:
+            log.create_topic(TOPIC, PARTITIONS)
+            for partition in range(PARTITIONS):
+                log.append(TOPIC, {partition: [Record(b"1")]})
+            inner = reader._reader._reader
+            inner.tails.know(0, time.monotonic())
+            for shard in reader._ancestry.current.leaves():
+                inner.tails.advance(shard, time.monotonic(), Patience(PATIENCE))
+            surroundings.reshard("split")
+            surroundings.reshard("merge")
+            for partition in range(PARTITIONS):
+                log.append(TOPIC, {partition: [Record(b"2")]})
+            for leaf in surroundings.lineage().leaves():
+                surroundings.an_indexer().catch_up(leaf)
+            for partition in range(PARTITIONS):
+                assert inner._counted(f"{TOPIC}/{partition}", TOPIC, partition).next == 2
+            assert seen_from_the_beginning(reader) == {partition: [b"1", b"2"] for partition in range(PARTITIONS)}

@@ -1,0 +1,263 @@
+"""Sealing: publishers rely on what they know for the length of a lease, and the log has the last word."""
+
+import threading
+import time
+
+import pytest
+
+from nakadi import caching
+from nakadi.engines.kinesis import envelopes, topics
+from nakadi.engines.kinesis.event_log import Options
+from nakadi.model.events import Record, Refused, Stored
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import SealedTopic, UnknownTopic
+from tests.support.kinesis_faults import World
+
+
+def with_lease(seconds: float) -> Options:
+    return Options(lease=seconds, shared_for=0.0, poll=0.02, give_up_after=1.0)
+
+
+@pytest.fixture
+def topic(world: World):
+    world.index.create_topic("t", 2)
+    return "t"
+
+
+class Asked:
+    """An index that counts how often it is asked about topics, and what changed."""
+
+    def __init__(self, index) -> None:
+        self._index = index
+        self.times = 0
+        self.changes_asked = 0
+
+    def changes(self):
+        self.changes_asked += 1
+        return self._index.changes()
+
+    def topic(self, topic):
+        self.times += 1
+        return self._index.topic(topic)
+
+    def __getattr__(self, name):
+        return getattr(self._index, name)
+
+
+def test_a_publisher_does_not_ask_about_every_append(world: World, topic):
+    """While a lease holds, appends ask the index nothing."""
+    index = Asked(world.index)
+    log = world.a_log(with_lease(60), index=index)
+    for _ in range(20):
+        log.append(topic, {0: [Record(b"1")]})
+    assert index.times == 1
+
+
+class MachineTime:
+    """Both clocks of the machine, and the log's own."""
+
+    def __init__(self, log_clock) -> None:
+        self._log_clock = log_clock
+        self.passed = 0.0
+        self.sleep = self.move
+
+    def move(self, seconds: float) -> None:
+        self.passed += seconds
+        self._log_clock.move(seconds)
+
+    def monotonic(self) -> float:
+        return self.passed
+
+    def time(self) -> float:
+        return self.passed
+
+
+@pytest.fixture
+def machine(world: World, monkeypatch):
+    made = MachineTime(world.clock)
+    for module in (topics, caching):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def test_one_question_renews_all_leases(world: World, machine):
+    """A lease that ran out is renewed by asking what changed, for all topics together."""
+    index = Asked(world.index)
+    log = world.a_log(with_lease(2), index=index)
+    names = [f"topic-{number}" for number in range(5)]
+    for _ in range(4):
+        for name in names:
+            world.index.create_topic(name, 1)
+            log.append(name, {0: [Record(b"1")]})
+        machine.move(2)
+    assert index.changes_asked == 4
+    assert index.times == len(names)
+
+
+def test_a_lease_is_not_renewed_after_a_seal(world: World, topic, machine):
+    """Of many topics whose leases are renewed together, the one that was sealed is asked for again."""
+    other = world.a_log(with_lease(2))
+    index = Asked(world.index)
+    log = world.a_log(with_lease(2), index=index)
+    for _ in range(3):
+        log.append(topic, {0: [Record(b"1")]})
+        machine.move(3)
+    other.seal_topic(topic)
+    with pytest.raises(SealedTopic):
+        log.append(topic, {0: [Record(b"2")]})
+    assert other.bounds(topic, [0])[0].next == 3
+
+
+def test_a_renewed_lease_begins_with_the_question(world: World, topic, machine):
+    """An answer that was true when the question came, and arrives when the topic is sealed, renews no lease."""
+    other = world.a_log(with_lease(2))
+    index = SlowChanges(world.index)
+    log = world.a_log(with_lease(2), index=index)
+    log.append(topic, {0: [Record(b"1")]})
+    machine.move(3)
+    index.meanwhile.append(lambda: other.seal_topic(topic))
+    with pytest.raises(SealedTopic):
+        log.append(topic, {0: [Record(b"2")]})
+    assert other.bounds(topic, [0])[0].next == 1
+
+
+class SlowChanges(Asked):
+    """An index that answers what changed when something else has happened since it looked."""
+
+    def __init__(self, index) -> None:
+        super().__init__(index)
+        self.meanwhile = []
+
+    def changes(self):
+        found = super().changes()
+        for each in self.meanwhile:
+            each()
+        return found
+
+
+def test_other_processes_learn_of_a_seal_in_time(world: World, topic):
+    """Once sealing returned in one process, no other takes anything in."""
+    sealing, publishing = world.a_log(with_lease(0.2)), world.a_log(with_lease(0.2))
+    publishing.append(topic, {0: [Record(b"1")]})
+    sealing.seal_topic(topic)
+    with pytest.raises(SealedTopic):
+        publishing.append(topic, {0: [Record(b"2")]})
+    assert sealing.bounds(topic, [0])[0].next == 1
+
+
+class Slow:
+    """A clock of one's own for a call: something happens while records are on their way."""
+
+    def __init__(self, client, meanwhile) -> None:
+        self._client = client
+        self._meanwhile = meanwhile
+
+    def put_records(self, **asked):
+        self._meanwhile()
+        return self._client.put_records(**asked)
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+
+def publishing_while(world: World, meanwhile):
+    """A log whose appends are overtaken by something, every time."""
+    log = world.a_log(with_lease(0.05))
+    log._stream._client = Slow(world.client, meanwhile)
+    return log
+
+
+def test_what_comes_behind_the_seal_is_not_acknowledged(world: World, topic):
+    """An append that was begun before a seal and stored behind it is not there, and its publisher learns so."""
+    other = world.a_log(with_lease(0.05))
+    log = publishing_while(world, lambda: other.seal_topic(topic))
+    with pytest.raises(SealedTopic):
+        log.append(topic, {0: [Record(b"late")], 1: [Record(b"late")]})
+    assert {number: each.next for number, each in other.bounds(topic, [0, 1]).items()} == {0: 0, 1: 0}
+
+
+def test_what_comes_before_the_seal_is_acknowledged(world: World, topic):
+    """An append that took longer than its lease, and is in front of the seal, is there, and its publisher learns so."""
+
+    def note_and_wait() -> None:
+        world.index.seal_topic(topic)
+        time.sleep(0.1)
+
+    log = publishing_while(world, note_and_wait)
+    assert log.append(topic, {0: [Record(b"1")]}) == {0: Stored()}
+    assert world.a_log().bounds(topic, [0])[0].next == 1
+
+
+def test_of_an_append_around_a_seal_each_partition_has_its_fate(world: World, topic):
+    """When the seal of one partition came first and that of the other did not, the first is refused."""
+
+    def seal_one() -> None:
+        world.index.seal_topic(topic)
+        data = envelopes.seal(0)
+        log._writer._stream._client._client.put_records(
+            StreamName=world.name, Records=[{"Data": data, "PartitionKey": f"{topic}/1", "ExplicitHashKey": "0"}]
+        )
+        time.sleep(0.1)
+
+    log = publishing_while(world, seal_one)
+    fates = log.append(topic, {0: [Record(b"1")], 1: [Record(b"2")]})
+    assert fates == {0: Stored(), 1: Refused("timed out")}
+
+
+def test_what_is_lost_with_its_topic_is_told(world: World, topic):
+    """An append during which its topic was deleted finds no topic."""
+    log = publishing_while(world, lambda: (world.index.delete_topic(topic), time.sleep(0.1)))
+    with pytest.raises(UnknownTopic):
+        log.append(topic, {0: [Record(b"1")]})
+
+
+def test_a_frozen_process_does_not_trust_its_old_lease(world: World, topic, monkeypatch):
+    """A process whose machine stood still for a while asks again, even if its steady clock stood still as well."""
+    index = Asked(world.index)
+    log = world.a_log(with_lease(60), index=index)
+    log.append(topic, {0: [Record(b"1")]})
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    log.append(topic, {0: [Record(b"2")]})
+    assert index.times > 1
+
+
+def test_sealing_waits_for_publishers_who_rely_on_their_lease(world: World, topic):
+    """Between saying so and writing the seal, sealing waits as long as a lease."""
+    log = world.a_log(with_lease(0.3))
+    begun = time.monotonic()
+    log.seal_topic(topic)
+    assert time.monotonic() - begun >= 0.3
+
+
+def test_other_processes_learn_of_a_deletion_in_time(world: World, topic):
+    """Once a topic is deleted by one process, no other acknowledges what is lost with it, though it remembers the
+    topic."""
+    deleting, publishing = world.a_log(with_lease(0.2)), world.a_log(with_lease(0.2))
+    publishing.append(topic, {0: [Record(b"1")]})
+    deleting.delete_topic(topic)
+    with pytest.raises(UnknownTopic):
+        publishing.append(topic, {0: [Record(b"2")]})
+
+
+def test_what_is_deleted_again_is_not_waited_for(world: World, topic, monkeypatch):
+    """Nobody publishes to a topic that is gone, or closed: deleting it takes no lease."""
+    log = world.a_log(with_lease(0.01))
+    world.index.create_topic("closed", 1)
+    log.seal_topic("closed")
+    log.delete_topic(topic)
+    monkeypatch.setattr(log._topics, "wait_for_leases", lambda: pytest.fail("there is nothing to wait for"))
+    log.delete_topic(topic)
+    log.delete_topic("closed")
+
+
+def test_closing_ends_everything(world: World, topic):
+    """A closed log answers nothing any more, and leaves no thread behind."""
+    log = world.a_log()
+    end = log.watch(lambda *_: None)
+    log.bounds(topic, [0])
+    log.close()
+    end()
+    with pytest.raises(Unavailable):
+        log.bounds(topic, [0])
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("kinesis-")] == []

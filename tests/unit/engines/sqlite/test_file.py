@@ -1,0 +1,231 @@
+"""One SQLite file: which are opened, and which are refused with a sentence."""
+
+import sqlite3
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nakadi.engines.sqlite.file import MOST_IDLE, TABLES, VERSION, BadDataFile, SqliteFile, path_in
+from nakadi.model.outcomes import Unavailable
+from tests.support.patience import PATIENCE
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "nakadi.db"
+
+
+@pytest.fixture
+def file(path):
+    file = SqliteFile(path, patience=5.0)
+    yield file
+    file.close()
+
+
+def filled(path):
+    """A data file with a topic and some events, closed in good order."""
+    file = SqliteFile(path)
+    with file.writing() as connection:
+        connection.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
+        connection.executemany(
+            "INSERT INTO frames (log, first, count, stored_at, size, body) VALUES (1, ?, 1, 0, 4000, zeroblob(4000))",
+            [(number,) for number in range(200)],
+        )
+    file.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "path"), [("sqlite:///data/nakadi.db", "data/nakadi.db"), ("sqlite:////var/nakadi.db", "/var/nakadi.db")]
+)
+def test_a_url_names_a_path(url, path):
+    """Three slashes lead to a relative path, four to an absolute one."""
+    assert str(path_in(url)) == path
+
+
+@pytest.mark.parametrize("url", ["sqlite:", "sqlite:///", "sqlite://data.db", "memory:"])
+def test_a_url_without_a_path_is_refused(url):
+    """A URL that names no file says how one is written."""
+    with pytest.raises(BadDataFile, match=r"sqlite:///folder/file\.db"):
+        path_in(url)
+
+
+def test_a_new_file_is_made_with_its_folder(tmp_path):
+    """What is not there is made, and opened again later."""
+    path = tmp_path / "new" / "folder" / "nakadi.db"
+    filled(path)
+    file = SqliteFile(path)
+    with file.lent() as connection:
+        assert connection.execute("SELECT count(*) FROM frames").fetchone() == (200,)
+    file.close()
+
+
+def test_a_new_file_is_made_once(path):
+    """Of many who open a file that is not there all find the same one."""
+    with ThreadPoolExecutor(8) as threads:
+        files = [each.result(PATIENCE) for each in [threads.submit(SqliteFile, path) for _ in range(8)]]
+    with files[0].writing() as connection:
+        connection.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
+    for file in files:
+        with file.lent() as connection:
+            assert connection.execute("SELECT count(*) FROM topics").fetchone() == (1,)
+        file.close()
+
+
+def test_an_empty_file_becomes_a_data_file(path):
+    """An empty file, as a process leaves it that was killed at once, is taken for a new one."""
+    path.touch()
+    filled(path)
+
+
+def test_a_file_from_an_older_version_is_brought_up_to_date(path):
+    """What a file of the first version lacks is made when it is opened; what it holds stays, and it is done once."""
+    filled(path)
+    with sqlite3.connect(path) as connection:
+        before = connection.execute("SELECT * FROM topics").fetchall()
+        first = " ".join(TABLES)
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        for (name,) in names.fetchall():
+            if f"CREATE TABLE {name} " not in first:
+                connection.execute(f"DROP TABLE {name}")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with ThreadPoolExecutor(4) as threads:
+        files = [each.result(PATIENCE) for each in [threads.submit(SqliteFile, path) for _ in range(4)]]
+    with files[0].lent() as connection:
+        assert connection.execute("SELECT * FROM topics").fetchall() == before
+        assert connection.execute("SELECT count(*) FROM log_index").fetchone() == (1,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    for file in files:
+        file.close()
+
+
+def test_a_file_from_a_newer_version_is_refused(path):
+    """A file with a format that is not known here is left alone, and the message says so."""
+    filled(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    with pytest.raises(BadDataFile, match="newer version"):
+        SqliteFile(path)
+
+
+def test_a_file_of_another_program_is_refused(path):
+    """A SQLite file of somebody else is left as it was."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE mine (id INTEGER)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(BadDataFile, match="another program"):
+        SqliteFile(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"x", b"SQLite format 3\0", b"# notes\n" * 1000, bytes(5000)])
+def test_a_file_that_is_something_else_is_refused(path, content):
+    """A file that is no data file, or the beginning of one, is left as it was."""
+    path.write_bytes(content)
+    with pytest.raises(BadDataFile, match=r"nakadi\.db"):
+        SqliteFile(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("kept", [0.01, 0.3, 0.9])
+def test_a_torn_file_is_refused(path, kept):
+    """A file of which the end is missing is refused with a sentence that says it is damaged."""
+    filled(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * kept)])
+    with pytest.raises(BadDataFile, match="damaged"):
+        SqliteFile(path)
+
+
+def test_a_file_with_a_damaged_beginning_is_refused(path):
+    """A file of which the tables cannot be read is refused with a sentence that says it is damaged."""
+    filled(path)
+    whole = bytearray(path.read_bytes())
+    whole[100:4096] = b"\xff" * 3996
+    path.write_bytes(whole)
+    with pytest.raises(BadDataFile, match="damaged"):
+        SqliteFile(path)
+
+
+def test_what_cannot_be_opened_is_refused(tmp_path):
+    """A folder in the place of the file, or a file in the place of its folder, is told in a sentence."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "folder", tmp_path / "file" / "nakadi.db"):
+        with pytest.raises(BadDataFile, match="cannot be opened"):
+            SqliteFile(path)
+
+
+def test_a_block_that_raises_changes_nothing(file):
+    """A transaction is undone when its block raises, and the connection can be used again."""
+
+    def fail() -> None:
+        with file.writing() as connection:
+            connection.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
+            raise ZeroDivisionError
+
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            fail()
+    with file.writing() as connection:
+        assert connection.execute("SELECT count(*) FROM topics").fetchone() == (0,)
+
+
+def test_errors_of_sqlite_say_that_nothing_is_known(file):
+    """Whatever SQLite refuses is `Unavailable`, in its own words."""
+    with pytest.raises(Unavailable, match="no such table"), file.lent() as connection:
+        connection.execute("SELECT * FROM no_such_place")
+
+
+def test_a_writer_waits_for_its_turn(file):
+    """Writers come one after another, and nobody is refused while the others are quick."""
+    turns: list[int] = []
+
+    def write(number: int) -> None:
+        with file.writing() as connection:
+            connection.execute("INSERT INTO topics (name, sealed) VALUES (?, 0)", (f"{number}",))
+            turns.append(number)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(40)))
+    assert sorted(turns) == list(range(40))
+
+
+def test_a_writer_gives_up_after_a_while(path, file):
+    """Whoever does not get a turn in time is told, and the one whose turn it was goes on."""
+    impatient = SqliteFile(path, patience=0.1)
+    with file.writing() as connection:
+        begun = time.monotonic()
+        with pytest.raises(Unavailable, match="locked"), impatient.writing():
+            pass
+        assert time.monotonic() - begun >= 0.1
+        connection.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
+    with impatient.lent() as connection:
+        assert connection.execute("SELECT count(*) FROM topics").fetchone() == (1,)
+    impatient.close()
+
+
+def test_readers_do_not_wait_for_the_writer(file):
+    """While a transaction is open, others read what was there before it."""
+    with file.writing() as writing:
+        writing.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
+        with file.lent() as reading:
+            assert reading.execute("SELECT count(*) FROM topics").fetchone() == (0,)
+
+
+def test_few_connections_are_kept(file):
+    """However many threads read at once, only some connections are kept for later."""
+    everybody = threading.Barrier(3 * MOST_IDLE)
+
+    def read(_: int) -> None:
+        with file.lent() as connection:
+            connection.execute("SELECT 1").fetchone()
+            everybody.wait(PATIENCE)
+
+    with ThreadPoolExecutor(3 * MOST_IDLE) as threads:
+        list(threads.map(read, range(3 * MOST_IDLE)))
+    assert len(file._readers._idle) == MOST_IDLE

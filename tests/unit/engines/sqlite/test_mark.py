@@ -1,0 +1,354 @@
+"""The mark beside a data file: what is noticed at the start, and that nothing is noticed where nothing is missing."""
+
+import os
+import shutil
+import sqlite3
+import struct
+from contextlib import closing
+from datetime import UTC, datetime
+
+import pytest
+
+from nakadi.clock import SystemClock
+from nakadi.engines.sqlite.event_log import SqliteLog
+from nakadi.engines.sqlite.file import BadDataFile, SqliteFile
+from nakadi.engines.sqlite.mark import Marker, examine, mark_path
+from nakadi.engines.sqlite.registry import SqliteRegistry
+from nakadi.model.events import Record
+from nakadi.ports import ABSENT, Put
+from tests.support.until_killed import lines_until_killed
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class DataFile:
+    """A data file that a broker is at work with."""
+
+    def __init__(self, path):
+        self.path = path
+        self.registry = SqliteRegistry(path)
+        self.log = SqliteLog(path, SystemClock())
+        self.marker = Marker(path, lambda: NOON)
+
+    def register(self, *names):
+        for name in names:
+            body = {"name": name, "timelines": [{"topic": f"topic-of-{name}"}]}
+            self.registry.write(Put("event-types", name, body, expected=ABSENT))
+            self.log.create_topic(f"topic-of-{name}", 2)
+
+    def publish(self, name, count):
+        self.log.append(f"topic-of-{name}", {0: [Record(b"{}") for _ in range(count)]})
+
+    def close(self):
+        self.log.close()
+        self.registry.close()
+        self.marker.close()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "nakadi.db"
+
+
+@pytest.fixture
+def at_work(path):
+    """A data file with an event type and three events, marked, in use."""
+    file = DataFile(path)
+    file.register("order.created")
+    file.publish("order.created", 3)
+    file.marker.mark()
+    yield file
+    file.close()
+
+
+def crashed(file, folder):
+    """What the disk has if the machine goes out now: a copy of everything."""
+    (folder / "crashed").mkdir(parents=True)
+    for each in file.path.parent.glob(f"{file.path.name}*"):
+        shutil.copy(each, folder / "crashed")
+    return folder / "crashed" / file.path.name
+
+
+def wal_of(path):
+    return path.with_name(f"{path.name}-wal")
+
+
+def contents(folder):
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file() and each.suffix != ".db-shm"}
+
+
+def refusal(path):
+    """What a start is refused with, by which nothing is changed."""
+    before = contents(path.parent)
+    with pytest.raises(BadDataFile) as refused:
+        examine(path, accept_loss=False)
+    after = contents(path.parent)
+    # Looking at a file that was closed leaves an empty log behind.
+    assert {name: text for name, text in after.items() if text or name in before} == before
+    return str(refused.value)
+
+
+def number_in(path):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT revision FROM documents WHERE kind = 'data-file'").fetchone()[0]
+
+
+def flip(path, at):
+    whole = bytearray(path.read_bytes())
+    whole[at] ^= 0xFF
+    path.write_bytes(whole)
+
+
+def started_and_ended(path, above=0):
+    with closing(Marker(path, lambda: NOON, above=above)) as marker:
+        marker.mark()
+
+
+# Nothing is missing.
+
+
+def test_a_new_folder_is_fine(path):
+    """Where there is neither a data file nor a mark, there is nothing to miss, and nothing is made."""
+    assert examine(path, accept_loss=False) == 0
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_file_without_a_mark_is_taken_as_it_is(path):
+    """A data file that was made before there were marks is fine, and gets one."""
+    SqliteFile(path).close()
+
+    assert examine(path, accept_loss=False) == 0
+    started_and_ended(path)
+    assert mark_path(path).exists()
+
+
+def test_a_file_that_was_closed_in_good_order_is_fine(at_work):
+    """A file that was closed goes as far as its mark."""
+    at_work.close()
+
+    assert examine(at_work.path, accept_loss=False) == 0
+
+
+def test_a_file_that_was_not_closed_is_fine(at_work, tmp_path):
+    """A crash loses nothing that was marked."""
+    at_work.publish("order.created", 5)
+
+    assert examine(crashed(at_work, tmp_path), accept_loss=False) == 0
+
+
+def test_a_file_that_somebody_works_with_is_fine(at_work):
+    """A second process finds a file complete that the first is writing to."""
+    for _ in range(50):
+        at_work.publish("order.created", 1)
+        assert examine(at_work.path, accept_loss=False) == 0
+
+
+def test_two_processes_mark_one_file(at_work):
+    """Whoever marks last, the mark never claims more than the file has."""
+    with closing(Marker(at_work.path, lambda: NOON)) as other:
+        for marker in (other, at_work.marker, other, at_work.marker):
+            at_work.publish("order.created", 1)
+            marker.mark()
+            assert examine(at_work.path, accept_loss=False) == 0
+
+
+def test_what_did_not_change_is_not_marked_again(at_work):
+    """While nothing is committed, neither the file nor the mark is written."""
+    before = contents(at_work.path.parent)
+    for _ in range(3):
+        at_work.marker.mark()
+
+    assert contents(at_work.path.parent) == before
+    at_work.publish("order.created", 1)
+    at_work.marker.mark()
+    assert number_in(at_work.path) == 2
+
+
+def test_a_mark_that_cannot_be_written_stops_nothing(at_work, monkeypatch, caplog):
+    """A broker works on when its mark cannot be written, with the old one, which still holds."""
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    at_work.publish("order.created", 1)
+    at_work.marker.mark()
+
+    assert "could not be marked" in caplog.text
+    assert examine(at_work.path, accept_loss=False) == 0
+
+
+@pytest.mark.parametrize(
+    "change", [lambda mark: flip(mark, 30), lambda mark: mark.write_bytes(b""), lambda mark: flip(mark, 2)]
+)
+def test_a_damaged_mark_is_told_and_passed_over(at_work, change, caplog):
+    """A mark that cannot be read is no reason not to start, but one to say so; the next one is good again."""
+    at_work.close()
+    change(mark_path(at_work.path))
+
+    assert examine(at_work.path, accept_loss=False) == 0
+    assert "its checksum is wrong" in caplog.text
+    started_and_ended(at_work.path)
+    caplog.clear()
+    assert examine(at_work.path, accept_loss=False) == 0
+    assert caplog.records == []
+
+
+# Something is missing.
+
+
+def test_a_data_file_that_is_gone_is_missed(at_work):
+    """Where a mark is and no data file, none is made: that would be taken for all there ever was."""
+    at_work.close()
+    at_work.path.unlink()
+
+    said = refusal(at_work.path)
+    assert f"The data file {at_work.path} is not there, and it was marked at 2026-11-21T12:00:00+00:00." in said
+    assert "It had 1 event types, 0 subscriptions, 0 storages, and 3 offsets of events." in said
+    assert "--accept-loss" in said
+
+
+def test_an_emptied_data_file_is_missed(at_work):
+    """SQLite takes a file without contents for a new one; with a mark beside it, it is not."""
+    at_work.close()
+    at_work.path.write_bytes(b"")
+
+    assert "is empty" in refusal(at_work.path)
+
+
+def test_an_older_copy_is_noticed(at_work, tmp_path):
+    """A backup that was put back says which event types are missing, and which events of the others."""
+    copy = tmp_path / "copy.db"
+    with closing(sqlite3.connect(at_work.path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    at_work.register("order.paid", "order.sent")
+    at_work.publish("order.created", 4)
+    at_work.publish("order.paid", 2)
+    at_work.close()
+    copy.replace(at_work.path)
+
+    said = refusal(at_work.path)
+    assert "has less than it had: it was marked with number 2 at 2026-11-21T12:00:00+00:00" in said
+    assert "what is there ends at number 1." in said
+    assert "Missing, as far as it is known: event types order.paid, order.sent;" in said
+    assert "events of order.created, partition 0, from offset 3 to 6" in said
+    assert "topic topic-of-order.paid, partition 0, from offset 0 to 1." in said
+
+
+def test_another_data_file_is_noticed(at_work, tmp_path):
+    """A mark belongs to one data file, and no other passes for it."""
+    at_work.close()
+    other = tmp_path / "other" / "nakadi.db"
+    SqliteFile(other).close()
+    other.replace(at_work.path)
+
+    assert "is not the data file that" in refusal(at_work.path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_log_that_was_cut_is_noticed(at_work, tmp_path, share):
+    """What was marked and is no longer in SQLite's log is missed."""
+    at_work.register("order.paid")
+    at_work.publish("order.paid", 4)
+    at_work.marker.mark()
+    path = crashed(at_work, tmp_path)
+    os.truncate(wal_of(path), int(wal_of(path).stat().st_size * share))
+
+    assert "has less than it had" in refusal(path)
+
+
+def test_a_log_that_is_gone_is_noticed(at_work, tmp_path):
+    """A data file that was copied without its log is missed what was in there."""
+    path = crashed(at_work, tmp_path)
+    wal_of(path).unlink()
+
+    assert "has less than it had" in refusal(path) or "damaged" in refusal(path)
+
+
+def test_a_log_that_was_changed_is_noticed_without_a_mark(at_work, tmp_path):
+    """Whole transactions behind a damaged place of the log were acknowledged once, marked or not."""
+    for _ in range(5):
+        at_work.publish("order.created", 1)
+    path = crashed(at_work, tmp_path)
+    mark_path(path).unlink()
+    flip(wal_of(path), wal_of(path).stat().st_size // 2)
+
+    assert "is damaged behind" in refusal(path)
+
+
+def test_half_a_transaction_at_the_end_is_told_and_left_out(at_work, tmp_path, caplog):
+    """A transaction that was being written when the power went was never acknowledged: no reason not to start."""
+    at_work.publish("order.created", 1)
+    path = crashed(at_work, tmp_path)
+    flip(wal_of(path), wal_of(path).stat().st_size - 10)
+
+    assert examine(path, accept_loss=False) == 0
+    assert "ends in a transaction that is not whole" in caplog.text
+
+
+def test_pages_of_a_former_round_of_the_log_are_no_loss(at_work, tmp_path):
+    """SQLite writes its log from the beginning again and again: what stands there from before was put away long ago."""
+    for _ in range(20):
+        at_work.publish("order.created", 1)
+    with closing(sqlite3.connect(at_work.path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(RESTART)")
+    at_work.publish("order.created", 1)
+
+    assert examine(crashed(at_work, tmp_path), accept_loss=False) == 0
+
+
+def test_a_damaged_page_is_noticed(at_work):
+    """A small data file is looked through, and what SQLite finds is told."""
+    at_work.close()
+    with at_work.path.open("r+b") as file:
+        (size,) = struct.unpack_from(">H", at_work.path.read_bytes(), 16)
+        file.seek(3 * size)
+        file.write(b"\xff" * size)
+
+    assert "is damaged: " in refusal(at_work.path)
+
+
+# The loss is accepted.
+
+
+def test_an_accepted_loss_is_the_new_state(at_work, caplog):
+    """Who accepts a loss goes on with what is there, and is not asked again."""
+    at_work.close()
+    at_work.path.unlink()
+
+    above = examine(at_work.path, accept_loss=True)
+    assert "The loss is accepted: The data file" in caplog.text
+    started_and_ended(at_work.path, above)
+    assert examine(at_work.path, accept_loss=False) == 0
+
+
+def test_what_was_lost_cannot_come_back_unnoticed(at_work, tmp_path):
+    """After an accepted loss, a file of before it is an older one, however far it had come."""
+    for _ in range(3):
+        at_work.publish("order.created", 1)
+        at_work.marker.mark()
+    whole = crashed(at_work, tmp_path / "whole")
+    path = crashed(at_work, tmp_path / "cut")
+    os.truncate(wal_of(path), wal_of(path).stat().st_size // 2)
+    started_and_ended(path, examine(path, accept_loss=True))
+    assert examine(path, accept_loss=False) == 0
+    with closing(sqlite3.connect(whole)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole.replace(path)
+
+    assert "has less than it had" in refusal(path)
+
+
+def test_an_accepted_damage_of_the_log_is_put_away(at_work, tmp_path):
+    """What stands behind the damage is not found again at the next start, even after a crash."""
+    for _ in range(5):
+        at_work.publish("order.created", 1)
+    path = crashed(at_work, tmp_path)
+    flip(wal_of(path), wal_of(path).stat().st_size // 2)
+    with closing(Marker(path, lambda: NOON, above=examine(path, accept_loss=True))) as marker:
+        marker.mark()
+        assert examine(path, accept_loss=False) == 0
+
+
+def test_a_process_that_is_killed_is_never_refused(path):
+    """Whenever a process is killed that commits and marks, the next start finds the file complete."""
+    for _ in range(5):
+        lines_until_killed("mark_until_killed.py", path, between=(0.0, 0.15))
+
+        assert examine(path, accept_loss=False) == 0

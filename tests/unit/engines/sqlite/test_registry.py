@@ -1,0 +1,67 @@
+"""What the registry in a SQLite file does beyond the promises of every registry."""
+
+import sqlite3
+
+import pytest
+
+from nakadi.engines.sqlite.registry import LIST, SqliteRegistry
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports import ChangedMeanwhile, Check, Document, Put
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "nakadi.db"
+
+
+@pytest.fixture
+def registry(path):
+    registry = SqliteRegistry(path)
+    yield registry
+    registry.close()
+
+
+def test_documents_outlive_the_process(path, registry):
+    """What was written is there after a restart, with its revision."""
+    registry.write(Put("thing", "a", {"n": 1}))
+    registry.write(Put("thing", "a", {"n": 2}))
+    registry.close()
+    again = SqliteRegistry(path)
+    assert again.get("thing", "a") == Document("a", {"n": 2}, 2)
+    again.close()
+
+
+def test_a_list_is_one_walk_along_the_index(path, registry):
+    """Listing a kind neither sorts nor looks at other kinds."""
+    registry.write(Put("thing", "a", {}))
+    connection = sqlite3.connect(path)
+    wanted = {"kind": "thing", "prefix": "a", "after": "", "end": "b", "limit": 10}
+    plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {LIST}", wanted)]
+    connection.close()
+    assert any("SEARCH documents USING PRIMARY KEY (kind=? AND key>?" in step for step in plan)
+    assert not any("TEMP B-TREE" in step or "SCAN documents" in step for step in plan)
+
+
+def test_what_cannot_be_written_down_changes_nothing(registry):
+    """A body that is no JSON is the caller's mistake, and nothing of the write stays behind."""
+    with pytest.raises(TypeError):
+        registry.write(Put("thing", "a", {}), Put("thing", "b", {"set": {1, 2}}))
+    assert list(registry.list("thing")) == []
+
+
+def test_a_file_that_stays_locked_is_told(path, registry):
+    """When somebody keeps the file for too long, whoever writes is told, and whoever reads is not kept waiting."""
+    registry.write(Put("thing", "a", {}))
+    registry._file._patience = 0.05
+    other = sqlite3.connect(path)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable, match="locked"):
+        registry.write(Put("thing", "b", {}))
+    assert len(registry.list("thing")) == 1
+    other.close()
+    registry.write(Put("thing", "b", {}))
+
+
+def test_a_change_that_was_refused_says_what_it_met():
+    """The message of a refusal names the document and the revision that was expected."""
+    assert "thing 'a' is not at revision 7" in str(ChangedMeanwhile(Check("thing", "a", 7)))
