@@ -183,3 +183,29 @@ def _values_in(value: Any) -> int:
     if isinstance(value, Mapping):
         return len(value) + sum(map(_values_in, value.values()))
     return len(value) + sum(map(_values_in, value)) if isinstance(value, list) else 0
+
+
+Found = tuple[SchemaPath, Mapping[str, Any]]
+
+
+def reachable(document: Document) -> Iterator[Found]:
+    """Every schema in use, each once, an outer one before those within it."""
+    seen: set[int] = set()
+    waiting: list[tuple[SchemaPath, Any]] = [(ROOT, document.root)]
+    while waiting:
+        path, schema = waiting.pop()
+        if not isinstance(schema, Mapping) or id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        yield path, schema
+        within = [((path / keyword).down(way), value) for keyword, way, value in subschemas(schema, document.draft)]
+        waiting.extend(reversed([*within, *referred(schema, document)]))
+
+
+def referred(schema: Mapping[str, Any], document: Document) -> list[tuple[SchemaPath, Any]]:
+    reference = schema.get("$ref")
+    return [(_path_at(reference), document.target(reference))] if reference and is_local(reference) else []
+
+
+def _path_at(reference: str) -> SchemaPath:
+    return ROOT.down(steps_of(reference) or ())

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nakadi.schemas.bounds import Exhausted, Steps
-from nakadi.schemas.document import Document, Draft, RawSchema
-from nakadi.schemas.loading import reachable
+from nakadi.schemas.document import Document, Draft, RawSchema, reachable
 from nakadi.schemas.scalars import ALWAYS, NEVER, TYPES, Check, Constants, all_of, scalar_check
 from nakadi.schemas.values import all_differ
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.bounds import Exhausted, Steps, spend
-from nakadi.schemas.document import Document, subschemas
-from nakadi.schemas.loading import reachable
+from nakadi.schemas.document import Document, reachable, subschemas
 
 MAX_TEXT = 256 * 1024
 MAX_DEPTH = 100

@@ -16,16 +16,17 @@ from nakadi.schemas.document import (
     ROOT,
     Document,
     Draft,
+    Found,
     SchemaPath,
     is_local,
     member,
+    reachable,
+    referred,
     steps_of,
     subschemas,
 )
 from nakadi.schemas.patterns import BadPattern, Patterns
 from nakadi.schemas.values import fits, type_name
-
-Found = tuple[SchemaPath, Mapping[str, Any]]
 
 TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 
@@ -99,29 +100,6 @@ def check_patterns(document: Document) -> None:
                 patterns.of(pattern)
             except BadPattern as error:
                 raise Invalid(f"invalid regex pattern in the schema: {error}") from error
-
-
-def reachable(document: Document) -> Iterator[Found]:
-    """Every schema in use, each once, an outer one before those within it."""
-    seen: set[int] = set()
-    waiting: list[tuple[SchemaPath, Any]] = [(ROOT, document.root)]
-    while waiting:
-        path, schema = waiting.pop()
-        if not isinstance(schema, Mapping) or id(schema) in seen:
-            continue
-        seen.add(id(schema))
-        yield path, schema
-        within = [((path / keyword).down(way), value) for keyword, way, value in subschemas(schema, document.draft)]
-        waiting.extend(reversed([*within, *_referred(schema, document)]))
-
-
-def _referred(schema: Mapping[str, Any], document: Document) -> list[tuple[SchemaPath, Any]]:
-    reference = schema.get("$ref")
-    return [(_path_at(reference), document.target(reference))] if reference and is_local(reference) else []
-
-
-def _path_at(reference: str) -> SchemaPath:
-    return ROOT.down(steps_of(reference) or ())
 
 
 def _reasons_against(found: Found, document: Document) -> Iterator[str]:
@@ -226,8 +204,8 @@ def _check_that_judging_ends(document: Document) -> None:
 
 def _judges_of_the_same(schema: Mapping[str, Any], document: Document) -> list[int]:
     within = (value for keyword, _, value in subschemas(schema, document.draft) if keyword in IN_PLACE)
-    referred = (target for _, target in _referred(schema, document))
-    return [id(each) for each in (*within, *referred) if isinstance(each, Mapping)]
+    targets = (target for _, target in referred(schema, document))
+    return [id(each) for each in (*within, *targets) if isinstance(each, Mapping)]
 
 
 def _not_loadable(reason: str) -> Invalid:
