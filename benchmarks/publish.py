@@ -37,7 +37,7 @@ from nakadi.metrics import Metrics
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Fate, Record, Stored
 from nakadi.publishing.outcome import Verdict
-from nakadi.publishing.pipeline import Publisher
+from nakadi.publishing.publisher import Publisher
 from nakadi.settings import Settings
 
 # By strategy; the first is what an event type gets that asks for nothing.

@@ -98,7 +98,7 @@ def test_a_handler_serves_its_areas(name):
     assert loaded(name).handler.areas == NEEDS[name].areas
 
 
-VALIDATION = ["nakadi.schemas.loading", "nakadi.schemas.validation", "nakadi.schemas.effective"]
+VALIDATION = ["nakadi.schemas.submission", "nakadi.schemas.validation", "nakadi.schemas.effective"]
 UNUSED = {
     "publish": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.catalog.creation", "nakadi.cursors", "jwt"],
     "event_types": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.cursors", "jwt"],

@@ -20,10 +20,9 @@ from nakadi.model.events import Fate, Record, Refused
 from nakadi.model.schema import Version
 from nakadi.ports import EventLog
 from nakadi.publishing.batch import BatchLimits
-from nakadi.publishing.figures import Figures
 from nakadi.publishing.outcome import BatchOutcome, Verdict
-from nakadi.publishing.pipeline import Publisher
-from nakadi.publishing.system import hashing
+from nakadi.publishing.publisher import Publisher
+from nakadi.publishing.system_events import Figures, hashing
 from nakadi.schemas.validation import Validators
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock

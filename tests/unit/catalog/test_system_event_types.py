@@ -22,7 +22,7 @@ from nakadi.model.event_type import Category, EventTypeDraft
 from nakadi.model.outcomes import NotPermitted, Unavailable
 from nakadi.model.schema import SchemaDraft, SchemaType
 from nakadi.publishing.outcome import Verdict
-from nakadi.publishing.system import BROKER
+from nakadi.publishing.system_events import BROKER
 from nakadi.settings import Settings
 from tests.support.clock import HandMovedClock
 

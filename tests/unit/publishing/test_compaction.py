@@ -2,7 +2,7 @@ import pytest
 
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.compaction import keys_of
+from nakadi.publishing.enrich import keys_of
 from tests.support.builders import an_event_type
 
 PLACES = [(0, "placed"), (1, None)]

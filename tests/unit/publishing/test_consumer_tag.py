@@ -1,7 +1,7 @@
 import pytest
 
+from nakadi.http.routes.publishing import directed_to
 from nakadi.model.outcomes import Invalid
-from nakadi.publishing.consumer_tag import directed_to
 
 ID = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
 

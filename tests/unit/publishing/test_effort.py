@@ -7,12 +7,11 @@ import pytest
 
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
-from nakadi.publishing import effort as efforts
-from nakadi.publishing.batch import BatchLimits
-from nakadi.publishing.effort import FREE_STEPS, Effort
+from nakadi.publishing import batch as efforts
+from nakadi.publishing.batch import FREE_STEPS, BatchLimits, Effort
 from nakadi.publishing.outcome import Verdict
-from nakadi.publishing.pipeline import LONG_BODY
-from nakadi.schemas.bounds import Exhausted
+from nakadi.publishing.publisher import LONG_BODY
+from nakadi.schemas.values import Exhausted
 from nakadi.turns import Turns, still_there
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import a_business_type, metadata, steps, the_failure

@@ -18,10 +18,17 @@ from nakadi.catalog.system_event_types import (
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import Unavailable
-from nakadi.publishing import figures as module
-from nakadi.publishing.figures import MOST_AT_ONCE, OLDEST_SECONDS, TELL_SECONDS, Figures, Sent, StreamFigures
+from nakadi.publishing import system_events as module
 from nakadi.publishing.outcome import BatchOutcome, Verdict
-from nakadi.publishing.system import hashing
+from nakadi.publishing.system_events import (
+    MOST_AT_ONCE,
+    OLDEST_SECONDS,
+    TELL_SECONDS,
+    Figures,
+    Sent,
+    StreamFigures,
+    hashing,
+)
 from tests.support.clock import HandMovedClock
 from tests.support.registry import settings_document
 

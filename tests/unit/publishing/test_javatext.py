@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nakadi.publishing.javatext import signed, string_hash
+from nakadi.publishing.partition import signed, string_hash
 
 
 @pytest.mark.parametrize(

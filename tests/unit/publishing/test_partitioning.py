@@ -4,9 +4,9 @@ import random
 import pytest
 
 from nakadi.model.event_type import Category, PartitionStrategy
-from nakadi.publishing.effort import MOST_STEPS, Effort
+from nakadi.publishing.batch import MOST_STEPS, Effort
 from nakadi.publishing.outcome import Rejected, Step
-from nakadi.publishing.partitioning import placed
+from nakadi.publishing.partition import placed
 from nakadi.turns import Turns, still_there
 from tests.support.builders import an_event_type
 

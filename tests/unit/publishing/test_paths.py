@@ -1,6 +1,6 @@
 import pytest
 
-from nakadi.publishing.paths import NoSuchField, segments, value_at
+from nakadi.schemas.values import NoSuchField, segments, value_at
 
 EVENT = {"a": {"b": {"c": 1}, "x.y": 2, "'": 3}, "list": [{"c": 1}], "text": "t", "none": None, "": {"a": 9}}
 

@@ -17,7 +17,7 @@ from nakadi.model.administration import BlockedKind, Feature
 from nakadi.model.authorization import Attribute, Authorization, Subject
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.model.outcomes import Unavailable
-from nakadi.publishing.figures import OLDEST_SECONDS
+from nakadi.publishing.system_events import OLDEST_SECONDS
 from tests.support.builders import a_schema, an_event_type
 from tests.support.http import client_of
 from tests.support.publishing import EID, House, a_business_type, metadata

@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas import limits
-from nakadi.schemas.bounds import MOST_STEPS, Exhausted
 from nakadi.schemas.document import Document
 from nakadi.schemas.explanation import LONG, UNTOLD, explained
-from nakadi.schemas.generation import _VISIBLE, _Generator
+from nakadi.schemas.formats import Patterns
+from nakadi.schemas.keywords import Constants
 from nakadi.schemas.limits import check_limits, check_tree
-from nakadi.schemas.patterns import Patterns
-from nakadi.schemas.scalars import Constants
-from nakadi.schemas.validation import compile_validator
+from nakadi.schemas.validation import _VISIBLE, _Generator, compile_validator
+from nakadi.schemas.values import MOST_STEPS, Exhausted
 from tests.support.patience import effort
 from tests.support.schemas import VALUES, schemas
 

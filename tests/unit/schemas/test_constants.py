@@ -1,6 +1,6 @@
 """The values that generated code works with."""
 
-from nakadi.schemas.scalars import Constants
+from nakadi.schemas.keywords import Constants
 
 
 def test_names():

@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from nakadi.schemas.bounds import Exhausted
 from nakadi.schemas.diff import differences
+from nakadi.schemas.values import Exhausted
 from tests.support.patience import effort
 
 

@@ -8,7 +8,7 @@ import pytest
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.schemas.document import Document
 from nakadi.schemas.effective import EID, effective_schema, metadata_schema, strict
-from nakadi.schemas.loading import check_loadable
+from nakadi.schemas.submission import check_loadable
 
 DELETE = CleanupPolicy.DELETE
 

@@ -5,8 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 
-from nakadi.schemas.bounds import Exhausted
-from nakadi.schemas.values import all_differ, exact, is_multiple, key
+from nakadi.schemas.values import Exhausted, all_differ, exact, is_multiple, key
 from tests.support.schemas import VALUES
 
 AMPLE = 1_000_000

@@ -8,10 +8,10 @@ import pytest
 from nakadi.model.event_type import CompatibilityMode
 from nakadi.model.outcomes import Incompatible, Invalid
 from nakadi.model.schema import ChangeLevel, Version
-from nakadi.schemas.bounds import MAX_TOLD
 from nakadi.schemas.diff import ChangeKind, differences
 from nakadi.schemas.evolution import evolved, level_of
 from nakadi.schemas.submission import check_restricted
+from nakadi.schemas.values import MAX_TOLD
 from tests.support.builders import A_MOMENT, a_schema, an_event_type
 
 FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE

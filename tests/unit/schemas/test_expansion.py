@@ -15,8 +15,7 @@ from nakadi.model.outcomes import Invalid
 from nakadi.schemas import limits
 from nakadi.schemas.document import Document, Draft
 from nakadi.schemas.limits import MOST, check_expansion
-from nakadi.schemas.loading import check_loadable
-from nakadi.schemas.submission import checked
+from nakadi.schemas.submission import check_loadable, checked
 from tests.support.schemas import VALUES, schemas
 
 SEVEN = "http://json-schema.org/draft-07/schema#"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from nakadi.schemas.bounds import Exhausted
 from nakadi.schemas.document import Document
-from nakadi.schemas.generation import _VISIBLE, _Generator, generate
-from nakadi.schemas.scalars import Constants
+from nakadi.schemas.keywords import Constants
+from nakadi.schemas.validation import _VISIBLE, _Generator, generate
+from nakadi.schemas.values import Exhausted
 
 
 def functions(schema) -> list[str]:

@@ -12,7 +12,7 @@ from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.effective import effective_schema, strict
 from nakadi.schemas.evolution import evolved
-from nakadi.schemas.paths import missing
+from nakadi.schemas.nodes import missing
 from nakadi.schemas.strict_json import MAX_DEPTH
 from nakadi.schemas.submission import check_language, checked
 from tests.support.builders import A_MOMENT, a_schema, an_event_type

@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import Document
-from nakadi.schemas.loading import MAX_IN_PLACE, check_divisors, check_loadable, check_patterns, check_references
+from nakadi.schemas.submission import MAX_IN_PLACE, check_divisors, check_loadable, check_patterns, check_references
 from tests.support.patience import effort
 
 SIX = {"$schema": "http://json-schema.org/draft-06/schema#"}

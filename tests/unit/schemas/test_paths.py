@@ -5,7 +5,7 @@ import pytest
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.effective import effective_schema
-from nakadi.schemas.paths import MAX_SEGMENTS, defines, missing
+from nakadi.schemas.nodes import MAX_SEGMENTS, defines, missing
 from tests.support.patience import effort
 
 ORDER = {

@@ -3,9 +3,9 @@
 import pytest
 import re2
 
-from nakadi.schemas import patterns
-from nakadi.schemas.bounds import MOST_STEPS, Exhausted
-from nakadi.schemas.patterns import MOST_INSTRUCTIONS, MOST_LARGE, BadPattern, Patterns, compiled
+from nakadi.schemas import formats
+from nakadi.schemas.formats import MOST_INSTRUCTIONS, MOST_LARGE, BadPattern, Patterns, compiled
+from nakadi.schemas.values import MOST_STEPS, Exhausted
 
 
 def found(pattern: str, text: str, steps: int = MOST_STEPS) -> bool:
@@ -134,5 +134,5 @@ def test_nothing_is_written_about_bad_patterns(capfd):
 def test_memory_for_instructions():
     """What is called large does not fit the usual memory."""
     with pytest.raises(re2.error):
-        re2.compile(r"\pL{20}", patterns._options(patterns._MEMORY))
-    assert compiled(r"\pL{20}").size > patterns._MOST_OF_USUAL
+        re2.compile(r"\pL{20}", formats._options(formats._MEMORY))
+    assert compiled(r"\pL{20}").size > formats._MOST_OF_USUAL

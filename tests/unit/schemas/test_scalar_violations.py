@@ -2,9 +2,9 @@
 
 import pytest
 
-from nakadi.schemas.bounds import MOST_STEPS, Exhausted
-from nakadi.schemas.patterns import Patterns
-from nakadi.schemas.violations import REASONS, VALUES, fits
+from nakadi.schemas.formats import Patterns
+from nakadi.schemas.keywords import REASONS, VALUES, is_of_type
+from nakadi.schemas.values import MOST_STEPS, Exhausted
 
 
 def reason(schema, value, steps=MOST_STEPS):
@@ -24,9 +24,9 @@ def test_values_that_a_keyword_is_not_about(keyword, value):
 
 def test_types():
     """A truth value is no number, and an integer is one. (P72)"""
-    assert fits(1, "integer")
-    assert fits(1, "number")
-    assert not any(fits(True, each) for each in ("integer", "number", "string"))
+    assert is_of_type(1, "integer")
+    assert is_of_type(1, "number")
+    assert not any(is_of_type(True, each) for each in ("integer", "number", "string"))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.schemas.document import Draft
 from nakadi.schemas.effective import EID
-from nakadi.schemas.scalars import ALWAYS, Check, Constants, all_of, scalar_check
+from nakadi.schemas.keywords import ALWAYS, Check, Constants, all_of, scalar_check
 
 
 def expression(schema, draft=Draft.FOUR) -> str:

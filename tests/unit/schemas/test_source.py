@@ -1,7 +1,7 @@
 """Source as it grows."""
 
-from nakadi.schemas.generation import Lines
-from nakadi.schemas.scalars import ALWAYS, Check
+from nakadi.schemas.keywords import ALWAYS, Check
+from nakadi.schemas.validation import Lines
 
 
 def test_blocks():

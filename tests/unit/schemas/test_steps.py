@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.bounds import Exhausted, spend
+from nakadi.schemas.values import Exhausted, spend
 
 
 def test_spending():

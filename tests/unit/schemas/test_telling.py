@@ -1,6 +1,6 @@
 """How much of what is wrong is told."""
 
-from nakadi.schemas.bounds import MAX_TOLD, worth_telling
+from nakadi.schemas.values import MAX_TOLD, worth_telling
 
 
 def test_short_lists_are_told_whole():

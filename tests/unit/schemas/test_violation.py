@@ -2,9 +2,8 @@
 
 import pytest
 
-from nakadi.schemas.bounds import Exhausted
-from nakadi.schemas.values import text_of
-from nakadi.schemas.violations import MOST_LINES, Violation, cut, member, mismatch, quoted, together
+from nakadi.schemas.keywords import MOST_LINES, Violation, cut, member_pointer, mismatch, quoted, together
+from nakadi.schemas.values import Exhausted, text_of
 
 
 def test_one():
@@ -77,4 +76,4 @@ def test_types():
 
 def test_places():
     """A member's name is escaped in its pointer. (P71)"""
-    assert member("#/a", "b/~c") == "#/a/b~1~0c"
+    assert member_pointer("#/a", "b/~c") == "#/a/b~1~0c"

@@ -57,7 +57,7 @@ def _publishing(broker: Broker) -> list[Route]:
 
 def _streams(broker: Broker) -> list[Route]:
     from nakadi.http.routes import streams
-    from nakadi.publishing.figures import StreamFigures
+    from nakadi.publishing.system_events import StreamFigures
 
     def figures_of(request: Request) -> StreamFigures:
         return StreamFigures(broker.figures, broker.clock, request.subject, request.flow_id, metrics=broker.metrics)
@@ -80,7 +80,7 @@ def _subscriptions(broker: Broker) -> list[Route]:
 
 def _subscription_streams(broker: Broker) -> list[Route]:
     from nakadi.http.routes import subscription_streams
-    from nakadi.publishing.figures import StreamFigures
+    from nakadi.publishing.system_events import StreamFigures
 
     def figures_of(request: Request, subscription_id: str) -> StreamFigures:
         return StreamFigures(

@@ -12,7 +12,7 @@ from nakadi.http.subscriptions import subscription_view
 from nakadi.model.administration import Feature
 from nakadi.model.coordination import Redrive, SetOffsets
 from nakadi.model.event_type import EventType
-from nakadi.publishing.system import SystemEvents, hashing
+from nakadi.publishing.system_events import SystemEvents, hashing
 from nakadi.subscriptions.api.parked_events import own_key
 
 

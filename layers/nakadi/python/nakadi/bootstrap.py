@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from nakadi.cursors.service import Cursors
     from nakadi.engines.archive.archiver import Tiers
     from nakadi.model.event_type import EventType, EventTypeDraft
-    from nakadi.publishing.figures import Figures
     from nakadi.publishing.outcome import BatchOutcome
-    from nakadi.publishing.pipeline import Publisher
+    from nakadi.publishing.publisher import Publisher
+    from nakadi.publishing.system_events import Figures
     from nakadi.schemas.validation import Validators
     from nakadi.streaming.streams import Streams
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
@@ -492,7 +492,7 @@ class Broker:
     @cached_property
     def publisher(self) -> Publisher:
         from nakadi.publishing.batch import BatchLimits
-        from nakadi.publishing.pipeline import Publisher
+        from nakadi.publishing.publisher import Publisher
         from nakadi.turns import Turns
 
         return Publisher(
@@ -513,8 +513,7 @@ class Broker:
 
     @cached_property
     def figures(self) -> Figures:
-        from nakadi.publishing.figures import COLLECT_SECONDS, Figures
-        from nakadi.publishing.system import BROKER, hashing
+        from nakadi.publishing.system_events import BROKER, COLLECT_SECONDS, Figures, hashing
 
         def publish(event_type: str, body: bytes) -> BatchOutcome:
             return self.publisher.publish(event_type, body, BROKER, flow_id="")

@@ -11,7 +11,7 @@ from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports import MOST_PLACES
-from nakadi.publishing.system import SystemEvents
+from nakadi.publishing.system_events import SystemEvents
 from nakadi.subscriptions.api import leases
 from nakadi.subscriptions.api.assignments import being_reset, reset_ended
 from nakadi.subscriptions.api.resets import GOING_ON, REMEMBERED, WishFulfilment, asked, outcome_known

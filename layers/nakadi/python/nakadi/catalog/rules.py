@@ -17,7 +17,7 @@ from nakadi.model.event_type import (
     Statistics,
 )
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.paths import missing
+from nakadi.schemas.nodes import missing
 
 
 def check_retention(retention_time: int | None, *, minimum: int, maximum: int) -> None:

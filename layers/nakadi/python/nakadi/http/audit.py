@@ -19,7 +19,7 @@ from nakadi.http.message import Answer, Request
 from nakadi.http.routing import Handler, Route
 from nakadi.model.administration import Feature
 from nakadi.model.outcomes import GoesOn
-from nakadi.publishing.system import BROKER, SystemEvents
+from nakadi.publishing.system_events import BROKER, SystemEvents
 
 Look = Callable[[str], Any]
 

@@ -10,7 +10,7 @@ from nakadi.catalog.system_event_types import FIGURES
 from nakadi.http.message import Answer, Outlet, Request, Streaming, is_about_figures
 
 if TYPE_CHECKING:
-    from nakadi.publishing.figures import Figures
+    from nakadi.publishing.system_events import Figures
 
 # Whoever looks whether a process is alive would keep an idle broker writing.
 NOT_TOLD = ("/health", "/ready")

@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Any
 
 from nakadi.schemas import nodes
-from nakadi.schemas.bounds import spend
 from nakadi.schemas.document import ROOT, Document, RawSchema, SchemaPath, size
 from nakadi.schemas.nodes import Node, classified
+from nakadi.schemas.values import spend
 
 # Definitions that refer to each other several times unfold into more schemas than anybody could compare.
 MOST_STEPS = 100_000

@@ -9,9 +9,9 @@ from datetime import datetime
 from nakadi.model.event_type import CompatibilityMode, EventType
 from nakadi.model.outcomes import Incompatible, Invalid, Reason
 from nakadi.model.schema import ChangeLevel, Schema
-from nakadi.schemas.bounds import Exhausted, worth_telling
 from nakadi.schemas.diff import ChangeKind, SchemaChange, differences
 from nakadi.schemas.strict_json import parse
+from nakadi.schemas.values import Exhausted, worth_telling
 
 _PATCH = frozenset({ChangeKind.DESCRIPTION_CHANGED, ChangeKind.TITLE_CHANGED})
 _NARROWING = frozenset(

@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any
 
-from nakadi.schemas.bounds import Exhausted, Steps, spend
 from nakadi.schemas.document import COMBINATORS, Document, Draft, RawSchema
-from nakadi.schemas.patterns import Patterns
-from nakadi.schemas.violations import (
+from nakadi.schemas.formats import Patterns
+from nakadi.schemas.keywords import (
     MOST_LINES,
     REASONS,
     VALUES,
     Violation,
     cut,
-    fits,
-    member,
+    is_of_type,
+    member_pointer,
     mismatch,
     quoted,
     together,
 )
+from nakadi.schemas.values import Exhausted, Steps, spend
 
 Schema = Mapping[str, Any]
 
@@ -153,7 +153,7 @@ class _Explainer:
             yield from self._of_any_type(schema, value, pointer)
 
     def _of_type(self, type_name: str, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        if fits(value, type_name):
+        if is_of_type(value, type_name):
             yield from self._of_any_type(schema, value, pointer)
         else:
             yield Violation(pointer, mismatch(type_name, value))
@@ -227,7 +227,7 @@ class _Explainer:
             spend(self._steps, len(schema["properties"]))
             for name, judge in schema["properties"].items():
                 if name in value:
-                    yield from self._within(judge, value[name], member(pointer, name))
+                    yield from self._within(judge, value[name], member_pointer(pointer, name))
 
     def patterned(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         if isinstance(value, dict):
@@ -235,7 +235,7 @@ class _Explainer:
             for name, each in value.items():
                 for pattern, judge in schema["patternProperties"].items():
                     if self._patterns.of(pattern).found_in(name, self._steps):
-                        yield from self._within(judge, each, member(pointer, name))
+                        yield from self._within(judge, each, member_pointer(pointer, name))
 
     def additional(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         if not isinstance(value, dict):
@@ -248,7 +248,7 @@ class _Explainer:
             if judge is False:
                 yield Violation(pointer, f"extraneous key [{cut(name)}] is not permitted")
             else:
-                yield from self._within(judge, each, member(pointer, name))
+                yield from self._within(judge, each, member_pointer(pointer, name))
 
     def _is_known(self, schema: Schema, name: str) -> bool:
         patterns = schema.get("patternProperties", ())
@@ -279,7 +279,7 @@ class _Explainer:
     def names(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
         if isinstance(value, dict):
             for name in value:
-                yield from self._within(schema["propertyNames"], name, member(pointer, name))
+                yield from self._within(schema["propertyNames"], name, member_pointer(pointer, name))
 
     # Arrays
 

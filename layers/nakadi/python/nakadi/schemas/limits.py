@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.bounds import Exhausted, Steps, spend
 from nakadi.schemas.document import Document, reachable, subschemas
+from nakadi.schemas.values import Exhausted, Steps, spend
 
 MAX_TEXT = 256 * 1024
 MAX_DEPTH = 100

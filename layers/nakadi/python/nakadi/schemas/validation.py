@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType
 from nakadi.model.outcomes import Invalid
 from nakadi.model.schema import Version
-from nakadi.schemas.bounds import MOST_STEPS, Steps
-from nakadi.schemas.document import Document
+from nakadi.schemas.document import Document, Draft, RawSchema, reachable
 from nakadi.schemas.explanation import LONG, SHORT, explained
-from nakadi.schemas.generation import Accepts, generate
+from nakadi.schemas.formats import BadPattern, Patterns
+from nakadi.schemas.keywords import ALWAYS, NEVER, TYPES, Check, Constants, all_of, scalar_check
 from nakadi.schemas.limits import check_tree
-from nakadi.schemas.loading import check_loadable, check_references
-from nakadi.schemas.patterns import BadPattern, Patterns
+from nakadi.schemas.submission import check_loadable, check_references
+from nakadi.schemas.values import MOST_STEPS, Exhausted, Steps, all_differ
 
 # What metadata and the envelope of data events add to a schema, with room to spare.
 _ADDED_LEVELS = 5
@@ -123,3 +124,361 @@ def _key(event_type: EventType) -> Key:
         event_type.cleanup_policy,
         event_type.category,
     )
+
+
+# Generated code -------------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Source as it grows; what is written within `block` is indented under the block's head."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self._indent = "    "
+
+    def add(self, line: str) -> None:
+        self.written.append(self._indent + line)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.add(head)
+        self._indent += "    "
+        yield
+        self._indent = self._indent[:-4]
+
+    def refuse_if(self, condition: str) -> None:
+        self.add(f"if {condition}: return False")
+
+    def refuse_unless(self, check: Check) -> int:
+        """Answers what the check costs, for the sum of its function."""
+        if not check.always:
+            self.refuse_if(f"not ({check.expression})")
+        return check.cost
+
+    def spend(self, steps: str) -> None:
+        self.add(f"steps[0] -= {steps}")
+        self.add("if steps[0] < 0: raise Exhausted")
+
+
+# Functions ------------------------------------------------------------------------------------------------------------
+
+Accepts = Callable[[Any, Steps], bool]
+Schema = Mapping[str, Any]
+
+_VISIBLE = {
+    **{each.__name__: each for each in (type, len, str, int, float, list, dict, KeyError)},
+    "Exhausted": Exhausted,
+    "all_differ": all_differ,
+}
+
+_ABOUT_OBJECTS = frozenset(
+    {
+        "required",
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+        "minProperties",
+        "maxProperties",
+        "dependencies",
+        "propertyNames",
+    }
+)
+_ABOUT_ARRAYS = frozenset({"items", "minItems", "maxItems", "uniqueItems", "contains"})
+_ABOUT_ANYTHING = frozenset({"allOf", "anyOf", "oneOf", "not", "if"})
+_SINCE = {"propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}
+_COST_OF_UNIQUENESS = 5
+_FUNCTIONS_AT_ONCE = 50
+
+
+def generate(document: Document) -> tuple[Accepts, Constants]:
+    """A function that says whether a value is valid against the whole document, and the values that it works with."""
+    constants = Constants(_VISIBLE)
+    generator = _Generator(document, constants)
+    root = generator.function_of(document.root)
+    for source in generator.sources():
+        code = compile(source, "<a schema>", "exec", dont_inherit=True)
+        exec(code, constants.namespace)  # noqa: S102  # made from templates, which a test holds to the promise above
+    return constants.namespace[root], constants
+
+
+def _allows(kind: type, type_name: str, schema: Schema) -> bool:
+    types = schema.get("type", type_name)
+    return type_name in types and ("enum" not in schema or any(isinstance(each, kind) for each in schema["enum"]))
+
+
+def _targets(document: Document) -> frozenset[int]:
+    """The schemas that references point at: they become code once, wherever else they stand."""
+    references = {schema["$ref"] for _, schema in reachable(document) if "$ref" in schema}
+    return frozenset(id(document.target(each)) for each in references)
+
+
+class _Generator:
+    def __init__(self, document: Document, constants: Constants) -> None:
+        self._document = document
+        self._constants = constants
+        self._functions: list[str] = []
+        self._targets = _targets(document)
+        self._referred: dict[int, str] = {}
+        self._scalars: dict[tuple[int, str], Check] = {}
+        self._waiting: list[tuple[str, Schema]] = []
+        self._names = 0
+
+    def sources(self) -> Iterator[str]:
+        """The functions, some at a time, for Python takes a lot of memory to compile many at once."""
+        self._write_referred()
+        for start in range(0, len(self._functions), _FUNCTIONS_AT_ONCE):
+            yield "\n".join(self._functions[start : start + _FUNCTIONS_AT_ONCE])
+
+    def _write_referred(self) -> None:
+        """Those that are written may refer to others, which are still to be written."""
+        while self._waiting:
+            name, schema = self._waiting.pop()
+            lines = Lines()
+            cost = self._write(schema, lines)
+            # References can multiply, and lead in circles: each arrival pays for itself.
+            self._finish(name, [f"    steps[0] -= {cost + 1}", "    if steps[0] < 0: raise Exhausted", *lines.written])
+
+    def function_of(self, schema: Schema) -> str:
+        """The name of the one function for a schema that several may refer to."""
+        if id(schema) not in self._referred:
+            self._referred[id(schema)] = self._new_name()
+            self._waiting.append((self._referred[id(schema)], schema))
+        return self._referred[id(schema)]
+
+    def _new_name(self) -> str:
+        self._names += 1
+        return f"f{self._names}"
+
+    def _finish(self, name: str, lines: list[str]) -> None:
+        self._functions.append("\n".join([f"def {name}(value, steps):", *lines, "    return True"]))
+
+    def _check(self, schema: RawSchema, value: str) -> Check:
+        """An expression for the variable `value`; what takes more than that is written as a function of its own."""
+        if isinstance(schema, bool):
+            return ALWAYS if schema else NEVER
+        if "$ref" in schema:
+            return self._reference(schema["$ref"], value)
+        if not self._about_insides(schema):
+            return self._scalar(schema, value)
+        if id(schema) in self._targets:
+            return Check(f"{self.function_of(schema)}({value}, steps)")
+        name, lines = self._new_name(), Lines()
+        cost = self._write(schema, lines)
+        self._finish(name, lines.written)
+        return Check(f"{name}({value}, steps)", cost + 1)
+
+    def _reference(self, reference: str, value: str) -> Check:
+        target = self._document.target(reference)
+        assert target is not None, "a schema is checked before code is made from it"
+        if isinstance(target, Mapping) and "$ref" in target:
+            return Check(f"{self.function_of(target)}({value}, steps)")
+        return self._check(target, value)
+
+    def _about_insides(self, schema: Schema) -> frozenset[str]:
+        """The keywords that this draft knows, and that can matter to a value which the schema allows at all."""
+        matter = _ABOUT_ANYTHING
+        if _allows(dict, "object", schema):
+            matter |= _ABOUT_OBJECTS
+        if _allows(list, "array", schema):
+            matter |= _ABOUT_ARRAYS
+        return frozenset(
+            each for each in matter & schema.keys() if self._document.draft >= _SINCE.get(each, Draft.FOUR)
+        )
+
+    def _scalar(self, schema: Schema, value: str) -> Check:
+        """The same for a variable of the same name, since a schema can be referred to a thousand times."""
+        if (id(schema), value) not in self._scalars:
+            check = scalar_check(schema, self._document.draft, value, self._constants)
+            self._scalars[id(schema), value] = check
+        return self._scalars[id(schema), value]
+
+    def _write(self, schema: Schema, lines: Lines) -> int:
+        """Writes the body of a function, and answers about how many steps it takes."""
+        if "$ref" in schema:
+            return lines.refuse_unless(self._reference(schema["$ref"], "value"))
+        keywords = self._about_insides(schema)
+        cost = lines.refuse_unless(self._scalar(schema, "value"))
+        cost += self._write_combinators(schema, lines)
+        if "if" in keywords:
+            cost += self._write_conditional(schema, lines)
+        for type_name, about, write in (
+            ("object", _ABOUT_OBJECTS, self._write_object),
+            ("array", _ABOUT_ARRAYS, self._write_array),
+        ):
+            if about & keywords:
+                cost += self._write_inside(type_name, write, schema, lines)
+        return cost
+
+    def _write_inside(self, type_name: str, write: Callable[[Schema, Lines], int], schema: Schema, lines: Lines) -> int:
+        """What is said about objects is said about nothing else, and likewise for arrays."""
+        if schema.get("type") == type_name:
+            return write(schema, lines)
+        with lines.block(f"if {TYPES[type_name].format('value')}:"):
+            lines.add("pass")
+            return write(schema, lines)
+
+    # One value, several schemas
+
+    def _write_combinators(self, schema: Schema, lines: Lines) -> int:
+        cost = sum(lines.refuse_unless(self._check(each, "value")) for each in schema.get("allOf", ()))
+        if "anyOf" in schema:
+            checks = [self._check(each, "value") for each in schema["anyOf"]]
+            lines.refuse_if(f"not ({' or '.join(f'({each.expression})' for each in checks) or 'False'})")
+            cost += sum(each.cost for each in checks)
+        if "oneOf" in schema:
+            cost += self._write_one_of(schema["oneOf"], lines)
+        if "not" in schema:
+            check = self._check(schema["not"], "value")
+            lines.refuse_if(check.expression)
+            cost += check.cost
+        return cost
+
+    def _write_one_of(self, members: list[RawSchema], lines: Lines) -> int:
+        checks = [self._check(each, "value") for each in members]
+        lines.add("matching = 0")
+        for check in checks:
+            lines.add(f"if {check.expression}: matching += 1")
+        lines.refuse_if("matching != 1")
+        return sum(each.cost for each in checks)
+
+    def _write_conditional(self, schema: Schema, lines: Lines) -> int:
+        condition = self._check(schema["if"], "value")
+        consequence = self._check(schema.get("then", True), "value")
+        alternative = self._check(schema.get("else", True), "value")
+        lines.refuse_if(f"not (({consequence.expression}) if ({condition.expression}) else ({alternative.expression}))")
+        return condition.cost + consequence.cost + alternative.cost
+
+    # Objects
+
+    def _write_object(self, schema: Schema, lines: Lines) -> int:
+        cost = self._write_size(schema, "minProperties", "maxProperties", lines)
+        cost += self._write_properties(schema, lines)
+        cost += self._write_members(schema, lines)
+        cost += self._write_dependencies(schema, lines)
+        return cost + self._write_names(schema, lines)
+
+    def _write_size(self, schema: Schema, least: str, most: str, lines: Lines) -> int:
+        for keyword, relation in ((least, "<"), (most, ">")):
+            if keyword in schema:
+                lines.refuse_if(f"len(value) {relation} {self._constants.name(schema[keyword])}")
+        return 1
+
+    def _write_properties(self, schema: Schema, lines: Lines) -> int:
+        """Required properties are fetched at once; where others are not allowed, counting the known ones is enough."""
+        properties: Schema = schema.get("properties", {})
+        required = dict.fromkeys(schema.get("required", ()))
+        closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+        optional = {name: each for name, each in properties.items() if name not in required}
+        cost = self._write_required(required, properties, lines)
+        if closed and optional:
+            lines.add(f"known = {len(properties) - len(optional)}")
+        for name, each in optional.items():
+            cost += 1 + self._write_optional(name, each, closed, lines)
+        if closed:
+            lines.refuse_if(f"len(value) != {'known' if optional else len(properties)}")
+        return cost
+
+    def _write_required(self, required: dict[str, None], properties: Schema, lines: Lines) -> int:
+        if not required:
+            return 0
+        variables = {name: f"v{number}" for number, name in enumerate(required)}
+        with lines.block("try:"):
+            for name, variable in variables.items():
+                lines.add(f"{variable} = value[{self._constants.text(name)}]")
+        lines.add("except KeyError: return False")
+        checks = (self._check(properties.get(name, True), variable) for name, variable in variables.items())
+        return len(required) + sum(lines.refuse_unless(each) for each in checks)
+
+    def _write_optional(self, name: str, schema: RawSchema, counted: bool, lines: Lines) -> int:
+        check = self._check(schema, "member")
+        if check.always and not counted:
+            return 0
+        constant = self._constants.text(name)
+        with lines.block(f"if {constant} in value:"):
+            if counted:
+                lines.add("known += 1")
+            if not check.always:
+                lines.add(f"member = value[{constant}]")
+                lines.refuse_unless(check)
+        return check.cost
+
+    def _write_members(self, schema: Schema, lines: Lines) -> int:
+        """The members that are known by a pattern, or not at all; `_write_properties` has dealt with all others."""
+        patterns = [
+            (self._constants.name(self._constants.patterns.of(text).found_in), self._check(each, "member"))
+            for text, each in schema.get("patternProperties", {}).items()
+        ]
+        additional = self._check(schema.get("additionalProperties", True), "member")
+        if not patterns and (additional.always or schema["additionalProperties"] is False):
+            return 0
+        if not patterns and not schema.get("properties"):
+            self._write_each("member", "value.values()", additional, lines)
+            return 1
+        named = self._constants.texts(schema.get("properties", ()))
+        lines.spend(f"len(value) * {1 + additional.cost + sum(each.cost for _, each in patterns)}")
+        with lines.block("for name, member in value.items():"):
+            lines.add(f"known = name in {named}")
+            for pattern, check in patterns:
+                with lines.block(f"if {pattern}(name, steps):"):
+                    lines.add("known = True")
+                    lines.refuse_unless(check)
+            lines.refuse_if(f"not (known or ({additional.expression}))")
+        return 1
+
+    def _write_dependencies(self, schema: Schema, lines: Lines) -> int:
+        cost = 0
+        for name, needed in schema.get("dependencies", {}).items():
+            check = self._needed(needed) if isinstance(needed, list) else self._check(needed, "value")
+            lines.refuse_if(f"{self._constants.text(name)} in value and not ({check.expression})")
+            cost += 1 + check.cost
+        return cost
+
+    def _needed(self, names: list[str]) -> Check:
+        return all_of([Check(f"{self._constants.text(each)} in value") for each in names])
+
+    def _write_names(self, schema: Schema, lines: Lines) -> int:
+        if "propertyNames" not in schema or self._document.draft < Draft.SIX:
+            return 0
+        self._write_each("name", "value", self._check(schema["propertyNames"], "name"), lines)
+        return 1
+
+    # Arrays
+
+    def _write_array(self, schema: Schema, lines: Lines) -> int:
+        cost = self._write_size(schema, "minItems", "maxItems", lines)
+        if schema.get("uniqueItems"):
+            lines.refuse_if("not all_differ(value, steps)")
+            cost += _COST_OF_UNIQUENESS
+        items = schema.get("items", True)
+        if isinstance(items, list):
+            cost += self._write_places(items, schema.get("additionalItems", True), lines)
+        else:
+            self._write_each("item", "value", self._check(items, "item"), lines)
+        if "contains" in schema and self._document.draft >= Draft.SIX:
+            self._write_contains(self._check(schema["contains"], "item"), lines)
+        return cost + 1
+
+    def _write_each(self, variable: str, values: str, check: Check, lines: Lines) -> None:
+        if check.always:
+            return
+        lines.spend(f"len(value) * {1 + check.cost}")
+        with lines.block(f"for {variable} in {values}:"):
+            lines.refuse_unless(check)
+
+    def _write_places(self, items: list[RawSchema], additional: RawSchema, lines: Lines) -> int:
+        cost = 0
+        for place, each in enumerate(items):
+            check = self._check(each, "item")
+            cost += 1 + check.cost
+            if not check.always:
+                with lines.block(f"if len(value) > {place}:"):
+                    lines.add(f"item = value[{place}]")
+                    lines.refuse_unless(check)
+        self._write_each("item", f"value[{len(items)}:]", self._check(additional, "item"), lines)
+        return cost
+
+    def _write_contains(self, check: Check, lines: Lines) -> None:
+        lines.spend(f"len(value) * {1 + check.cost}")
+        with lines.block("for item in value:"):
+            lines.add(f"if {check.expression}: break")
+        lines.add("else: return False")

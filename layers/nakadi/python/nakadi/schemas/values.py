@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
-
-from nakadi.schemas.bounds import Steps, spend
+from functools import lru_cache
+from typing import Any, TypeVar
 
 _NAMES: dict[type, str] = {
     bool: "Boolean",
@@ -148,3 +147,83 @@ def double_text(number: float) -> str:
     sign, digits, _ = shortest.normalize().as_tuple()
     fraction = "".join(map(str, digits[1:])) or "0"
     return f"{'-' if sign else ''}{digits[0]}.{fraction}E{shortest.adjusted()}"
+
+
+# Bounds on the work that events can cause -----------------------------------------------------------------------------
+
+
+Steps = list[int]
+
+STEPS_PER_SECOND = 20_000_000
+
+# For a single event that is looked at alone: a thousand times what a large one of an ordinary type takes.
+MOST_STEPS = 1 * STEPS_PER_SECOND
+
+
+class Exhausted(Exception):
+    """Raised when something takes more steps than it was given."""
+
+
+def spend(steps: Steps, number: int) -> None:
+    steps[0] -= number
+    if steps[0] < 0:
+        raise Exhausted
+
+
+# In characters. A schema can hold thousands of faults in places with names that fill a page; nobody reads them all.
+MAX_TOLD = 20_000
+
+Item = TypeVar("Item")
+
+
+def worth_telling(items: Iterable[Item], text: Callable[[Item], str]) -> Iterator[Item]:
+    """The first of the items, until their texts are as long as is told."""
+    told = 0
+    for item in items:
+        yield item
+        told += len(text(item))
+        if told > MAX_TOLD:
+            return
+
+
+# Fields, found by a dotted path ---------------------------------------------------------------------------------------
+
+
+class NoSuchField(Exception):
+    """Raised when an event has nothing at a path; tells the one segment that leads nowhere."""
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(f"field {segment} doesn't exist.")
+
+
+@lru_cache(maxsize=1000)
+def segments(path: str) -> tuple[str, ...]:
+    """The names of a path. Quotes protect dots, a backslash protects any symbol, an empty name ends the path."""
+    names: list[str] = []
+    name, quoted = "", False
+    symbols = iter(path)
+    for symbol in symbols:
+        match symbol:
+            case "'":
+                quoted = not quoted
+            case "\\":
+                name += next(symbols, "")
+            case "." if not quoted:
+                if not name:
+                    break
+                names.append(name)
+                name = ""
+            case _:
+                name += symbol
+    return (*names, name) if name else tuple(names)
+
+
+def value_at(event: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = event
+    for segment in path:
+        try:
+            value = value[segment]
+        except (KeyError, TypeError):
+            # Only objects have names within; arrays, texts and all else cannot be asked for one.
+            raise NoSuchField(segment) from None
+    return value

@@ -11,11 +11,10 @@ from nakadi.http.compression import MAX_UNPACKED
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.http.routing import Lane, Route
-from nakadi.model.outcomes import Fault, Malformed, Outcome
-from nakadi.publishing.consumer_tag import directed_to
-from nakadi.publishing.figures import Figures
+from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.publishing.outcome import BatchOutcome, Verdict
-from nakadi.publishing.pipeline import Publisher
+from nakadi.publishing.publisher import Publisher
+from nakadi.publishing.system_events import Figures
 
 AVRO = "application/avro-binary"
 
@@ -119,3 +118,44 @@ def _answer(outcome: BatchOutcome) -> Response:
             return json_response(outcome.items, 422)
         case Verdict.NOT_ALL_STORED:
             return json_response(outcome.items, 207)
+
+
+# The header by which a producer directs a batch to one subscription ---------------------------------------------------
+
+
+SUBSCRIPTION = "CONSUMER_SUBSCRIPTION_ID"
+NOT_FOR_PRODUCERS = "DEBUG_PUBLISHER_TOPIC_ID"
+
+_BLANKS = re.compile(r"\s+")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def directed_to(header: str | None) -> str | None:
+    """The id of the subscription that a batch is meant for, None when it is for everybody."""
+    if header is None:
+        return None
+    text = _BLANKS.sub("", header)
+    if not text:
+        raise Invalid("X-CONSUMER-TAG: is empty!")
+    tags: dict[str, str] = {}
+    entries = text.rstrip(",").split(",")
+    for entry in entries:
+        name, value = _pair(entry, len(entries))
+        if name in tags:
+            raise Invalid(f"duplicate header tag: {name}")
+        tags[name] = value
+    return tags[SUBSCRIPTION]
+
+
+def _pair(entry: str, entries: int) -> tuple[str, str]:
+    parts = entry.split("=")
+    if len(parts) != 2 or not parts[1]:
+        raise Invalid(f"header tag parameter is imbalanced, expected: 2 but provided {entries}")
+    name, value = parts[0].upper(), parts[1]
+    if name == NOT_FOR_PRODUCERS:
+        raise Invalid(f"header tag unsupported: {name}")
+    if name != SUBSCRIPTION:
+        raise Invalid(f"invalid header tag: {parts[0]}")
+    if _UUID.fullmatch(value) is None:
+        raise Invalid(f"header tag value: {value} is not an UUID")
+    return name, value.lower()

@@ -9,7 +9,7 @@ from nakadi.http.message import ClientGone, Outlet, Request, Streaming
 from nakadi.http.negotiation import preferred
 from nakadi.http.problem import logged_problem
 from nakadi.http.routing import Lane, Route
-from nakadi.publishing.figures import StreamFigures
+from nakadi.publishing.system_events import StreamFigures
 from nakadi.streaming.lines import JsonLines, Lines, ServerSentEvents
 from nakadi.streaming.parameters import Asked
 from nakadi.streaming.session import SendBatch, SendKeepAlive

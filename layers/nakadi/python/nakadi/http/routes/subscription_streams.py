@@ -14,7 +14,7 @@ from nakadi.http.routes.streams import wants_server_sent_events
 from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import EventTypePartition
-from nakadi.publishing.figures import StreamFigures
+from nakadi.publishing.system_events import StreamFigures
 from nakadi.subscriptions.stream.actions import Line, SendBatch
 from nakadi.subscriptions.stream.lines import JsonLines, Lines, ServerSentEvents
 from nakadi.subscriptions.stream.parameters import Asked

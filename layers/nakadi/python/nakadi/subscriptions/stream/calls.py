@@ -21,8 +21,8 @@ from nakadi.model.outcomes import TryLater
 from nakadi.model.subscription import EventTypePartition, Subscription
 from nakadi.ports import Clock
 from nakadi.publishing import outcome as publishing_outcome
-from nakadi.publishing.pipeline import Publisher
-from nakadi.publishing.system import BROKER
+from nakadi.publishing.publisher import Publisher
+from nakadi.publishing.system_events import BROKER
 from nakadi.subscriptions.api.fields import Unprocessable, policy_of
 from nakadi.subscriptions.stream.actions import Action, AutoCommit, Drop, EndReplay, HandOver, Note, Open, Park, Relearn
 from nakadi.subscriptions.stream.admission import Again, Beginning

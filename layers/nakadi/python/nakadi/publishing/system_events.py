@@ -1,8 +1,12 @@
-"""Figures (KPIs): who published, streamed and asked for how much, as events in event types of the broker's own.
+"""Events that the broker itself publishes.
 
-Nobody waits for a figure. It is put into a bounded memory, and a thread writes what has gathered, in batches; what
-finds no room or cannot be written is dropped, and counted. Figures about the event types of figures are not taken, for
-then every reader of theirs would make more of them.
+Its audit log and the changes of event types and subscriptions go the way of all events, into event types of the
+broker's own, which are made when they are first needed. A failure to publish one is logged, and never fails the request
+that it is about.
+
+Figures (KPIs) say who published, streamed and asked for how much. No request waits for a figure: it is put into a
+bounded memory, and a thread writes what has gathered, in batches; what finds no room or cannot be written is dropped
+and counted. No figures are taken about the event types of figures, for then every reader of theirs would make more.
 """
 
 from __future__ import annotations
@@ -14,20 +18,64 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
 import orjson
 
 from nakadi.administration.features import Features
-from nakadi.catalog.system_event_types import ACCESS_LOG, BATCH_PUBLISHED, DATA_STREAMED, FIGURE_TYPES, FIGURES
+from nakadi.catalog.system_event_types import (
+    ACCESS_LOG,
+    BATCH_PUBLISHED,
+    DATA_STREAMED,
+    FIGURE_TYPES,
+    FIGURES,
+    SystemEventTypes,
+)
 from nakadi.metrics import Metrics
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Subject
+from nakadi.model.outcomes import Fault, Outcome
 from nakadi.ports import Clock
 from nakadi.publishing.outcome import BatchOutcome, Verdict
+from nakadi.publishing.publisher import Publisher
 
 log = logging.getLogger(__name__)
+
+BROKER = Subject(name="nakadi", trusted=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemEvents:
+    own: SystemEventTypes
+    publisher: Publisher
+    clock: Clock
+
+    def publish(self, name: str, event: Mapping[str, Any], flow_id: str) -> None:
+        """Publish an event without metadata to one of the broker's own event types."""
+        complete = {"metadata": _metadata(self.clock.now()), **event}
+        try:
+            self.own.ensure(name)
+            outcome = self.publisher.publish(name, orjson.dumps([complete]), BROKER, flow_id)
+        except (Outcome, Fault):
+            log.warning("An event of the broker's own could not be published to %s", name, exc_info=True)
+            return
+        if outcome.verdict is not Verdict.STORED:
+            log.warning("An event of the broker's own was not stored in %s: %s", name, outcome.items)
+
+
+def hashing(salt: str) -> Callable[[str], str]:
+    """Names of subjects as texts that say nothing to those who do not know the salt."""
+    return lambda name: sha256((salt + name).encode()).hexdigest()
+
+
+def _metadata(now: datetime) -> dict[str, str]:
+    return {"eid": str(uuid4()), "occurred_at": now.isoformat()}
+
+
+# Figures --------------------------------------------------------------------------------------------------------------
+
 
 # What may wait: enough for a pause of the log at a high rate, and little beside what else a process holds.
 MOST_WAITING = 10_000

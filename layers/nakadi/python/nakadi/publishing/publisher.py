@@ -27,14 +27,11 @@ from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
 from nakadi.model.schema import Schema, SchemaType
 from nakadi.model.timeline import Timeline
 from nakadi.ports import Clock, EventLogs, SealedTopic, UnknownTopic
-from nakadi.publishing.batch import Batch, BatchLimits, Piece, memory_needed, read
-from nakadi.publishing.compaction import keys_of
-from nakadi.publishing.effort import Effort
-from nakadi.publishing.enrichment import Origin, enriched
+from nakadi.publishing.batch import Batch, BatchLimits, Effort, Piece, memory_needed, read
+from nakadi.publishing.enrich import Origin, enriched, keys_of
 from nakadi.publishing.outcome import BatchOutcome, PublishingStatus, Rejected, Step, Verdict, appended, rejected
-from nakadi.publishing.ownership import Owners, check_owners, owners_of
-from nakadi.publishing.partitioning import Draw, placed
-from nakadi.publishing.validation import check_sizes, effective_schema_of, validate
+from nakadi.publishing.partition import Draw, placed
+from nakadi.publishing.validate import Owners, check_owners, check_sizes, effective_schema_of, owners_of, validate
 from nakadi.schemas.validation import Validators
 from nakadi.turns import Turns, still_there
 

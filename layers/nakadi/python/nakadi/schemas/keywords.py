@@ -1,0 +1,440 @@
+"""What can be said of a value without looking into it, as one boolean expression of Python.
+
+Generated code knows its constants by names that are made here, never by what they say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import gt, lt
+from typing import Any
+
+from nakadi.schemas.document import Draft, escaped
+from nakadi.schemas.effective import EID
+from nakadi.schemas.formats import FORMATS, UNBOUNDED, Patterns
+from nakadi.schemas.values import Steps, all_differ, exact, is_multiple, key, spend, text_of
+
+
+class Constants:
+    """`namespace` is what the code can see: the given names, and a new one for each value."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.namespace: dict[str, Any] = {"__builtins__": {}, **given}
+        self._names: dict[Hashable, str] = {}
+        self.patterns = Patterns()
+
+    def name(self, value: Any) -> str:
+        name = f"k{len(self.namespace)}"
+        self.namespace[name] = value
+        return name
+
+    def text(self, text: str) -> str:
+        """The same text has one name, for property names come again and again."""
+        if text not in self._names:
+            self._names[text] = self.name(text)
+        return self._names[text]
+
+    def texts(self, texts: Iterable[str]) -> str:
+        return self.name(frozenset(texts))
+
+
+# Expressions ----------------------------------------------------------------------------------------------------------
+
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An expression that is true of valid values, and about how many steps it takes."""
+
+    expression: str
+    cost: int = 1
+
+    @property
+    def always(self) -> bool:
+        return self.expression == "True"
+
+
+ALWAYS = Check("True", 0)
+NEVER = Check("False")
+
+TYPES = {
+    "array": "type({0}) is list",
+    "boolean": "({0} is True or {0} is False)",
+    "integer": "type({0}) is int",
+    "null": "{0} is None",
+    "number": "(type({0}) is int or type({0}) is float)",
+    "object": "type({0}) is dict",
+    "string": "type({0}) is str",
+}
+
+_OF_STRINGS = ("minLength", "maxLength", "pattern", "format")
+_OF_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_COST_OF_MULTIPLE = 100
+_COST_OF_FORMAT = 40
+_STEPS_PER_CHARACTER = 2
+
+# Every event has one of these, and this is one and the same pattern: it cannot run wild, and `re` is nearer than RE2.
+_eid = re.compile(EID.strip("^$"), re.ASCII).fullmatch
+
+
+def scalar_check(schema: Schema, draft: Draft, value: str, constants: Constants) -> Check:
+    """What `type`, `enum`, `const` and the keywords for strings and numbers say about the variable `value`."""
+    types = _listed(schema.get("type", []))
+    checks = [
+        *_typed("type" in schema, types, value),
+        *_enumerated(schema, draft, value, constants, is_text=types == ["string"]),
+        *_grouped(types, ["string"], value, _strings(schema, value, constants)),
+        *_grouped(types, ["integer", "number"], value, _numbers(schema, value, constants)),
+    ]
+    return all_of(checks)
+
+
+def all_of(checks: list[Check]) -> Check:
+    needed = [each for each in checks if not each.always]
+    if not needed:
+        return ALWAYS
+    return Check(" and ".join(each.expression for each in needed), sum(each.cost for each in needed))
+
+
+def _listed(types: str | list[str]) -> list[str]:
+    return types if isinstance(types, list) else [types]
+
+
+def _typed(told: bool, types: list[str], value: str) -> list[Check]:
+    if not told:
+        return []
+    if not types:
+        return [NEVER]
+    tests = [TYPES[each].format(value) for each in types]
+    return [Check(tests[0] if len(tests) == 1 else f"({' or '.join(tests)})")]
+
+
+def _grouped(types: list[str], group: list[str], value: str, checks: list[Check]) -> list[Check]:
+    """Checks that mean only one type of value are no matter to values of other types."""
+    if not checks or (len(types) == 1 and types[0] in group):
+        return checks
+    together = all_of(checks)
+    return [Check(f"(not {TYPES[group[-1]].format(value)} or ({together.expression}))", together.cost + 1)]
+
+
+def _enumerated(schema: Schema, draft: Draft, value: str, constants: Constants, *, is_text: bool) -> list[Check]:
+    checks = [_one_of(schema["enum"], value, constants, is_text)] if "enum" in schema else []
+    if "const" in schema and draft >= Draft.SIX:
+        checks.append(_one_of([schema["const"]], value, constants, is_text))
+    return checks
+
+
+def _one_of(allowed: list[Any], value: str, constants: Constants, is_text: bool) -> Check:
+    """That a value is a text must be known before it is looked up among texts: not every value can be."""
+    texts = [each for each in allowed if isinstance(each, str)]
+    others = [each for each in allowed if each is not None and not isinstance(each, str)]
+    tests = [f"{value} is None"] if None in allowed else []
+    if len(texts) == 1:
+        tests.append(f"{value} == {constants.text(texts[0])}")
+    elif texts:
+        among = f"{value} in {constants.texts(texts)}"
+        tests.append(among if is_text else f"({TYPES['string'].format(value)} and {among})")
+    if others:
+        keys = frozenset(key(each, [_ample(each)]) for each in others)
+        tests.append(f"{constants.name(_member_of(keys))}({value}, steps)")
+    return Check(f"({' or '.join(tests)})" if tests else "False", 1 + 10 * bool(others))
+
+
+def _ample(value: Any) -> int:
+    """Steps that are enough to know a value of the schema."""
+    if isinstance(value, dict):
+        return 4 * len(value) + sum(map(_ample, value.values()))
+    return len(value) + sum(map(_ample, value)) if isinstance(value, list) else 0
+
+
+def _member_of(keys: frozenset[Any]) -> Callable[[Any, Steps], bool]:
+    return lambda value, steps: key(value, steps) in keys
+
+
+def _strings(schema: Schema, value: str, constants: Constants) -> list[Check]:
+    return [_STRINGS[each](schema[each], value, constants) for each in _OF_STRINGS if each in schema]
+
+
+def _pattern(text: str, value: str, constants: Constants) -> Check:
+    if text == EID:
+        return Check(f"{constants.name(_eid)}({value}) is not None", 5)
+    return Check(f"{constants.name(constants.patterns.of(text).found_in)}({value}, steps)")
+
+
+def _format(name: str, value: str, constants: Constants) -> Check:
+    if name not in FORMATS:
+        return ALWAYS
+    if name in UNBOUNDED:
+        return Check(f"{constants.name(_metered(FORMATS[name]))}({value}, steps)")
+    return Check(f"{constants.name(FORMATS[name])}({value}) is None", _COST_OF_FORMAT)
+
+
+def _metered(problem_with: Callable[[str], str | None]) -> Callable[[str, Steps], bool]:
+    def well_formed(text: str, steps: Steps) -> bool:
+        spend(steps, _COST_OF_FORMAT + len(text) * _STEPS_PER_CHARACTER)
+        return problem_with(text) is None
+
+    return well_formed
+
+
+_STRINGS: Mapping[str, Callable[[Any, str, Constants], Check]] = {
+    "minLength": lambda least, value, constants: Check(f"len({value}) >= {constants.name(least)}"),
+    "maxLength": lambda most, value, constants: Check(f"len({value}) <= {constants.name(most)}"),
+    "pattern": _pattern,
+    "format": _format,
+}
+
+
+def _numbers(schema: Schema, value: str, constants: Constants) -> list[Check]:
+    return [_NUMBERS[each](schema, value, constants) for each in _OF_NUMBERS if each in schema]
+
+
+def _bound(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, str, Constants], Check]:
+    """The oldest draft says with a flag that a bound is exclusive; the others have a bound of its own for that."""
+
+    def check(schema: Schema, value: str, constants: Constants) -> Check:
+        relation = sign if schema.get(exclusive) is True else f"{sign}="
+        return Check(f"{value} {relation} {constants.name(schema[keyword])}")
+
+    return check
+
+
+def _exclusive_bound(keyword: str, sign: str) -> Callable[[Schema, str, Constants], Check]:
+    def check(schema: Schema, value: str, constants: Constants) -> Check:
+        bound = schema[keyword]
+        return ALWAYS if isinstance(bound, bool) else Check(f"{value} {sign} {constants.name(bound)}")
+
+    return check
+
+
+def _multiple_of(schema: Schema, value: str, constants: Constants) -> Check:
+    divisor = constants.name(exact(schema["multipleOf"]))
+    return Check(f"{constants.name(is_multiple)}({value}, {divisor})", _COST_OF_MULTIPLE)
+
+
+_NUMBERS: Mapping[str, Callable[[Schema, str, Constants], Check]] = {
+    "minimum": _bound("minimum", "exclusiveMinimum", ">"),
+    "maximum": _bound("maximum", "exclusiveMaximum", "<"),
+    "exclusiveMinimum": _exclusive_bound("exclusiveMinimum", ">"),
+    "exclusiveMaximum": _exclusive_bound("exclusiveMaximum", "<"),
+    "multipleOf": _multiple_of,
+}
+
+
+# Violations -----------------------------------------------------------------------------------------------------------
+
+
+MOST_LINES = 100
+
+_MOST_QUOTED = 1_000
+_STEPS_PER_QUOTED_CHARACTER = 5
+_STEPS_PER_SORTED_NAME = 5
+
+_EXPECTED = {
+    "array": "expected type: JSONArray",
+    "boolean": "expected type: Boolean",
+    "integer": "expected type: Number",
+    "null": "expected: null",
+    "number": "expected type: Number",
+    "object": "expected type: JSONObject",
+    "string": "expected type: String",
+}
+
+_FOUND = {bool: "Boolean", float: "Double", str: "String", list: "JSONArray", dict: "JSONObject", type(None): "Null"}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What is wrong at a place of the event, and what else is wrong in there that caused it."""
+
+    pointer: str
+    text: str
+    causes: tuple[Violation, ...] = ()
+    count: int = field(init=False)
+    """How many there are in here, this one if it has no causes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", sum(each.count for each in self.causes) or 1)
+
+    def lines(self) -> Iterator[str]:
+        yield f"{cut(self.pointer)}: {self.text}"
+        for each in self.causes:
+            yield from each.lines()
+
+
+def together(pointer: str, violations: tuple[Violation, ...]) -> Violation | None:
+    """Several are told as one that counts them."""
+    if len(violations) < 2:
+        return violations[0] if violations else None
+    count = sum(each.count for each in violations)
+    number = str(count) if count <= MOST_LINES else f"more than {MOST_LINES}"
+    return Violation(pointer, f"{number} schema violations found", violations)
+
+
+def mismatch(type_name: str, value: Any) -> str:
+    expected = "expected type: Integer" if type_name == "integer" and isinstance(value, float) else _EXPECTED[type_name]
+    return f"{expected}, found: {_name_of_type(value)}"
+
+
+def _name_of_type(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "Integer" if -(2**31) <= value < 2**31 else "Long"
+    return _FOUND[type(value)]
+
+
+def member_pointer(pointer: str, name: str) -> str:
+    """The place of a member of the object at `pointer`."""
+    return f"{pointer}/{cut(escaped(name[: _MOST_QUOTED + 1]))}"
+
+
+def quoted(value: Any, steps: Steps) -> str:
+    """Texts as they are, objects and arrays as JSON, and numbers as Java writes them."""
+    room = [_MOST_QUOTED]
+    beginning = _beginning(value, room, steps)
+    spend(steps, (_MOST_QUOTED - room[0]) * _STEPS_PER_QUOTED_CHARACTER)
+    return cut(text_of(beginning))
+
+
+def _beginning(value: Any, room: list[int], steps: Steps) -> Any:
+    """A value that is written like this one as far as there is room, and is little more than that."""
+    if isinstance(value, str):
+        room[0] -= min(len(value), _MOST_QUOTED + 1)
+        return value[: _MOST_QUOTED + 1]
+    room[0] -= 1
+    if isinstance(value, list):
+        return [_beginning(each, room, steps) for each in takewhile(lambda _: room[0] >= 0, value)]
+    if isinstance(value, dict):
+        spend(steps, len(value) * _STEPS_PER_SORTED_NAME)
+        names = takewhile(lambda _: room[0] >= 0, sorted(value))
+        return {_beginning(name, room, steps): _beginning(value[name], room, steps) for name in names}
+    return value
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
+
+
+# Values that are not looked into --------------------------------------------------------------------------------------
+
+_Sized = str | list[Any] | dict[str, Any]
+Reason = Callable[[Schema, Any, Patterns, Steps], str | None]
+
+_IS_A: Mapping[str, Callable[[Any], bool]] = {
+    "array": lambda value: isinstance(value, list),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "null": lambda value: value is None,
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "object": lambda value: isinstance(value, dict),
+    "string": lambda value: isinstance(value, str),
+}
+
+_STEPS_PER_ALLOWED_VALUE = 20
+_STEPS_PER_MULTIPLE = 100
+
+
+def is_of_type(value: Any, type_name: str) -> bool:
+    return _IS_A[type_name](value)
+
+
+def _enum_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
+    spend(steps, len(schema["enum"]) * _STEPS_PER_ALLOWED_VALUE)
+    allowed = {key(each, steps) for each in schema["enum"]}
+    return None if key(value, steps) in allowed else f"{quoted(value, steps)} is not a valid enum value"
+
+
+def _const_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
+    if key(value, steps) == key(schema["const"], steps):
+        return None
+    return f"{quoted(value, steps)} is not the expected value {quoted(schema['const'], steps)}"
+
+
+def _pattern_reason(schema: Schema, value: Any, patterns: Patterns, steps: Steps) -> str | None:
+    if not isinstance(value, str) or patterns.of(schema["pattern"]).found_in(value, steps):
+        return None
+    return f"string [{cut(value)}] does not match pattern {cut(schema['pattern'])}"
+
+
+def _format_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
+    if not isinstance(value, str) or schema["format"] not in FORMATS:
+        return None
+    spend(steps, len(value) * _STEPS_PER_CHARACTER)
+    problem = FORMATS[schema["format"]](value)
+    return None if problem is None else cut(problem)
+
+
+def _minimum_reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
+    bound = schema["minimum"]
+    if not is_of_type(value, "number"):
+        return None
+    if schema.get("exclusiveMinimum") is True:
+        return f"{text_of(value)} is not greater than {text_of(bound)}" if value <= bound else None
+    return f"{text_of(value)} is not greater or equal to {text_of(bound)}" if value < bound else None
+
+
+def _maximum_reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
+    bound = schema["maximum"]
+    if not is_of_type(value, "number"):
+        return None
+    if schema.get("exclusiveMaximum") is True:
+        return f"{text_of(value)} is not less than {text_of(bound)}" if value >= bound else None
+    return f"{text_of(value)} is not less or equal to {text_of(bound)}" if value > bound else None
+
+
+def _exclusive_minimum_reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
+    bound = schema["exclusiveMinimum"]
+    broken = not isinstance(bound, bool) and is_of_type(value, "number") and value <= bound
+    return f"{text_of(value)} is not greater than {text_of(bound)}" if broken else None
+
+
+def _exclusive_maximum_reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
+    bound = schema["exclusiveMaximum"]
+    broken = not isinstance(bound, bool) and is_of_type(value, "number") and value >= bound
+    return f"{text_of(value)} is not less than {text_of(bound)}" if broken else None
+
+
+def _multiple_of_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
+    spend(steps, _STEPS_PER_MULTIPLE)
+    if not is_of_type(value, "number") or is_multiple(value, exact(schema["multipleOf"])):
+        return None
+    return f"{text_of(value)} is not a multiple of {text_of(schema['multipleOf'])}"
+
+
+def _size_reason(keyword: str, kind: type[_Sized], is_broken: Callable[[int, int], bool], words: str) -> Reason:
+    def reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
+        bound = schema[keyword]
+        broken = isinstance(value, kind) and is_broken(len(value), bound)
+        return words.format(bound, len(value)) if broken else None
+
+    return reason
+
+
+def _unique_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
+    broken = schema["uniqueItems"] and isinstance(value, list) and not all_differ(value, steps)
+    return "array items are not unique" if broken else None
+
+
+# The whole of what a schema says, in the eyes of clients: where the value is none of these, nothing else is told.
+VALUES: Mapping[str, Reason] = {"enum": _enum_reason, "const": _const_reason}
+
+# In the order in which they are told.
+REASONS: Mapping[str, Reason] = {
+    "minLength": _size_reason("minLength", str, lt, "expected minLength: {}, actual: {}"),
+    "maxLength": _size_reason("maxLength", str, gt, "expected maxLength: {}, actual: {}"),
+    "pattern": _pattern_reason,
+    "format": _format_reason,
+    "minimum": _minimum_reason,
+    "exclusiveMinimum": _exclusive_minimum_reason,
+    "maximum": _maximum_reason,
+    "exclusiveMaximum": _exclusive_maximum_reason,
+    "multipleOf": _multiple_of_reason,
+    "minItems": _size_reason("minItems", list, lt, "expected minimum item count: {}, found: {}"),
+    "maxItems": _size_reason("maxItems", list, gt, "expected maximum item count: {}, found: {}"),
+    "uniqueItems": _unique_reason,
+    "minProperties": _size_reason("minProperties", dict, lt, "minimum size: [{}], found: [{}]"),
+    "maxProperties": _size_reason("maxProperties", dict, gt, "maximum size: [{}], found: [{}]"),
+}
