@@ -23,9 +23,9 @@ from pathlib import Path
 
 import orjson
 
-from nakadi.clock import SystemClock
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.events import Record
+from nakadi.ports.clock import SystemClock
 
 SIZES = (10_000, 1_000_000, 10_000_000)
 TOPIC = "growth"

@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nakadi.clock import SystemClock
 from nakadi.engines.archive.objects import pack
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.common import frames
@@ -36,6 +35,7 @@ from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.log_index import Mark
+from nakadi.ports.clock import SystemClock
 
 PUT_UNIT = 25 * 1024
 EVENTS = 1000

@@ -21,13 +21,13 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from nakadi.clock import SystemClock
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.fan_out import Consumer, Consumers, FanOut
 from nakadi.engines.kinesis.stream import Page, Stream, arrived
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
+from nakadi.ports.clock import SystemClock
 
 READS, BYTES = 5, 2 << 20
 PUSHED_AFTER = 0.07

@@ -35,7 +35,8 @@ from nakadi.engines.archive.library import Unreadable as Lost
 from nakadi.engines.archive.maintenance import Blocks, Busy, Merger, Sweep
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import EventLog, LogIndex, UnknownTopic
+from nakadi.ports.event_log import EventLog, UnknownTopic
+from nakadi.ports.log_index import LogIndex
 
 DESCRIPTION = """\
 Let go of events.

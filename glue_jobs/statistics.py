@@ -28,7 +28,7 @@ from nakadi.analytics.reports import in_a_line
 from nakadi.analytics.stretches import NOTHING_READ, Stretch, stretches
 from nakadi.catalog.measured import KIND, Measured, measured_body
 from nakadi.model.event_type import Category, EventType
-from nakadi.ports import Put, Remove
+from nakadi.ports.registry import Put, Remove
 from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import subscription_of
 

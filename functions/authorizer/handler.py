@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from nakadi.authentication import tokens
-from nakadi.clock import SystemClock
 from nakadi.doorways.authorizer import Unauthorized, decision
 from nakadi.doorways.function import Function
 from nakadi.doorways.telling import Counts, Handle
+from nakadi.ports.clock import SystemClock
 from nakadi.settings import Settings
 
 

@@ -1,4 +1,4 @@
-"""What every coordination promises: the sentences of `nakadi.ports.Coordination`, one by one."""
+"""What every coordination promises: the sentences of `nakadi.ports.coordination.Coordination`, one by one."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ from nakadi.model.coordination import (
     Verdict,
 )
 from nakadi.model.cursor import Position
-from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES, AssignmentChanged, Coordination
+from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.coordination import a_parked_event, a_place, a_session, an_assignment, entries, places, told
@@ -545,11 +545,11 @@ OTHER_PROCESS = """
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
-from nakadi.clock import SystemClock
+from nakadi.ports.clock import SystemClock
 from nakadi.app.engines import open_coordination
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import AssignmentChanged
+from nakadi.ports.coordination import AssignmentChanged
 
 coordination = open_coordination(sys.argv[1])
 now = datetime.now(UTC)

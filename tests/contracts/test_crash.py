@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from nakadi.app.engines import open_event_log
-from nakadi.clock import SystemClock
+from nakadi.ports.clock import SystemClock
 from tests.support.publish_until_killed import PARTITIONS, TOPIC
 from tests.support.until_killed import lines_until_killed
 

@@ -1,4 +1,4 @@
-"""What every event log promises: the sentences of `nakadi.ports.EventLog`, one by one."""
+"""What every event log promises: the sentences of `nakadi.ports.event_log.EventLog`, one by one."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ import pytest
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Bounds, Record, Slice, Stored
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
 from tests.support.patience import PATIENCE, until

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nakadi.app.engines import open_event_log
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record
-from nakadi.ports import OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
 

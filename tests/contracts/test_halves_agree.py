@@ -17,7 +17,7 @@ from nakadi.engines.archive.library import read
 from nakadi.engines.archive.manifest import archived
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record
-from nakadi.ports import OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
 from tests.support.tiers import BY_HAND, tiered

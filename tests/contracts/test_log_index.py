@@ -1,4 +1,4 @@
-"""What every log index promises: the sentences of `nakadi.ports.LogIndex`, one by one."""
+"""What every log index promises: the sentences of `nakadi.ports.log_index.LogIndex`, one by one."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -8,7 +8,8 @@ import pytest
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.changes import bucket_of
 from nakadi.model.log_index import NOTHING_COUNTED, Counted, Head, Location, Mark, Part, Progress, Segment, Topic
-from nakadi.ports import TOPICS, LogIndex, UnknownTopic
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.log_index import TOPICS, LogIndex
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import LOG_INDEXES, a_log_index
 

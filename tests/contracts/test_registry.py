@@ -1,11 +1,11 @@
-"""What every registry promises: the sentences of `nakadi.ports.Registry`, one by one."""
+"""What every registry promises: the sentences of `nakadi.ports.registry.Registry`, one by one."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from nakadi.model.changes import Changes, bucket_of
-from nakadi.ports import ABSENT, REMEMBERED, ChangedMeanwhile, Check, Document, Put, Registry, Remove
+from nakadi.ports.registry import ABSENT, REMEMBERED, ChangedMeanwhile, Check, Document, Put, Registry, Remove
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import REGISTRIES, a_registry
 from tests.support.patience import PATIENCE

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nakadi.app.engines import open_event_log, open_registry
-from nakadi.clock import SystemClock
 from nakadi.engines.sqlite.changes import LOOK_EVERY_SECONDS
-from nakadi.ports import ChangedMeanwhile, Document, OffsetUnavailable, Put, SealedTopic
+from nakadi.ports.clock import SystemClock
+from nakadi.ports.event_log import OffsetUnavailable, SealedTopic
+from nakadi.ports.registry import ChangedMeanwhile, Document, Put
 from tests.support.engines import a_record, text_of
 from tests.support.neighbour import a_neighbour
 from tests.support.patience import PATIENCE

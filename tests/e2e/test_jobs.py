@@ -19,8 +19,8 @@ from nakadi.analytics.tables import table_name
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
-from nakadi.clock import SystemClock
 from nakadi.local import Broker
+from nakadi.ports.clock import SystemClock
 from tests.e2e.conftest import on_a_laptop
 from tests.support.api import a_business_definition, created
 from tests.support.laptop import TABLES

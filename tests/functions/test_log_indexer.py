@@ -10,7 +10,6 @@ import boto3
 import pytest
 
 from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
-from nakadi.clock import SystemClock
 from nakadi.doorways.log_indexer import indexed
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
@@ -18,6 +17,7 @@ from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.indexing import Outcome
 from nakadi.engines.kinesis.stream import milliseconds
 from nakadi.model.events import Record
+from nakadi.ports.clock import SystemClock
 from tests.support.aws import REGION, broken_before, no_answer_after, no_answer_before
 from tests.support.functions import recorded
 from tests.support.kinesis import ON_MOTO, made_stream

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from nakadi.app.engines import open_coordination
-from nakadi.clock import SystemClock
 from nakadi.model.coordination import NOTHING_YET, Assignment, Entry
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
+from nakadi.ports.clock import SystemClock
 from tests.support.aws import refused
 from tests.support.coordination import a_session
 from tests.support.functions import recorded

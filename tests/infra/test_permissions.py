@@ -17,7 +17,7 @@ from nakadi.doorways import log_indexer
 from nakadi.engines.archive.stores import open_archive
 from nakadi.local.serving import Serving
 from nakadi.model.log_index import Location
-from nakadi.ports import ArchiveGone
+from nakadi.ports.archive_store import ArchiveGone
 from nakadi.settings import Settings
 from nakadi_cdk.needs import NEEDS
 from tests.support.aws import REGION

@@ -26,7 +26,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.events import Record, Stored
 from nakadi.model.log_index import Mark
 from nakadi.model.outcomes import Conflict, Outcome, Unavailable
-from nakadi.ports import OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.kinesis_forgetful import Kept
 from tests.support.kinesis_hours import Hours, hours
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from nakadi.clock import SystemClock
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.dynamodb.client import address_in
@@ -24,7 +23,9 @@ from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record, Stored
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ABSENT, ArchiveStore, ChangedMeanwhile, Put
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.clock import SystemClock
+from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put
 from tests.storms.weather import Time, Weather
 from tests.support.aws import REGION, aws
 from tests.support.kinesis import made_stream, quick_clients, session

@@ -13,11 +13,11 @@ import threading
 from pathlib import Path
 
 from nakadi.app.engines import open_event_log, open_log_index
-from nakadi.clock import SystemClock
 from nakadi.engines.archive.archiver import Tiers
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.model.events import Record, Stored
+from nakadi.ports.clock import SystemClock
 
 THREADS = 4
 PARTITIONS = 3

@@ -14,7 +14,10 @@ from nakadi.app.engines import (
     open_registry,
 )
 from nakadi.model.events import Record
-from nakadi.ports import Coordination, EventLog, LogIndex, Registry
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.event_log import EventLog
+from nakadi.ports.log_index import LogIndex
+from nakadi.ports.registry import Registry
 from tests.support.clock import HandMovedClock
 from tests.support.other_engines import WANTED
 

@@ -19,13 +19,13 @@ from nakadi.analytics.session import open_spark
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
-from nakadi.clock import SystemClock
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import FolderStore
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.model.schema import Version
+from nakadi.ports.clock import SystemClock
 from tests.support.builders import a_schema, a_timeline, an_event_type
 
 STORED_AT = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)

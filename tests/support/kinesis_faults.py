@@ -14,7 +14,8 @@ from nakadi.engines.kinesis import opening
 from nakadi.engines.kinesis.event_log import KinesisLog, Options
 from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
-from nakadi.ports import ArchiveStore, LogIndex
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.log_index import LogIndex
 from tests.support.aws import Aws, aws
 from tests.support.clock import HandMovedClock
 from tests.support.kinesis import REGION, made_stream, quick_clients

@@ -18,7 +18,7 @@ from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.metrics import Metrics
-from nakadi.ports import LogIndex
+from nakadi.ports.log_index import LogIndex
 from nakadi.settings import Settings
 from tests.storms.weather import Time
 from tests.support.builders import a_timeline, an_event_type

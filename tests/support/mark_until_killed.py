@@ -5,10 +5,10 @@ import sys
 import threading
 from pathlib import Path
 
-from nakadi.clock import SystemClock
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.mark import Marker
 from nakadi.model.events import Record
+from nakadi.ports.clock import SystemClock
 
 
 def main(path: Path) -> None:

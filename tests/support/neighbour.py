@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from nakadi.app.engines import open_event_log, open_registry
-from nakadi.clock import SystemClock
 from nakadi.model.events import Record
-from nakadi.ports import ChangedMeanwhile, Put
+from nakadi.ports.clock import SystemClock
+from nakadi.ports.registry import ChangedMeanwhile, Put
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.events import Bounds
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.timeline import Timeline
-from nakadi.ports import UnknownTopic
+from nakadi.ports.event_log import UnknownTopic
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 
 

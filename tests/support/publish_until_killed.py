@@ -12,8 +12,8 @@ import sys
 import threading
 
 from nakadi.app.engines import open_event_log
-from nakadi.clock import SystemClock
 from nakadi.model.events import Record, Stored
+from nakadi.ports.clock import SystemClock
 
 THREADS = 6
 PARTITIONS = 3

@@ -18,7 +18,7 @@ from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType
 from nakadi.model.events import Fate, Record, Refused
 from nakadi.model.schema import Version
-from nakadi.ports import EventLog
+from nakadi.ports.event_log import EventLog
 from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.outcome import BatchOutcome, Verdict
 from nakadi.publishing.publisher import Publisher

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from nakadi.administration.documents import SettingsDocument
 from nakadi.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
-from nakadi.ports import Change
+from nakadi.ports.registry import Change
 from tests.support.clock import HandMovedClock
 
 

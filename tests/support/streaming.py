@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nakadi.clock import SystemClock
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.http.message import ClientGone
 from nakadi.model.events import Record, Slice
+from nakadi.ports.clock import SystemClock
 from tests.support.patience import PATIENCE
 
 

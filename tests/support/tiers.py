@@ -9,7 +9,9 @@ from nakadi.engines.archive.archiver import Directory, Tiers
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.model.events import Fate, Record
-from nakadi.ports import ArchiveStore, Clock, LogIndex
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.clock import Clock
+from nakadi.ports.log_index import LogIndex
 
 AT_ONCE = Tiers(after=0, hot=0, grace=3600, share=0)
 """Events are archived and leave the hot half as soon as may be, and compaction spares no effort."""

@@ -13,7 +13,7 @@ from nakadi.engines.kinesis import topics
 from nakadi.model.administration import BlockedKind, Feature
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotPermitted
-from nakadi.ports import ABSENT, Put
+from nakadi.ports.registry import ABSENT, Put
 from nakadi.publishing.outcome import Verdict
 from nakadi.settings import Settings
 from nakadi.streaming.access import Audience, Blocked, Changed, Oversight

@@ -12,7 +12,7 @@ from infra.laptop.templates import ACCOUNT, Template
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveGone
+from nakadi.ports.archive_store import ArchiveGone
 from tests.support.kinesis import made_stream
 
 TABLE = "arn:aws:dynamodb:eu-central-1:123456789012:table/t"

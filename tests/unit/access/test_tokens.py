@@ -8,9 +8,9 @@ import pytest
 
 from nakadi.access.keys import LOOK_AGAIN_SECONDS, KeySet, fetch_from
 from nakadi.access.tokens import TokenRules, Tokens
-from nakadi.clock import SystemClock
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import NotAuthenticated
+from nakadi.ports.clock import SystemClock
 from tests.support.clock import HandMovedClock
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 

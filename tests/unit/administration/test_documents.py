@@ -6,7 +6,7 @@ from nakadi.administration.documents import ATTEMPTS, SettingsDocument
 from nakadi.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.outcomes import TryLater
-from nakadi.ports import ChangedMeanwhile
+from nakadi.ports.registry import ChangedMeanwhile
 from tests.support.clock import HandMovedClock
 
 

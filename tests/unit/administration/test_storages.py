@@ -7,7 +7,7 @@ from nakadi.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.outcomes import Invalid, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.model.storage import Storage, StorageType
-from nakadi.ports import ChangedMeanwhile, Put
+from nakadi.ports.registry import ChangedMeanwhile, Put
 from tests.support.clock import HandMovedClock
 from tests.support.registry import meanwhile
 

@@ -6,11 +6,11 @@ import pytest
 
 from infra.laptop.kinesis_local import free_port
 from nakadi.app.engines import StorageLogs, at_stream, check_reachable, url_of
-from nakadi.clock import SystemClock
 from nakadi.engines.kinesis import opening
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import Storage, StorageType
+from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import on_local, on_moto
 
 BUILT_IN = "kinesis://nakadi-live?region=eu-central-1&window=3"

@@ -14,7 +14,7 @@ from nakadi.model.event_type import (
     Statistics,
 )
 from nakadi.model.schema import Version
-from nakadi.ports import Document
+from nakadi.ports.registry import Document
 from tests.support.builders import A_MOMENT, a_schema, a_timeline, an_event_type
 
 A_LATER_MOMENT = A_MOMENT + timedelta(milliseconds=1)

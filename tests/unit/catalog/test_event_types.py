@@ -8,7 +8,7 @@ from nakadi.catalog.event_types import ATTEMPTS, EventTypes
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
 from nakadi.model.schema import Version
-from nakadi.ports import ChangedMeanwhile, Put
+from nakadi.ports.registry import ChangedMeanwhile, Put
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock
 

@@ -11,7 +11,8 @@ from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, CleanupPolicy, EnrichmentStrategy
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import Put, UnknownTopic
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.registry import Put
 from nakadi.settings import Settings
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock

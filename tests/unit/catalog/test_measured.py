@@ -5,7 +5,7 @@ from nakadi.catalog.event_types import EventTypes
 from nakadi.catalog.measured import KIND, Measured, measured_body, measured_of
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.event_type import Statistics
-from nakadi.ports import Put
+from nakadi.ports.registry import Put
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
 

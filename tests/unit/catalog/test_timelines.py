@@ -11,7 +11,8 @@ from nakadi.model.events import Record
 from nakadi.model.outcomes import Conflict, NotFound, TryLater, Unavailable
 from nakadi.model.schema import SchemaDraft, SchemaType
 from nakadi.model.storage import Storage, StorageType
-from nakadi.ports import Put, SealedTopic
+from nakadi.ports.event_log import SealedTopic
+from nakadi.ports.registry import Put
 from nakadi.settings import Settings
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock

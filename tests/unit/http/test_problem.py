@@ -5,10 +5,12 @@ import re
 
 import pytest
 
-from nakadi import ports
 from nakadi.http import problem
 from nakadi.model import outcomes
 from nakadi.model.outcomes import Violation
+from nakadi.ports.coordination import AssignmentChanged
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
+from nakadi.ports.registry import ChangedMeanwhile, Put
 
 
 def body_of(response):
@@ -163,10 +165,10 @@ def test_what_a_client_sent_can_always_be_told_back():
 @pytest.mark.parametrize(
     "lost",
     [
-        ports.ChangedMeanwhile(ports.Put("event-types", "secret", {}, expected=3)),
-        ports.AssignmentChanged("secret"),
-        ports.UnknownTopic("secret"),
-        ports.SealedTopic("secret"),
+        ChangedMeanwhile(Put("event-types", "secret", {}, expected=3)),
+        AssignmentChanged("secret"),
+        UnknownTopic("secret"),
+        SealedTopic("secret"),
     ],
 )
 def test_a_race_that_was_lost_can_be_repeated(lost):

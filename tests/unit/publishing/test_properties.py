@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from nakadi.app.engines import open_event_log
-from nakadi.clock import SystemClock
 from nakadi.model.event_type import PartitionStrategy
+from nakadi.ports.clock import SystemClock
 from nakadi.publishing.outcome import Verdict
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.publishing import House, a_business_type, metadata

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from nakadi.clock import SystemClock
 from nakadi.cursors.service import Cursors
 from nakadi.http.message import ClientGone
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotPermitted, Unavailable
-from nakadi.ports import OffsetUnavailable
+from nakadi.ports.clock import SystemClock
+from nakadi.ports.event_log import OffsetUnavailable
 from nakadi.streaming import driver as driver_module
 from nakadi.streaming.driver import Driver
 from nakadi.streaming.feeds import Feeds, PartitionReader

@@ -10,7 +10,7 @@ import pytest
 
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.timeline import Timeline
-from nakadi.ports import OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 from nakadi.streaming import feed as feed_module
 from nakadi.streaming.feed import Follower
 from nakadi.streaming.feeds import Feeds

@@ -15,7 +15,6 @@ from nakadi.administration.blacklist import Blacklist
 from nakadi.administration.features import Features
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
-from nakadi.clock import SystemClock
 from nakadi.cursors.service import Cursors
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.http.message import Request
@@ -26,6 +25,7 @@ from nakadi.model.authorization import Attribute, Authorization, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, NotPermitted, Unavailable
+from nakadi.ports.clock import SystemClock
 from nakadi.streaming.access import Judge
 from nakadi.streaming.driver import Driver
 from nakadi.streaming.lines import JsonLines

@@ -10,7 +10,7 @@ from nakadi.settings import BadSetting, Settings
 if TYPE_CHECKING:
     from nakadi.access.tokens import Tokens
     from nakadi.http.application import Authenticate
-    from nakadi.ports import Clock
+    from nakadi.ports.clock import Clock
 
 
 def authentication(settings: Settings, clock: Clock) -> Authenticate:

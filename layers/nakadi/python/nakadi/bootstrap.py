@@ -24,14 +24,16 @@ from nakadi.app.engines import (
 from nakadi.areas import AREAS, routes_of
 from nakadi.authentication import authentication
 from nakadi.caching import Cache, ChangeWatch
-from nakadi.clock import SystemClock
 from nakadi.engines.archive.stores import archive_at
 from nakadi.http.application import Answered, Application, Authenticate
 from nakadi.metrics import Metrics
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType
-from nakadi.ports import Clock, Coordination, EventLog, Indexed, Registered, Registry
+from nakadi.ports.clock import Clock, SystemClock
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.event_log import EventLog, Indexed, Registered
+from nakadi.ports.registry import Registry
 from nakadi.readiness import Readiness
 from nakadi.settings import Settings
 

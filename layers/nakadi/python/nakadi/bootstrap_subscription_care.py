@@ -12,7 +12,10 @@ from nakadi.catalog.event_types import EventTypes
 from nakadi.cursors.service import Cursors
 from nakadi.metrics import Metrics
 from nakadi.model.subscription import Subscription
-from nakadi.ports import Clock, Coordination, EventLogs, Registry
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.event_log import EventLogs
+from nakadi.ports.registry import Registry
 from nakadi.settings import Settings
 from nakadi.subscriptions.api.event_types import Attachment
 from nakadi.subscriptions.api.initialisation import Initialisation

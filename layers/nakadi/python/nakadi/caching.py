@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from nakadi.model.changes import Changes, bucket_of
-from nakadi.ports import REMEMBERED, Clock
+from nakadi.ports.clock import Clock
+from nakadi.ports.registry import REMEMBERED
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

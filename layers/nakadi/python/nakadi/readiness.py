@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from nakadi.model.outcomes import TryLater
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 

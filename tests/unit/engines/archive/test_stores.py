@@ -10,7 +10,7 @@ from nakadi.engines.archive import stores
 from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, UnknownStore, archive_at, open_archive
 from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveGone, ArchiveStore
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from tests.support.aws import REGION, aws
 from tests.support.closed import see_that_everything_is_refused
 

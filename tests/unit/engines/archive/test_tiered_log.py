@@ -17,7 +17,7 @@ from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
 from tests.support.patience import PATIENCE, until

@@ -16,7 +16,7 @@ from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.model.coordination import NOTHING_YET, Assignment, Entry, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.ports import MOST_PARKED, MOST_PLACES, AssignmentChanged
+from nakadi.ports.coordination import MOST_PARKED, MOST_PLACES, AssignmentChanged
 from tests.support.aws import (
     REGION,
     aws,

@@ -12,7 +12,7 @@ from nakadi.engines.dynamodb.client import PAUSES, TURNS, Address, Attempts
 from nakadi.engines.dynamodb.registry import DynamoDbRegistry
 from nakadi.model.changes import BUCKETS, Changes
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Remove
+from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put, Remove
 from tests.support.aws import (
     REGION,
     aws,

@@ -8,7 +8,6 @@ from datetime import timedelta
 import boto3
 import pytest
 
-from nakadi.clock import SystemClock
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis import fan_out, opening
 from nakadi.engines.kinesis.continuity import Cursor
@@ -18,6 +17,7 @@ from nakadi.engines.kinesis.stream import Page, Patience, Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.log_index import Mark
+from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import REGION, made_stream, quick_clients, until_active
 from tests.support.kinesis_faults import World
 from tests.support.kinesis_local import kinesis_local

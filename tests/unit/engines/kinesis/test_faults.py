@@ -11,7 +11,7 @@ from nakadi.engines.kinesis import reading, tails
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveGone
+from nakadi.ports.archive_store import ArchiveGone
 from tests.support.aws import (
     broken_after,
     broken_before,

@@ -14,7 +14,7 @@ from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.cursor import Cursor, Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import UnknownTopic
+from nakadi.ports.event_log import UnknownTopic
 from tests.support.kinesis_hours import Hours, hours
 
 

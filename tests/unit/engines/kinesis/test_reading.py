@@ -11,7 +11,7 @@ import pytest
 from nakadi.engines.kinesis.continuity import Ancestry
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.model.events import Bounds, Record
-from nakadi.ports import OffsetUnavailable
+from nakadi.ports.event_log import OffsetUnavailable
 from tests.support.kinesis_faults import HURRIED, World
 from tests.support.patience import PATIENCE
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 import boto3
 import pytest
 
-from nakadi.clock import SystemClock
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis.continuity import Ancestry
 from nakadi.engines.kinesis.event_log import KinesisLog, Options
@@ -20,6 +19,7 @@ from nakadi.engines.kinesis.stream import Patience, ShardTree, Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record, Stored
 from nakadi.model.log_index import Progress
+from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import made_stream, until_active
 from tests.support.kinesis_local import kinesalite_there, kinesis_local
 from tests.support.other_engines import WANTED

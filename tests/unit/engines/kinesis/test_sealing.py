@@ -10,7 +10,7 @@ from nakadi.engines.kinesis import envelopes, topics
 from nakadi.engines.kinesis.event_log import Options
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import SealedTopic, UnknownTopic
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from tests.support.kinesis_faults import World
 
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from nakadi.clock import SystemClock
 from nakadi.engines.sqlite import maintenance, writing
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import UnknownTopic
+from nakadi.ports.clock import SystemClock
+from nakadi.ports.event_log import UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import a_record, text_of
 from tests.support.patience import PATIENCE, until

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nakadi.clock import SystemClock
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.file import BadDataFile, SqliteFile
 from nakadi.engines.sqlite.mark import Marker, examine, mark_path
 from nakadi.engines.sqlite.registry import SqliteRegistry
 from nakadi.model.events import Record
-from nakadi.ports import ABSENT, Put
+from nakadi.ports.clock import SystemClock
+from nakadi.ports.registry import ABSENT, Put
 from tests.support.until_killed import lines_until_killed
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.engines.sqlite.registry import LIST, SqliteRegistry
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ChangedMeanwhile, Check, Document, Put
+from nakadi.ports.registry import ChangedMeanwhile, Check, Document, Put
 
 
 @pytest.fixture

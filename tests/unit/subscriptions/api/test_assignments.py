@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.model.coordination import Reset
 from nakadi.model.outcomes import Conflict
-from nakadi.ports import MOST_PLACES
+from nakadi.ports.coordination import MOST_PLACES
 from nakadi.subscriptions.api.assignments import handed_over, joined, left, rebalanced, with_entries
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, a_session, an_assignment, entry, told

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nakadi.model.coordination import NOTHING_YET
 from nakadi.model.cursor import Position
-from nakadi.ports import MOST_PLACES
+from nakadi.ports.coordination import MOST_PLACES
 from nakadi.subscriptions.api.initialisation import with_added
 from tests.support.coordination import a_place, an_assignment, told
 from tests.support.patience import PATIENCE

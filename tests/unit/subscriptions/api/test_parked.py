@@ -8,7 +8,7 @@ from nakadi.model.authorization import Attribute, Subject
 from nakadi.model.coordination import Redrive, Replay, SetOffsets
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, NotPermitted
-from nakadi.ports import AssignmentChanged
+from nakadi.ports.coordination import AssignmentChanged
 from nakadi.subscriptions.api import parked_events as module
 from nakadi.subscriptions.api.parked_events import Wanted, id_of, place_in
 from tests.support.api import problem

@@ -9,7 +9,7 @@ from nakadi.catalog.event_types import EventTypes
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.outcomes import Conflict, NotFound, Unavailable
 from nakadi.model.subscription import Subscription
-from nakadi.ports import ChangedMeanwhile, Check, Put
+from nakadi.ports.registry import ChangedMeanwhile, Check, Put
 from nakadi.subscriptions.api.repository import BEGUN_FOR, KEYS, LEFTOVERS, LINES, Ids, Subscriptions, _parts
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT, an_event_type

@@ -10,7 +10,7 @@ from nakadi.model.coordination import EndedReset, Redrive, Reset
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import MOST_PLACES
+from nakadi.ports.coordination import MOST_PLACES
 from nakadi.publishing.system_events import SystemEvents
 from nakadi.subscriptions.api import leases
 from nakadi.subscriptions.api.assignments import being_reset, reset_ended

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.clock import SystemClock
 from nakadi.model.coordination import Assignment, Offset
 from nakadi.model.outcomes import Unusable
+from nakadi.ports.clock import SystemClock
 from nakadi.subscriptions.stream import driver as driver_module
 from nakadi.subscriptions.stream.actions import End, HandOver, Open, Shared, Surroundings
 from nakadi.subscriptions.stream.admission import Beginning, KnownEventTypes

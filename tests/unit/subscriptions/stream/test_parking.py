@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.model.coordination import Entry, Replay
 from nakadi.model.events import Record
-from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES
+from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
 from nakadi.subscriptions.api.fields import Policy, Unprocessable
 from nakadi.subscriptions.stream.actions import AutoCommit, EndReplay, HandOver, Open, Park, Relearn
 from nakadi.subscriptions.stream.parking import passed_over

@@ -10,7 +10,7 @@ from pathlib import Path
 import jwt
 
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 
 # Keys are rotated rarely; a key id that is not known, and a signature that does not fit its key, are reasons to look
 # again, though not for every request that invents one.

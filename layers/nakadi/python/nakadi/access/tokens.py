@@ -12,7 +12,7 @@ from nakadi.access.keys import KeySet
 from nakadi.model.authorization import Attribute, Subject
 from nakadi.model.outcomes import NotAuthenticated
 from nakadi.model.sizes import MOST_CHARACTERS
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 
 MISSING = "Full authentication is required to access this resource"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from nakadi.caching import Cache
 from nakadi.model.outcomes import TryLater
-from nakadi.ports import ABSENT, ChangedMeanwhile, Put, Registry
+from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put, Registry
 
 KIND = "settings"
 Body = Mapping[str, Any]

@@ -15,7 +15,7 @@ from nakadi.administration.documents import SettingsDocument
 from nakadi.administration.features import Features
 from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_stream_name
-from nakadi.ports import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry
+from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry
 
 log = logging.getLogger(__name__)
 

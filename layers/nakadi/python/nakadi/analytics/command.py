@@ -24,12 +24,14 @@ from nakadi.analytics.session import open_spark
 from nakadi.app.engines import UnknownEngine, open_log_index, open_registry
 from nakadi.caching import Cache
 from nakadi.catalog.event_types import EventTypes
-from nakadi.clock import SystemClock
 from nakadi.engines.archive.stores import UnknownStore, open_archive
 from nakadi.engines.sqlite.file import BadDataFile
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveStore, Clock, LogIndex, Registry
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.clock import Clock, SystemClock
+from nakadi.ports.log_index import LogIndex
+from nakadi.ports.registry import Registry
 
 GATHERED = "_gathered"
 

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from nakadi.analytics import lines
 from nakadi.analytics.stretches import Stretch, sizes
-from nakadi.ports import ArchiveGone, ArchiveStore
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 
 GATHERED_BYTES = 32 * 1024 * 1024
 AT_ONCE = 16

@@ -15,7 +15,8 @@ from nakadi.engines.archive.objects import BadArchive
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveGone, ArchiveStore, LogIndex
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
+from nakadi.ports.log_index import LogIndex
 
 PATIENCE = 60.0
 """How long compaction of the same partition is waited for."""

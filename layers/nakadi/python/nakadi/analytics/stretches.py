@@ -9,7 +9,7 @@ import orjson
 
 from nakadi.model.event_type import EventType
 from nakadi.model.log_index import Location, Segment
-from nakadi.ports import LogIndex
+from nakadi.ports.log_index import LogIndex
 
 AT_ONCE = 1000
 

@@ -17,7 +17,12 @@ from nakadi.caching import ChangeWatch
 from nakadi.metrics import Metrics
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_stream_name
-from nakadi.ports import ArchiveStore, Clock, Coordination, EventLog, LogIndex, Registry
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.event_log import EventLog
+from nakadi.ports.log_index import LogIndex
+from nakadi.ports.registry import Registry
 
 if TYPE_CHECKING:
     from nakadi.engines.archive.archiver import Directory, Tiers

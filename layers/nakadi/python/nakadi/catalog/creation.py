@@ -32,7 +32,9 @@ from nakadi.model.outcomes import (
     Violations,
 )
 from nakadi.model.schema import Schema, Version
-from nakadi.ports import Change, ChangedMeanwhile, Clock, EventLogs
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLogs
+from nakadi.ports.registry import Change, ChangedMeanwhile
 from nakadi.turns import Turns
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nakadi.model.event_type import EventType
-from nakadi.ports import Change
+from nakadi.ports.registry import Change
 
 
 class Dependents(Protocol):

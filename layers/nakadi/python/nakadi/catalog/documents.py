@@ -22,7 +22,7 @@ from nakadi.model.event_type import (
 )
 from nakadi.model.schema import Schema, SchemaType, Version
 from nakadi.model.timeline import Timeline
-from nakadi.ports import Document
+from nakadi.ports.registry import Document
 
 Body = Mapping[str, Any]
 

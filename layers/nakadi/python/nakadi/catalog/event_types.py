@@ -14,7 +14,8 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
 from nakadi.model.schema import Schema
 from nakadi.model.timeline import Timeline
-from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Put, Registry, Remove, UnknownTopic
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Put, Registry, Remove
 
 KIND = "event-types"
 SCHEMAS = "schemas"

@@ -19,7 +19,8 @@ from nakadi.chores import attempted
 from nakadi.model.event_type import EventType
 from nakadi.model.log_index import Gap
 from nakadi.model.timeline import Timeline
-from nakadi.ports import Clock, EventLogs, Forgetful, UnknownTopic
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLogs, Forgetful, UnknownTopic
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,9 @@ from nakadi.chores import Stopped, attempted
 from nakadi.metrics import Metrics
 from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.timeline import Timeline
-from nakadi.ports import ChangedMeanwhile, Clock, EventLogs, UnknownTopic
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLogs, UnknownTopic
+from nakadi.ports.registry import ChangedMeanwhile
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ from functools import partial
 
 from nakadi.catalog.event_types import LEFTOVERS, SCHEMAS
 from nakadi.chores import attempted
-from nakadi.ports import EventLogs, Registry, Remove
+from nakadi.ports.event_log import EventLogs
+from nakadi.ports.registry import Registry, Remove
 
 # Well below what one write of a registry takes.
 AT_ONCE = 50

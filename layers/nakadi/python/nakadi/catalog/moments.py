@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 
 
 def now_in_milliseconds(clock: Clock) -> datetime:

@@ -11,7 +11,7 @@ from nakadi.catalog.event_types import EventTypes
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, Statistics
 from nakadi.model.outcomes import Invalid
-from nakadi.ports import EventLogs
+from nakadi.ports.event_log import EventLogs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

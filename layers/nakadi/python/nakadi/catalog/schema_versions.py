@@ -17,7 +17,7 @@ from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Incompatible, Incomplete, Invalid, Malformed, NotFound, Violation, Violations
 from nakadi.model.schema import Schema, SchemaDraft, SchemaType
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 from nakadi.schemas.evolution import evolved
 from nakadi.schemas.limits import check_limits
 from nakadi.schemas.strict_json import StrictJsonError, parse

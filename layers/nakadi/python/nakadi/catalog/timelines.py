@@ -23,7 +23,9 @@ from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.events import Continuation
 from nakadi.model.outcomes import Conflict, Invalid, NotFound
 from nakadi.model.timeline import Timeline
-from nakadi.ports import Change, ChangedMeanwhile, Clock, EventLogs
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLogs
+from nakadi.ports.registry import Change, ChangedMeanwhile
 
 # A switch takes less than a second; one that has taken this long was cut short. So was one that began in the future,
 # before a clock was set back: whoever is still at it finds that it was finished.

@@ -20,7 +20,7 @@ from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy
 from nakadi.model.outcomes import Invalid
 from nakadi.model.timeline import Timeline
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 from nakadi.schemas.evolution import evolved
 from nakadi.turns import Turns
 

@@ -10,7 +10,7 @@ from nakadi.cursors.view import View
 from nakadi.model.cursor import Cursor, Position
 from nakadi.model.event_type import EventType
 from nakadi.model.timeline import Timeline
-from nakadi.ports import EventLogs
+from nakadi.ports.event_log import EventLogs
 
 
 class Cursors:

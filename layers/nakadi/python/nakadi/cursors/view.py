@@ -13,7 +13,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.events import Bounds
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.model.timeline import Timeline
-from nakadi.ports import EventLogs, UnknownTopic
+from nakadi.ports.event_log import EventLogs, UnknownTopic
 
 NO_ANSWER = "Error occurred when fetching partitions offsets"
 DUPLICATE = "duplicate partition ids provided in cursors"

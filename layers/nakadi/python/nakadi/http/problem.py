@@ -8,9 +8,11 @@ import string
 from http import HTTPStatus
 from typing import Any
 
-from nakadi import ports
 from nakadi.http.message import JSON, PROBLEM_JSON, Response, json_text
 from nakadi.model import outcomes
+from nakadi.ports.coordination import AssignmentChanged
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
+from nakadi.ports.registry import ChangedMeanwhile
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 )
 
 # Something was changed between a look and a step. Whoever looks again finds it as it is now.
-RACES = (ports.AssignmentChanged, ports.ChangedMeanwhile, ports.SealedTopic, ports.UnknownTopic)
+RACES = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTopic)
 RACE_LOST = "This was changed by others meanwhile, please repeat request"
 
 # What went wrong inside is for operators: they find it in the log, by the ticket that clients are given.

@@ -16,7 +16,6 @@ from pathlib import Path
 from nakadi.app.engines import UnknownEngine as UnknownLog
 from nakadi.app.engines import UnknownEngine as UnknownRegistry
 from nakadi.bootstrap import open_broker
-from nakadi.clock import SystemClock
 from nakadi.engines.archive.stores import UnknownStore
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
 from nakadi.engines.sqlite.mark import Marker, examine
@@ -28,6 +27,7 @@ from nakadi.local.housekeeper import Housekeeper
 from nakadi.local.serving import url_of
 from nakadi.local.signals import Signals
 from nakadi.model.outcomes import Unavailable
+from nakadi.ports.clock import SystemClock
 from nakadi.settings import BadSetting, Settings
 
 CANNOT_START = 1

@@ -26,7 +26,8 @@ from nakadi.model.events import Fate, Record, Refused
 from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
 from nakadi.model.schema import Schema, SchemaType
 from nakadi.model.timeline import Timeline
-from nakadi.ports import Clock, EventLogs, SealedTopic, UnknownTopic
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLogs, SealedTopic, UnknownTopic
 from nakadi.publishing.batch import Batch, BatchLimits, Effort, Piece, memory_needed, read
 from nakadi.publishing.enrich import Origin, enriched, keys_of
 from nakadi.publishing.outcome import BatchOutcome, PublishingStatus, Rejected, Step, Verdict, appended, rejected

@@ -37,7 +37,7 @@ from nakadi.metrics import Metrics
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Fault, Outcome
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 from nakadi.publishing.outcome import BatchOutcome, Verdict
 from nakadi.publishing.publisher import Publisher
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 from nakadi.streaming.feeds import PartitionReader
 from nakadi.streaming.lines import Lines
 from nakadi.streaming.session import Action, End, SendBatch, SendKeepAlive, SendProblem, Session

@@ -22,7 +22,7 @@ from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unusable
 from nakadi.model.timeline import Timeline
-from nakadi.ports import EventLog, EventLogs, OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import EventLog, EventLogs, OffsetUnavailable, UnknownTopic
 from nakadi.streaming.chunks import Chunk, Run
 from nakadi.streaming.feed import Feed, Follower, Reader
 

@@ -17,7 +17,8 @@ from nakadi.model.authorization import Subject
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unusable
-from nakadi.ports import Clock, EventLogs
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import Judge, Oversight
 from nakadi.streaming.driver import Describe, Driver, Outlet
 from nakadi.streaming.feeds import Feeds, PartitionReader

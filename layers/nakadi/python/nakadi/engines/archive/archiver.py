@@ -18,7 +18,9 @@ from nakadi.metrics import Metrics
 from nakadi.model.events import Bounds
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.model.moments import microseconds, moment_of
-from nakadi.ports import ArchiveStore, EventLog, LogIndex, OffsetUnavailable, UnknownTopic
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
+from nakadi.ports.log_index import LogIndex
 
 # Options --------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,10 @@ from nakadi.engines.archive.objects import Packer
 from nakadi.model.events import Bounds, StoredEvent
 from nakadi.model.log_index import Segment, Topic
 from nakadi.model.moments import microseconds, moment_of
-from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLog
+from nakadi.ports.log_index import LogIndex
 
 # Rule -----------------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from nakadi.engines.archive.manifest import events_behind
 from nakadi.metrics import Metrics
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
-from nakadi.ports import ArchiveGone, ArchiveStore
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 
 MOST_BYTES = 4_000_000
 """Compressed, as they are in the store: some segments for each of those who read at the same time."""

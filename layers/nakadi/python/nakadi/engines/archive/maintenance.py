@@ -20,7 +20,8 @@ from nakadi.engines.archive.library import Library, read
 from nakadi.engines.archive.objects import Packer
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
-from nakadi.ports import ArchiveStore, Kept, LogIndex
+from nakadi.ports.archive_store import ArchiveStore, Kept
+from nakadi.ports.log_index import LogIndex
 
 # Unreferenced objects -------------------------------------------------------------------------------------------------
 

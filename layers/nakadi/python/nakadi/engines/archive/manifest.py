@@ -7,7 +7,7 @@ from datetime import datetime
 from uuid import uuid4
 
 from nakadi.model.log_index import Segment
-from nakadi.ports import LogIndex
+from nakadi.ports.log_index import LogIndex
 
 # Keys -----------------------------------------------------------------------------------------------------------------
 

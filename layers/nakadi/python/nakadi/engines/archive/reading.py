@@ -11,7 +11,7 @@ from nakadi.engines.archive.library import MOST_AHEAD, Library, Run, Unreadable
 from nakadi.engines.archive.manifest import first_until, with_following
 from nakadi.model.events import Slice, StoredEvent
 from nakadi.model.log_index import Segment
-from nakadi.ports import LogIndex
+from nakadi.ports.log_index import LogIndex
 
 
 class ArchiveReader:

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveGone, ArchiveStore, Kept
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, Kept
 
 REMOVE_AT_ONCE = 1000
 LISTED_AT_ONCE = 1000

@@ -24,7 +24,10 @@ from nakadi.model.events import Bounds, Fate, Record, Slice
 from nakadi.model.log_index import Topic
 from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex, OffsetUnavailable
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLog, OffsetUnavailable
+from nakadi.ports.log_index import LogIndex
 
 log = logging.getLogger(__name__)
 

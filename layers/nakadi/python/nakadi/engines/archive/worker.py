@@ -16,7 +16,10 @@ from nakadi.engines.archive.archiver import Archiver, Directory, Tiers, cool
 from nakadi.engines.archive.maintenance import Busy, Merger, Sweep
 from nakadi.metrics import Metrics
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveStore, Clock, EventLog, LogIndex, UnknownTopic
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLog, UnknownTopic
+from nakadi.ports.log_index import LogIndex
 
 RESTS = 3.0
 """For each second of work so many of rest: at most a quarter of a processor."""

@@ -25,7 +25,7 @@ from nakadi.model.coordination import (
 )
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES
+from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES
 
 # Assignments as text --------------------------------------------------------------------------------------------------
 

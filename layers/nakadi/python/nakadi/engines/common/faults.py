@@ -19,7 +19,7 @@ from enum import Enum, auto
 
 from nakadi.model.events import Bounds, Fate, Record, Refused, Slice
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import EventLog
+from nakadi.ports.event_log import EventLog
 
 INTERNAL_ERROR = "internal error"
 TIMED_OUT = "timed out"

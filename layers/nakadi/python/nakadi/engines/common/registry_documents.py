@@ -7,16 +7,7 @@ from collections.abc import Collection, Sequence
 import orjson
 
 from nakadi.model.changes import bucket_of
-from nakadi.ports import (
-    ABSENCE_REMEMBERED,
-    ABSENT,
-    REMEMBERED,
-    Change,
-    ChangedMeanwhile,
-    Check,
-    Document,
-    Put,
-)
+from nakadi.ports.registry import ABSENCE_REMEMBERED, ABSENT, REMEMBERED, Change, ChangedMeanwhile, Check, Document, Put
 
 MOST_CHANGES = 99
 """DynamoDB makes a hundred changes in one step, and one of them counts the others."""

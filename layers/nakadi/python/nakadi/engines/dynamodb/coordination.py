@@ -44,7 +44,7 @@ from nakadi.model.cursor import Position
 from nakadi.model.moments import microseconds, moment_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import AssignmentChanged
+from nakadi.ports.coordination import AssignmentChanged
 
 Item = CoordinationItem
 

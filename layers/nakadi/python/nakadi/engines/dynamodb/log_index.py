@@ -38,7 +38,8 @@ from nakadi.engines.dynamodb.tables import DOCUMENTS, LOG_INDEX
 from nakadi.model.changes import Changes, bucket_of
 from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import TOPICS, UnknownTopic
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.log_index import TOPICS
 
 # Items ----------------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from nakadi.engines.dynamodb.client import (
 from nakadi.engines.dynamodb.tables import DOCUMENTS
 from nakadi.model.changes import Changes
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Remove
+from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Remove
 
 # Items ----------------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,8 @@ from nakadi.engines.kinesis.topics import Topics
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveStore, LogIndex
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.log_index import LogIndex
 
 FOLDER = "compacted/"
 """Objects in here hold one segment each, and nobody else's events: they can be removed when it is replaced."""

@@ -35,7 +35,10 @@ from nakadi.model.events import Bounds, Continuation, Fate, Record, Refused, Sli
 from nakadi.model.log_index import Gap, Head, Mark
 from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveStore, Clock, LogIndex, SealedTopic, UnknownTopic
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
+from nakadi.ports.log_index import LogIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,9 @@ from nakadi.engines.kinesis.stream import NoSuchShard, Outgoing, Patience, Shard
 from nakadi.model.events import Continuation
 from nakadi.model.log_index import ENDED, Counted, Gap, Head, Location, Mark, Progress, Segment
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveStore, LogIndex, UnknownTopic
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.log_index import LogIndex
 
 ATTEMPTS = 8
 

@@ -40,7 +40,8 @@ from nakadi.engines.kinesis.stream import Patience, Stream
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import ENDED, Gap, Head, Location, Mark, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveStore, LogIndex
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.log_index import LogIndex
 
 ATTEMPTS = 5
 

@@ -17,7 +17,9 @@ from nakadi.engines.kinesis.fan_out import Consumers, FanOut
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.stream import Patience, Stream
 from nakadi.metrics import Metrics
-from nakadi.ports import ArchiveStore, Clock, LogIndex
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.clock import Clock
+from nakadi.ports.log_index import LogIndex
 
 CONNECT_TIMEOUT = 2
 READ_TIMEOUT = 10

@@ -24,7 +24,9 @@ from nakadi.model.events import Bounds, Slice
 from nakadi.model.log_index import ENDED, Counted, Mark, Segment, Topic
 from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ArchiveGone, LogIndex, OffsetUnavailable
+from nakadi.ports.archive_store import ArchiveGone
+from nakadi.ports.event_log import OffsetUnavailable
+from nakadi.ports.log_index import LogIndex
 
 # Reading --------------------------------------------------------------------------------------------------------------
 

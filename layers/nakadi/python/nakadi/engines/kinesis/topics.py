@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from nakadi.caching import ChangeWatch
 from nakadi.model.changes import bucket_of
 from nakadi.model.log_index import Topic
-from nakadi.ports import TOPICS, LogIndex, UnknownTopic
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.log_index import TOPICS, LogIndex
 
 MOST_KNOWN = 10_000
 

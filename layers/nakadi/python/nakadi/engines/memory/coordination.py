@@ -30,7 +30,7 @@ from nakadi.model.coordination import (
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import AssignmentChanged
+from nakadi.ports.coordination import AssignmentChanged
 
 
 @dataclass(slots=True)

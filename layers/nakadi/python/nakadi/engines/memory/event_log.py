@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, StoredEvent
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import Clock, OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 

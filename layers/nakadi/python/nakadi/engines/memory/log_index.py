@@ -22,7 +22,8 @@ from nakadi.engines.common.log_index_documents import (
 from nakadi.model.changes import Changes, bucket_of
 from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import TOPICS, UnknownTopic
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.log_index import TOPICS
 
 Place = tuple[str, int]
 

@@ -19,7 +19,7 @@ from nakadi.engines.common.registry_documents import (
 )
 from nakadi.model.changes import Changes
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import ABSENT, Change, Document, Remove
+from nakadi.ports.registry import ABSENT, Change, Document, Remove
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Offset, 
 from nakadi.model.cursor import Position
 from nakadi.model.moments import microseconds, moment_of
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import AssignmentChanged
+from nakadi.ports.coordination import AssignmentChanged
 
 # Shared transactions --------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ from nakadi.engines.sqlite.writing import Arrival, Writer
 from nakadi.metrics import Metrics
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored
 from nakadi.model.moments import microseconds
-from nakadi.ports import Clock, UnknownTopic
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import UnknownTopic
 
 
 class SqliteLog:

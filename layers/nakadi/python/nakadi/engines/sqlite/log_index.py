@@ -31,7 +31,8 @@ from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.registry import count, numbers_in
 from nakadi.model.changes import Changes, bucket_of
 from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
-from nakadi.ports import TOPICS, UnknownTopic
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.log_index import TOPICS
 
 HEAD = "SELECT body, revision FROM log_index_heads WHERE topic = ? AND partition = ?"
 

@@ -17,7 +17,7 @@ from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import ROW, Row, outline_of, records_in, rows_from
 from nakadi.engines.sqlite.writing import Writer
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
 # Removal --------------------------------------------------------------------------------------------------------------
 

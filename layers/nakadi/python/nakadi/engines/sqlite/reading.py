@@ -16,7 +16,7 @@ from nakadi.engines.common import frames
 from nakadi.model.events import Bounds, Record, Slice, StoredEvent
 from nakadi.model.moments import microseconds, moment_of
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
 # Rows -----------------------------------------------------------------------------------------------------------------
 

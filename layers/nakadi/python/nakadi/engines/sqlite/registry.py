@@ -19,7 +19,7 @@ from nakadi.engines.common.registry_documents import (
 )
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.model.changes import Changes
-from nakadi.ports import ABSENT, Change, Document, Remove
+from nakadi.ports.registry import ABSENT, Change, Document, Remove
 
 # One row, however many documents there are: SQLite's binding lets other threads run at every row.
 LIST = """

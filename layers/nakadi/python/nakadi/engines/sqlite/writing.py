@@ -22,7 +22,8 @@ from nakadi.metrics import Metrics
 from nakadi.model.events import Record
 from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports import Clock, SealedTopic, UnknownTopic
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
 
 T = TypeVar("T")
 Place = tuple[str, int]

@@ -16,7 +16,7 @@ from nakadi.http.message import JSON, Request, Response, json_response
 from nakadi.http.negotiation import text_of_metrics
 from nakadi.http.routing import Lane, Route
 from nakadi.metrics import Counter, Distribution, Histogram, Labels, Metric, Metrics
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 from nakadi.readiness import Readiness
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from datetime import datetime
 from nakadi.model.coordination import Assignment, EndedReset, Entry, Session, SetOffsets
 from nakadi.model.outcomes import Conflict
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import MOST_PLACES
+from nakadi.ports.coordination import MOST_PLACES
 from nakadi.subscriptions.api.leases import MARGIN
 
 RESET_IN_PROGRESS = "Resetting subscription cursors request is still in progress"

@@ -18,7 +18,8 @@ from nakadi.model.cursor import Cursor, Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Invalid, NotFound
 from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor
-from nakadi.ports import Clock, Coordination
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import Coordination
 from nakadi.subscriptions.api.initialisation import Initialisation
 from nakadi.subscriptions.api.repository import Subscriptions, unknown
 from nakadi.subscriptions.api.resets import Resets

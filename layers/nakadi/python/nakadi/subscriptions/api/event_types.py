@@ -18,7 +18,9 @@ from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict
 from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.ports import Change, Coordination, EventLogs
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.event_log import EventLogs
+from nakadi.ports.registry import Change
 from nakadi.subscriptions.api.initialisation import Initialisation
 from nakadi.subscriptions.api.repository import Subscriptions, removal
 from nakadi.subscriptions.api.resets import Resets

@@ -13,7 +13,8 @@ from nakadi.model.cursor import Cursor, Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import TryLater
 from nakadi.model.subscription import EventTypePartition, ReadFrom, Subscription
-from nakadi.ports import MOST_PLACES, AssignmentChanged, Clock, Coordination
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 
 Positions = Mapping[EventTypePartition, Position]
 

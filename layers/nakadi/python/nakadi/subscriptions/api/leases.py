@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from nakadi.model.coordination import Session
-from nakadi.ports import Clock, Coordination
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import Coordination
 
 LEASE = timedelta(seconds=10)
 """How long a process may be silent. It renews three times as often, and stops sending when it could not."""

@@ -24,7 +24,8 @@ from nakadi.model.coordination import Entry, Offset, Parked, Redrive, Replay
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, NotFound
 from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.ports import AssignmentChanged, Clock, Coordination
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api.cursors import BLOCKED
 from nakadi.subscriptions.api.repository import Subscriptions
 from nakadi.subscriptions.api.resets import Resets

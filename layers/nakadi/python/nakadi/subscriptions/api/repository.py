@@ -24,7 +24,8 @@ from nakadi.catalog.event_types import KIND as EVENT_TYPES
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, NotFound
 from nakadi.model.subscription import ReadFrom, Subscription, SubscriptionCursor
-from nakadi.ports import ABSENT, Change, ChangedMeanwhile, Check, Clock, Document, Put, Registry, Remove
+from nakadi.ports.clock import Clock
+from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Registry, Remove
 
 KIND = "subscriptions"
 KEYS = "subscription-keys"

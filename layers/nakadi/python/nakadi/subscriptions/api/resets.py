@@ -22,7 +22,8 @@ from nakadi.model.coordination import Assignment, Entry, Redrive, Reset, SetOffs
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, Fault, GoesOn, TryLater
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import MOST_PLACES, AssignmentChanged, Clock, Coordination
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.initialisation import ATTEMPTS, BUSY
 from nakadi.subscriptions.api.leases import MARGIN, LeaseWatch, dead

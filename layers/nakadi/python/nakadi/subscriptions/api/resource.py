@@ -31,7 +31,9 @@ from nakadi.model.subscription import (
     SubscriptionCursorDraft,
     SubscriptionDraft,
 )
-from nakadi.ports import ChangedMeanwhile, Clock, Coordination
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.registry import ChangedMeanwhile
 from nakadi.subscriptions.api.fields import check_fields
 from nakadi.subscriptions.api.repository import Ids, Subscriptions, key_of
 

@@ -21,7 +21,9 @@ from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.ports import Clock, Coordination, EventLogs, OffsetUnavailable, UnknownTopic
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.event_log import EventLogs, OffsetUnavailable, UnknownTopic
 from nakadi.subscriptions.api.leases import LeaseWatch
 from nakadi.subscriptions.api.repository import Subscriptions
 

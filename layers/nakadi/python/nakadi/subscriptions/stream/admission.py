@@ -22,7 +22,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Invalid, NotFound, TryLater, Unusable
 from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 from nakadi.streaming.access import Judge
 from nakadi.subscriptions.api.initialisation import Initialisation
 from nakadi.subscriptions.api.repository import Subscriptions

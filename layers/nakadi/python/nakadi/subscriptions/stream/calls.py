@@ -19,7 +19,7 @@ from nakadi.model.coordination import Replay, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import TryLater
 from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 from nakadi.publishing import outcome as publishing_outcome
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import BROKER

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable, Unusable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import Clock
+from nakadi.ports.clock import Clock
 from nakadi.streaming.driver import Alarm, Outlet, Pen
 from nakadi.subscriptions.stream.actions import Action, Call, Close, Open, SendBatch, SendKeepAlive, Shared
 from nakadi.subscriptions.stream.admission import Beginning, KnownEventTypes

@@ -21,7 +21,8 @@ from nakadi.model.coordination import Assignment, Replay, Session, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import AssignmentChanged, Clock, Coordination
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments, leases
 from nakadi.subscriptions.stream.actions import Farewell, Note
 

@@ -23,7 +23,8 @@ from nakadi.model.event_type import EventType
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.ports import MOST_PARKED, MOST_PARKED_BYTES, Clock
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
 from nakadi.streaming.chunks import Chunk, Run
 from nakadi.subscriptions.api.parked_events import Lot, key_of, own_key
 from nakadi.subscriptions.stream.actions import Drop, Park

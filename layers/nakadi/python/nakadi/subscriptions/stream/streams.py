@@ -20,7 +20,9 @@ from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import NotFound, TryLater, Unavailable
 from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.ports import Clock, Coordination, EventLogs
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import Judge, Oversight
 from nakadi.streaming.driver import Outlet
 from nakadi.streaming.feeds import Feeds, PartitionReader

@@ -1,0 +1,43 @@
+"""The archive store: objects that are written once, in a folder or a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from nakadi.model.log_index import Location
+
+
+class Kept(NamedTuple):
+    """An object of an archive store, and when it was put there."""
+
+    key: str
+    size: int
+    written_at: datetime
+
+
+class ArchiveStore(Protocol):
+    """Objects under keys. What `put` returned from is durable, whole or not there, and never changes."""
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep an object. Keeping it again changes nothing."""
+
+    def get(self, location: Location) -> bytes:
+        """A range of an object. Raises `ArchiveGone` when there is no such object."""
+
+    def remove(self, keys: Sequence[str]) -> None:
+        """Let objects go, also those that are not there."""
+
+    def listed(self, prefix: str) -> Iterator[Kept]:
+        """The objects whose keys begin so, in no order, also what is left of one that was never finished.
+
+        `prefix` ends with a slash. Of what is put meanwhile, some may be there.
+        """
+
+    def close(self) -> None:
+        """Give everything back. Further calls raise `Unavailable`."""
+
+
+class ArchiveGone(Exception):
+    """Raised when an archive object is not there (any more)."""

@@ -1,0 +1,133 @@
+"""The coordination: what the streams of a subscription share, and its parked events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from nakadi.model.cursor import Position
+
+if TYPE_CHECKING:
+    # A function that publishes knows no subscriptions, and starts sooner without them.
+    from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
+    from nakadi.model.subscription import EventTypePartition
+
+
+MOST_PLACES = 99
+"""How many partitions one `Coordination.write` may give another owner or position: what fits one atomic step
+everywhere, beside the assignment itself."""
+
+
+MOST_PARKED = 50
+
+
+MOST_PARKED_BYTES = 3_000_000
+"""How many events one `Coordination.park` may put away, and how many bytes they may have together; a single event may
+have any size that could be published."""
+
+
+class AssignmentChanged(Exception):
+    """Raised by `Coordination.write` when the assignment is no longer what the writer has read."""
+
+
+class Coordination(Protocol):
+    """What the streams of a subscription share, wherever they are served: an assignment, offsets, and leases.
+
+    The *assignment* says which sessions there are and which partition belongs to which. It is read, decided upon, and
+    replaced if nobody else did meanwhile; every rule of the game is a pure function from one assignment to the next.
+    Each of its entries has an *offset* beside it, which carries the entry's owner, so that a commit is one small write.
+    *Leases* belong to the processes that serve sessions: a process that hosts a thousand idle streams renews one.
+    Events that nobody could process are *parked* in the subscription's lot, at most one at each position.
+
+    * What returned is durable, and seen by every read that begins later, whichever process asks.
+    * Of several writers that read the same assignment exactly one succeeds; the others leave nothing behind.
+    * Owners change with the assignment, in the same atomic step: at no time can two sessions commit one partition, and
+      a session can commit from the write that makes it the owner to the write that makes it so no more.
+    * An offset moves forward by commits, and in whatever direction by a write that sets it.
+    * No time of day is looked at here: whether a lease has run out is for the reader of `leases` to say.
+    """
+
+    def assignment(self, subscription: str) -> Assignment:
+        """The assignment; `NOTHING_YET` before the first write, and again after `forget`."""
+
+    def write(
+        self,
+        subscription: str,
+        old: Assignment,
+        new: Assignment,
+        now: datetime,
+        positions: Mapping[EventTypePartition, Position] | None = None,
+    ) -> Assignment:
+        """Replace `old`, as it was read, by `new`, and answer `new` as it is stored; raise `AssignmentChanged` if it
+        is not what is stored any more.
+
+        Owners of offsets become what the entries say, and `positions` are set. An entry that `old` does not have must
+        come with its position; none may disappear. At most `MOST_PLACES` partitions get another owner or position.
+        """
+
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+        """The offsets of all entries, each as it is now."""
+
+    def commit(
+        self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
+    ) -> Mapping[EventTypePartition, Verdict]:
+        """Move offsets forward, each for itself: `COMMITTED` if the session owns the partition and the position is
+        greater than what is stored, `OUTDATED` if it owns it and the position is not, `NOT_OWNED` if it does not.
+        """
+
+    def park(
+        self,
+        subscription: str,
+        session: str,
+        events: Sequence[ParkedEvent],
+        now: datetime,
+        upto: Position | None = None,
+    ) -> Verdict:
+        """Put events of one partition into the lot and move its offset to `upto`, all in one atomic step.
+
+        `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `upto` is not greater than what is stored:
+        either leaves everything as it was. Without `upto` the offset stays, and nothing is outdated. Events that are
+        there already are replaced. At most `MOST_PARKED` events with `MOST_PARKED_BYTES`, or a single one.
+        """
+
+    def parked(
+        self,
+        subscription: str,
+        *,
+        place: EventTypePartition | None = None,
+        after: tuple[EventTypePartition, Position] | None = None,
+        limit: int = 1000,
+    ) -> Sequence[Parked]:
+        """What is in the lot, or in the part of it that a partition has, behind this position: the first so many.
+
+        They are in the order of event types, partitions (both as texts) and positions.
+        """
+
+    def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
+        """A parked event as it was published; None if it is not in the lot."""
+
+    def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
+        """Take events out of the lot, however many. Doing it again changes nothing."""
+
+    def forget(self, subscription: str) -> None:
+        """Remove everything there is of a subscription. Doing it again changes nothing."""
+
+    def renew(self, holder: str, until: datetime) -> None:
+        """Give a process a lease until then, whatever it had before."""
+
+    def release(self, holder: str) -> None:
+        """End a process's lease. Doing it again changes nothing."""
+
+    def leases(self) -> Mapping[str, datetime]:
+        """Process -> until when its lease goes. Those that ran out long ago may be missing."""
+
+    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
+        """Have `changed` called soon after something of the subscription changed; the answer ends it.
+
+        It may be called more often than needed, from any thread, and must return quickly. Changes of this process are
+        told at once, those of others within a second.
+        """
+
+    def close(self) -> None:
+        """Give everything back. Further calls raise `Unavailable`."""

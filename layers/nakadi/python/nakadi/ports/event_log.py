@@ -1,0 +1,133 @@
+"""The event log: topics of partitions, in which events have dense offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol, runtime_checkable
+
+from nakadi.model.events import Bounds, Continuation, Fate, Record, Slice
+from nakadi.model.log_index import Gap
+
+
+class UnknownTopic(Exception):
+    """Raised when the topic was never created, is deleted, or has no such partition."""
+
+
+class SealedTopic(Exception):
+    """Raised by an append to a topic that takes no more events."""
+
+
+class OffsetUnavailable(Exception):
+    """Raised by a read that starts before the oldest event still there, or beyond the place of the next one."""
+
+
+class EventLog(Protocol):
+    """Topics with numbered partitions; in a partition events are numbered 0, 1, 2, … in the order of the log.
+
+    * What `append` calls `Stored` is durable. The records of one partition in one append are stored next to each
+      other in their order, or not at all; partitions succeed and fail one by one. `Refused` means not stored, or not
+      known to be: a time-out may have happened after the fact.
+    * An event's offset never changes, and every reader sees the same one. Offsets are dense: deleting old events moves
+      `oldest`, compaction leaves holes that reads step over, and no number is ever given to two events.
+    * A read sees everything that was stored before it began.
+    * Within a partition, no event was stored earlier than the one in front of it.
+    """
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Make an empty topic. Doing it again changes nothing. Callers use no name again that was deleted."""
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """See to it that the topic has this many partitions; new ones start empty at offset 0."""
+
+    def seal_topic(self, topic: str) -> None:
+        """Let nothing more in: an append that begins after this returned raises `SealedTopic`."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the topic and its events. Doing it again changes nothing."""
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+        """Store records, and tell each partition's fate."""
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = 1000,
+        max_bytes: int = 4_000_000,
+        wait: float = 0.0,
+    ) -> Slice:
+        """Events from offset `start` on, tombstones included.
+
+        At most `limit` of them and about `max_bytes`, though at least one if there is one; perhaps fewer than there
+        are. When there is none, wait for the first up to `wait` seconds; an empty slice says that none came.
+        """
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        """Where the partitions begin and end."""
+
+    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+        """The offset of the first event stored at or after `moment`; the next offset when there is none."""
+
+    def trim(self, topic: str, partition: int, before: datetime) -> None:
+        """Let go of events stored before this moment. May let go a little less than it could."""
+
+    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+        """Of the events stored before `upto`, keep the newest of each key, and those without one.
+
+        The newest event of the partition stays whatever its key says. A tombstone goes with what it covers once it was
+        stored before `tombstones_before`. Offsets of what stays do not change.
+        """
+
+    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        """Have `changed(topic, partition)` called soon after events were stored; the answer ends it.
+
+        It may be called more often than needed, from any thread, and must return quickly. Appends of this process are
+        told at once, those of others within half a second.
+        """
+
+    def close(self) -> None:
+        """Finish what was begun, and give everything back. Reads that wait, and further calls, raise `Unavailable`."""
+
+
+@runtime_checkable
+class Indexed(Protocol):
+    """An event log whose events another process counts and archives, some time after they were stored."""
+
+    def index_lag(self) -> timedelta:
+        """How long ago the oldest event arrived that is not counted yet; nothing when none waits."""
+
+
+@runtime_checkable
+class Forgetful(Protocol):
+    """An indexed event log that may forget events before they are counted, and then says so."""
+
+    def gaps(self) -> Sequence[Gap]:
+        """Where events were lost before they were counted. Until a gap is closed, nobody counts on behind it."""
+
+    def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
+        """The topics that continue this one, in their order; if it may have lost events in these gaps, the last one
+        begins behind them. They take what is appended to any of them. Raises `UnknownTopic`.
+        """
+
+    def close_gaps(self, gaps: Sequence[Gap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+        """Have events behind gaps counted again, once all topics are continued that may have lost some.
+
+        `topics` are those of all timelines: None for one that is open, and for one that is closed the offset behind
+        the last event of each partition, so that what is left of it keeps its offsets.
+        """
+
+
+@runtime_checkable
+class Registered(Protocol):
+    """An event log whose processes register themselves at its service, to have events pushed to them."""
+
+    def remove_orphans(self) -> None:
+        """Remove what processes registered that ended without removing it."""
+
+
+class EventLogs(Protocol):
+    def of(self, storage_id: str) -> EventLog:
+        """The event log of a storage. Raises `Unavailable` when this broker cannot open it."""

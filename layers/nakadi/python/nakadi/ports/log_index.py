@@ -1,0 +1,109 @@
+"""The log index: topics, how far their partitions are counted, and where the archive keeps their events."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from nakadi.model.changes import Changes
+from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
+
+TOPICS = "topics"
+"""The kind of topics in `LogIndex.changes`."""
+
+
+class LogIndex(Protocol):
+    """Topics, how far their partitions are counted, and where the archive keeps their events.
+
+    It is for a log that does not number events itself, and for the cold half of one that does.
+
+    * Every write is durable when it returns, and seen by every read that begins later, whichever process wrote it.
+    * `extend` is one atomic step: of several who count on from the same head exactly one succeeds. So the segments of
+      a partition follow each other without a gap, and none is there twice.
+    * Low-water marks and a shard's progress only ever grow.
+    """
+
+    def identity(self) -> str:
+        """A name that no other index has, the same for as long as this one is kept."""
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Make a topic. Doing it again changes nothing."""
+
+    def topic(self, topic: str) -> Topic | None:
+        """The topic; None when it was never made, or is deleted."""
+
+    def topics(self) -> Sequence[str]:
+        """All topics. Of those that are made or deleted meanwhile, some may be there."""
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        """See to it that it has this many partitions. Raises `UnknownTopic`."""
+
+    def seal_topic(self, topic: str) -> None:
+        """Note that it takes no more events. Raises `UnknownTopic`."""
+
+    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+        """Have `following` continue the topic: as many partitions, and sealed if that is. Doing it again changes
+        nothing. Raises `UnknownTopic`.
+        """
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the topic at once, then all about its partitions. Doing it again finishes what was begun.
+
+        Of one that is continued by a topic that is there, `topic` shows a signpost without partitions until that is
+        deleted.
+        """
+
+    def changes(self) -> Changes:
+        """Numbers that grow in the same atomic step as a topic is sealed, continued or deleted, as `Registry.changes`
+        has them.
+
+        The kind is `TOPICS`, the key the topic's name. Where registry and index share a store, they share the numbers,
+        and either tells those of both.
+        """
+
+    def heads(self, places: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Head]:
+        """How far these partitions are indexed; one that never was has an empty head."""
+
+    def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
+        """Move a head on if its revision is still `expected`, and add the segment in between. False: it was not."""
+
+    def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
+        """The last segment that begins at or before this offset. It may end before it, too."""
+
+    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
+        """The first segments that begin at or after an offset."""
+
+    def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
+        """Have these segments be all that begin between the first of them and `end`.
+
+        They must cover what those there are cover. At every moment each offset is covered by the old ones or the new.
+        """
+
+    def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
+        """What is before `oldest` is gone; segments wholly before it are dropped. Where their events lay."""
+
+    def note_compacted(self, topic: str, partition: int, before: int) -> None:
+        """What is before this offset is to be read from the archive alone."""
+
+    def referred_to(self) -> Collection[str]:
+        """The keys of all archive objects that a segment of a topic lies in. Those that begin to be referred to
+        meanwhile may be missing.
+        """
+
+    def claim(self, name: str, owner: str, seconds: float) -> bool:
+        """Be the only owner of a name for so long; an owner may claim again. False while it is somebody else's.
+
+        All who claim a name do so for about as long: a claim that goes on for much longer does not count.
+        """
+
+    def release(self, name: str, owner: str) -> None:
+        """Let somebody else claim it."""
+
+    def progress(self, stream: str) -> Mapping[str, Progress]:
+        """How far each shard is counted, for all its partitions."""
+
+    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
+        """The shard is counted so far, unless it is counted further already."""
+
+    def close(self) -> None:
+        """Give everything back. Further calls raise `Unavailable`."""

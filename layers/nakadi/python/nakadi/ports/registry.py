@@ -1,0 +1,104 @@
+"""The registry: documents that are changed by compare and set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nakadi.model.changes import Changes
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A JSON object under a key. `revision` is 1 when it is created and grows by one with every write."""
+
+    key: str
+    body: Mapping[str, Any]
+    revision: int
+
+
+ABSENT = 0
+"""The revision of what is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a document if its revision is `expected`; None writes whatever is there."""
+
+    kind: str
+    key: str
+    body: Mapping[str, Any]
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove a document if its revision is `expected`; None removes whatever is there, also nothing."""
+
+    kind: str
+    key: str
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Write nothing here, and insist that the revision is `expected` while the other changes are made."""
+
+    kind: str
+    key: str
+    expected: int
+
+
+Change = Put | Remove | Check
+
+
+REMEMBERED = frozenset({"event-types", "settings", "subscriptions"})
+"""Kinds of documents that processes remember for as long as `Registry.changes` tells no change. Documents that change
+often do not belong here: each change of one is counted in a place that all changes share."""
+
+
+ABSENCE_REMEMBERED = frozenset({"settings"})
+"""Of these kinds, processes also remember that a document is not there."""
+
+
+class ChangedMeanwhile(Exception):
+    """Raised by `Registry.write` when a condition does not hold; `change` is the first such change."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__(f"{change.kind} {change.key!r} is not at revision {change.expected}")
+        self.change = change
+
+
+class Registry(Protocol):
+    """Documents in kinds, ordered by key.
+
+    * `write` is all or nothing, and durable when it returns. At most 99 changes, no two on one document: anything
+      else is a `ValueError`.
+    * A read sees every write that returned before it began, whichever process wrote it.
+    * Conditions and changes of one `write` are one atomic step: of several writers that expect the same revision,
+      exactly one succeeds, the others raise `ChangedMeanwhile` and leave nothing behind.
+    """
+
+    def get(self, kind: str, key: str) -> Document | None:
+        """The document, or None."""
+
+    def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
+        """Documents whose keys begin with `prefix` and are greater than `after`, by key (as code points).
+
+        Each is as it was at some moment since the list began: of a write that is made meanwhile, some may be seen.
+        """
+
+    def write(self, *changes: Change) -> None:
+        """Make all changes, or none and raise `ChangedMeanwhile`."""
+
+    def changes(self) -> Changes:
+        """Numbers that grow in the same atomic step as documents of the kinds in `REMEMBERED` change.
+
+        If a document was read after one answer, and a later answer has the same number for it, then the document was
+        as it was read when that later answer was asked for. Documents that begin to be are counted where their absence
+        is remembered, and may be counted elsewhere. A number may also grow because another document changed.
+        """
+
+    def close(self) -> None:
+        """Give everything back. Further calls raise `Unavailable`."""
