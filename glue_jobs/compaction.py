@@ -27,7 +27,7 @@ from nakadi.analytics.reading import Reading
 from nakadi.analytics.reports import in_a_line
 from nakadi.analytics.stretches import NOTHING_READ, Progress, Stretch, again, in_batches, stretches
 from nakadi.analytics.tables import PROGRESS, ChangedMeanwhile, Table
-from nakadi.catalog.data_lake import MATERIALIZE
+from nakadi.event_types.rules import MATERIALIZE
 from nakadi.model.event_type import EventType
 
 DESCRIPTION = """\

@@ -28,11 +28,11 @@ from nakadi.analytics.rewriting import Rewriter, Rewritten, Unreadable, by_place
 from nakadi.analytics.stretches import NOTHING_READ, Stretch, stretches
 from nakadi.analytics.tables import EVENT_TYPE, EVENT_TYPE_ID, ChangedMeanwhile, Table
 from nakadi.app.engines import open_event_log
-from nakadi.catalog.data_lake import kept_for
-from nakadi.catalog.topics import TopicDirectory
 from nakadi.engines.archive.archiver import cool
 from nakadi.engines.archive.library import Unreadable as Lost
 from nakadi.engines.archive.maintenance import Blocks, Busy, Merger, Sweep
+from nakadi.event_types.repository import TopicDirectory
+from nakadi.event_types.rules import kept_for
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, UnknownTopic

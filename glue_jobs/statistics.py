@@ -26,7 +26,7 @@ from nakadi.analytics.measuring import Advice, Counts, Traffic, advice, begun, s
 from nakadi.analytics.reading import Reading
 from nakadi.analytics.reports import in_a_line
 from nakadi.analytics.stretches import NOTHING_READ, Stretch, stretches
-from nakadi.catalog.measured import KIND, Measured, measured_body
+from nakadi.event_types.documents import MEASURED_KIND, Measured, measured_body
 from nakadi.model.event_type import Category, EventType
 from nakadi.ports.registry import Put, Remove
 from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
@@ -218,14 +218,14 @@ def _write(work: Workplace, found: Sequence[Found], length: timedelta, since: da
             since=each.period.since,
             until=each.period.until,
         )
-        work.registry.write(Put(KIND, each.event_type.id, measured_body(told)))
+        work.registry.write(Put(MEASURED_KIND, each.event_type.id, measured_body(told)))
 
 
 def _forget_the_deleted(work: Workplace) -> None:
     known = {event_type.id for event_type in work.event_types.all()}
-    for document in work.registry.list(KIND):
+    for document in work.registry.list(MEASURED_KIND):
         if document.key not in known:
-            work.registry.write(Remove(KIND, document.key))
+            work.registry.write(Remove(MEASURED_KIND, document.key))
 
 
 def _draw(work: Workplace, until: datetime) -> None:

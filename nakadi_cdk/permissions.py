@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from aws_cdk import Aws
 from aws_cdk import aws_iam as iam
 
-from nakadi.catalog.measured import KIND as MEASURED_STATISTICS
 from nakadi.engines.dynamodb.log_index import SEGMENTS, claim_place, topic_place
+from nakadi.event_types.documents import MEASURED_KIND as MEASURED_STATISTICS
 from nakadi_cdk.data import Data
 
 LOOK_UP = ("dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query")

@@ -5,10 +5,6 @@ from contextlib import suppress
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-import nakadi.bootstrap_subscription_care
-import nakadi.catalog.housekeeping
-import nakadi.engines.dynamodb.coordination
-import nakadi.engines.dynamodb.registry  # noqa: F401  # all four are loaded while the function starts
 from nakadi.bootstrap import open_broker
 from nakadi.chores import failures
 from nakadi.doorways.function import Function

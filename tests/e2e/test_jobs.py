@@ -18,7 +18,7 @@ from nakadi.analytics.session import open_spark
 from nakadi.analytics.tables import table_name
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.caching import Cache
-from nakadi.catalog.event_types import EventTypes
+from nakadi.event_types.repository import EventTypes
 from nakadi.local import Broker
 from nakadi.ports.clock import SystemClock
 from tests.e2e.conftest import on_a_laptop

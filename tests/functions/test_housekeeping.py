@@ -10,7 +10,7 @@ import pytest
 from moto.kinesis.models import kinesis_backends
 
 from nakadi import chores
-from nakadi.catalog.housekeeping import Housekeeping
+from nakadi.event_types.housekeeping import Housekeeping
 from nakadi.subscriptions.api.stats import StallWatch
 from tests.support.aws import REGION
 

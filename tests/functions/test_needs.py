@@ -100,14 +100,20 @@ def test_a_handler_serves_its_areas(name):
 
 VALIDATION = ["nakadi.schemas.submission", "nakadi.schemas.validation", "nakadi.schemas.effective"]
 UNUSED = {
-    "publish": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.catalog.creation", "nakadi.cursors", "jwt"],
-    "event_types": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.cursors", "jwt"],
-    "cursors": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "nakadi.catalog.creation", "jwt"],
+    "publish": [
+        "nakadi.streaming",
+        "nakadi.http.docs_page",
+        "nakadi.event_types.creation",
+        "nakadi.event_types.snapshot",
+        "jwt",
+    ],
+    "event_types": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.event_types.snapshot", "jwt"],
+    "cursors": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "nakadi.event_types.creation", "jwt"],
     "subscriptions": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "jwt"],
-    "admin": ["nakadi.streaming", "nakadi.cursors", "jwt"],
-    "authorizer": ["pynamodb", "nakadi.bootstrap", "nakadi.publishing", "nakadi.catalog", *VALIDATION],
+    "admin": ["nakadi.streaming", "nakadi.event_types.snapshot", "jwt"],
+    "authorizer": ["pynamodb", "nakadi.bootstrap", "nakadi.publishing", "nakadi.event_types", *VALIDATION],
     "housekeeping": ["nakadi.streaming", "nakadi.publishing", *VALIDATION, "jwt"],
-    "log_indexer": ["nakadi.bootstrap", "nakadi.catalog", "nakadi.publishing", *VALIDATION, "nakadi.http.routes"],
+    "log_indexer": ["nakadi.bootstrap", "nakadi.event_types", "nakadi.publishing", *VALIDATION, "nakadi.http.routes"],
 }
 EVERYWHERE = ["asyncio", "boto3", "uvicorn", "nakadi.local", "jsonschema"]
 

@@ -9,7 +9,7 @@ import pytest
 from glue_jobs import compaction
 from nakadi.analytics.event_tables import events_table
 from nakadi.analytics.tables import ChangedMeanwhile
-from nakadi.catalog.data_lake import MATERIALIZE
+from nakadi.event_types.rules import MATERIALIZE
 from nakadi.model.event_type import Category, CleanupPolicy
 from tests.support.jobs import ORDERS, STORED_AT, order
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.analytics.stretches import NOTHING_READ, stretches
-from nakadi.catalog.data_lake import PERIOD
 from nakadi.engines.archive import objects
+from nakadi.event_types.rules import PERIOD
 from nakadi.model.event_type import Category, CleanupPolicy
 from tests.support.jobs import order
 

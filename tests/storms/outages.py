@@ -15,11 +15,11 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-from nakadi.cursors import timelines
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis.envelopes import WHOLE, opened
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.event_types import positions
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
@@ -314,7 +314,7 @@ class Outages:
     def _judge_leap(self, consumer: Consumer, position: Position, before: int, after: int, found: set[int]) -> None:
         """Within a timeline, only what is nowhere any more may be left out, and only if the timeline is closed."""
         passed = [value for value in self._acknowledged[consumer.place] if before < value < after]
-        timeline = timelines.timeline_of(self._type(consumer.place[0]), position.timeline)
+        timeline = positions.timeline_of(self._type(consumer.place[0]), position.timeline)
         if timeline is None or not timeline.closed or found & set(passed) or not set(passed) <= self._forgotten:
             self.figures.skipped += 1
         else:
@@ -326,7 +326,7 @@ class Outages:
         name, partition = consumer.place
         while True:
             event_type = self._type(name)
-            timeline, offset = timelines.going_on(event_type, consumer.position, partition)
+            timeline, offset = positions.going_on(event_type, consumer.position, partition)
             try:
                 piece = log.read(timeline.topic, partition, offset, limit=at_once)
             except OffsetUnavailable:
@@ -375,7 +375,7 @@ def outages(seed: int) -> Iterator[Outages]:
     names = random.Random(seed)
     with (
         hours(strict=bool(seed % 2)) as world,
-        patch("nakadi.catalog.timelines.uuid4", lambda: UUID(int=names.getrandbits(128))),
+        patch("nakadi.event_types.timelines.uuid4", lambda: UUID(int=names.getrandbits(128))),
     ):
         random.seed(seed)
         yield Outages(seed, world)

@@ -18,9 +18,9 @@ from glue_jobs import compaction, retention, statistics
 from nakadi.analytics.session import open_spark
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.caching import Cache
-from nakadi.catalog.event_types import EventTypes
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import FolderStore
+from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import Counted, Head, Location, Segment

@@ -6,14 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.admins import Admins
-from nakadi.administration.blacklist import Blacklist
-from nakadi.administration.features import Features
+from nakadi.auth.administration import Admins, Blacklist, Features
+from nakadi.auth.permissions import Permissions
 from nakadi.caching import Cache
-from nakadi.catalog.event_types import EventTypes
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType
 from nakadi.model.events import Fate, Record, Refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nakadi.administration.documents import SettingsDocument
+from nakadi.auth.administration import SettingsDocument
 from nakadi.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.ports.registry import Change

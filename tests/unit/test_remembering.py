@@ -7,9 +7,9 @@ import pytest
 
 from nakadi import caching
 from nakadi.bootstrap import Broker, open_broker
-from nakadi.catalog.documents import event_type_body
-from nakadi.catalog.event_types import KIND as EVENT_TYPES
 from nakadi.engines.kinesis import topics
+from nakadi.event_types.documents import event_type_body
+from nakadi.event_types.repository import KIND as EVENT_TYPES
 from nakadi.model.administration import BlockedKind, Feature
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotPermitted

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from nakadi.administration.features import Features
-from nakadi.catalog.system_event_types import (
+from nakadi.auth.administration import Features
+from nakadi.event_types.system_event_types import (
     ACCESS_LOG,
     BATCH_PUBLISHED,
     DATA_STREAMED,

@@ -4,10 +4,8 @@ import re
 import httpx
 import pytest
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.admins import Admins
-from nakadi.administration.blacklist import Blacklist
-from nakadi.administration.documents import SettingsDocument
+from nakadi.auth.administration import Admins, Blacklist, SettingsDocument
+from nakadi.auth.permissions import Permissions
 from nakadi.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.http.application import Application

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.cursors.conversion import CursorError
+from nakadi.event_types.cursors import CursorError
 from nakadi.model.cursor import Cursor
 from nakadi.model.outcomes import Malformed
 from nakadi.streaming.parameters import cursors_in

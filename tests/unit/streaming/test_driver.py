@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nakadi.cursors.service import Cursors
+from nakadi.event_types.snapshot import Cursors
 from nakadi.http.message import ClientGone
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType

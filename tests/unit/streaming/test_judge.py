@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.admins import Admins
-from nakadi.administration.blacklist import Blacklist
-from nakadi.administration.features import Features
+from nakadi.auth.administration import Admins, Blacklist, Features
+from nakadi.auth.permissions import Permissions
 from nakadi.caching import Cache
-from nakadi.catalog.event_types import EventTypes
 from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.streaming.access import Changed, Judge, Refused
 from tests.support.builders import an_event_type

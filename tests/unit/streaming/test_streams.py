@@ -9,14 +9,12 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.admins import Admins
-from nakadi.administration.blacklist import Blacklist
-from nakadi.administration.features import Features
+from nakadi.auth.administration import Admins, Blacklist, Features
+from nakadi.auth.permissions import Permissions
 from nakadi.caching import Cache
-from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors.service import Cursors
 from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
 from nakadi.http.message import Request
 from nakadi.http.problem import problem_of
 from nakadi.http.routes.streams import routes

@@ -8,7 +8,7 @@ from nakadi.http.security import Scopes, ScopeTable, gateway_has_asked, nobody_i
 from nakadi.settings import BadSetting, Settings
 
 if TYPE_CHECKING:
-    from nakadi.access.tokens import Tokens
+    from nakadi.auth.tokens import Tokens
     from nakadi.http.application import Authenticate
     from nakadi.ports.clock import Clock
 
@@ -27,8 +27,7 @@ def authentication(settings: Settings, clock: Clock) -> Authenticate:
 
 def tokens(settings: Settings, clock: Clock) -> Tokens:
     """What tells good tokens from others, by these settings."""
-    from nakadi.access.keys import KeySet, fetch_from
-    from nakadi.access.tokens import TokenRules, Tokens
+    from nakadi.auth.tokens import KeySet, TokenRules, Tokens, fetch_from
 
     if not settings.auth_jwks:
         raise BadSetting("NAKADI_AUTH=jwt needs NAKADI_AUTH_JWKS: the file or URL of the key set")

@@ -11,7 +11,6 @@ from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from nakadi.administration.documents import KIND, Body, SettingsDocument
 from nakadi.app.engines import (
     LogDependencies,
     StorageLogs,
@@ -22,6 +21,7 @@ from nakadi.app.engines import (
     url_of,
 )
 from nakadi.areas import AREAS, routes_of
+from nakadi.auth.administration import KIND, Body, SettingsDocument
 from nakadi.authentication import authentication
 from nakadi.caching import Cache, ChangeWatch
 from nakadi.engines.archive.stores import archive_at
@@ -38,29 +38,22 @@ from nakadi.readiness import Readiness
 from nakadi.settings import Settings
 
 if TYPE_CHECKING:
-    from nakadi.access.permissions import Permissions
-    from nakadi.administration.admins import Admins
-    from nakadi.administration.blacklist import Blacklist
-    from nakadi.administration.features import Features
-    from nakadi.administration.storages import Storages
+    from nakadi.auth.administration import Admins, Blacklist, Features
+    from nakadi.auth.permissions import Permissions
     from nakadi.bootstrap_subscription_care import SubscriptionCare
     from nakadi.bootstrap_subscriptions import Subscribing
-    from nakadi.catalog.creation import Creation
-    from nakadi.catalog.deletion import Deletion
-    from nakadi.catalog.dependents import Later
-    from nakadi.catalog.event_types import EventTypes
-    from nakadi.catalog.gaps import LostEvents
-    from nakadi.catalog.housekeeping import Housekeeping
-    from nakadi.catalog.leftovers import Leftovers
-    from nakadi.catalog.limits import Limits
-    from nakadi.catalog.repartitioning import Repartitioning
-    from nakadi.catalog.schema_versions import SchemaVersions
-    from nakadi.catalog.system_event_types import SystemEventTypes
-    from nakadi.catalog.timelines import Timelines
-    from nakadi.catalog.topics import TopicDirectory
-    from nakadi.catalog.update import Update
-    from nakadi.cursors.service import Cursors
     from nakadi.engines.archive.archiver import Tiers
+    from nakadi.event_types.creation import Creation
+    from nakadi.event_types.deletion import Deletion, Later, Leftovers
+    from nakadi.event_types.housekeeping import Housekeeping
+    from nakadi.event_types.repository import EventTypes, TopicDirectory
+    from nakadi.event_types.rules import Limits
+    from nakadi.event_types.schema_versions import SchemaVersions
+    from nakadi.event_types.snapshot import Cursors
+    from nakadi.event_types.storages import Storages
+    from nakadi.event_types.system_event_types import SystemEventTypes
+    from nakadi.event_types.timelines import LostEvents, Timelines
+    from nakadi.event_types.update import Repartitioning, Update
     from nakadi.model.event_type import EventType, EventTypeDraft
     from nakadi.publishing.outcome import BatchOutcome
     from nakadi.publishing.publisher import Publisher
@@ -129,8 +122,7 @@ def _beside_the_log(
 
 
 def _directory(registry: Registry, clock: Clock) -> TopicDirectory:
-    from nakadi.catalog.event_types import EventTypes
-    from nakadi.catalog.topics import TopicDirectory
+    from nakadi.event_types.repository import EventTypes, TopicDirectory
 
     return TopicDirectory(EventTypes(registry, Cache(clock, 0)), clock.monotonic)
 
@@ -216,26 +208,26 @@ class Broker:
 
     @cached_property
     def features(self) -> Features:
-        from nakadi.administration.features import Features
+        from nakadi.auth.administration import Features
 
         return Features(self._settings_document("features"))
 
     @cached_property
     def admins(self) -> Admins:
-        from nakadi.administration.admins import Admins
+        from nakadi.auth.administration import Admins
 
         default = _attributes(self.settings.default_admins)
         return Admins(self._settings_document("admins"), self.features, default)
 
     @cached_property
     def blacklist(self) -> Blacklist:
-        from nakadi.administration.blacklist import Blacklist
+        from nakadi.auth.administration import Blacklist
 
         return Blacklist(self._settings_document("blacklist"))
 
     @cached_property
     def storages(self) -> Storages:
-        from nakadi.administration.storages import Storages
+        from nakadi.event_types.storages import Storages
 
         return Storages(
             registry=self.registry,
@@ -247,7 +239,7 @@ class Broker:
 
     @cached_property
     def permissions(self) -> Permissions:
-        from nakadi.access.permissions import Permissions
+        from nakadi.auth.permissions import Permissions
 
         return Permissions(self.admins, self.blacklist, _attributes(self.settings.all_data_access))
 
@@ -255,8 +247,8 @@ class Broker:
 
     @cached_property
     def event_types(self) -> EventTypes:
-        from nakadi.catalog.event_types import KIND as EVENT_TYPES
-        from nakadi.catalog.event_types import EventTypes
+        from nakadi.event_types.repository import KIND as EVENT_TYPES
+        from nakadi.event_types.repository import EventTypes
 
         cache: Cache[str, EventType] = Cache(
             self.clock, self.settings.cache_seconds, watch=self.watch, kind=EVENT_TYPES
@@ -265,7 +257,7 @@ class Broker:
 
     @cached_property
     def limits(self) -> Limits:
-        from nakadi.catalog.limits import Limits
+        from nakadi.event_types.rules import Limits
 
         return Limits(
             default_partitions=self.settings.default_partitions,
@@ -283,7 +275,7 @@ class Broker:
 
     @cached_property
     def creation(self) -> Creation:
-        from nakadi.catalog.creation import Creation
+        from nakadi.event_types.creation import Creation
 
         return Creation(
             event_types=self.event_types,
@@ -299,14 +291,14 @@ class Broker:
 
     @property
     def _reserved_names(self) -> frozenset[str]:
-        from nakadi.catalog.system_event_types import AUDIT_LOG, FIGURES
+        from nakadi.event_types.system_event_types import AUDIT_LOG, FIGURES
 
         settings = self.settings
         return frozenset({AUDIT_LOG, *FIGURES, settings.dead_letter_queue, settings.dead_letter_redrive})
 
     @cached_property
     def system_event_types(self) -> SystemEventTypes:
-        from nakadi.catalog.system_event_types import Family, SystemEventTypes, definitions
+        from nakadi.event_types.system_event_types import Family, SystemEventTypes, definitions
 
         settings = self.settings
         closed = settings.auth != "off"
@@ -336,7 +328,7 @@ class Broker:
 
     @cached_property
     def update(self) -> Update:
-        from nakadi.catalog.update import Update
+        from nakadi.event_types.update import Update
 
         return Update(
             event_types=self.event_types,
@@ -349,13 +341,13 @@ class Broker:
 
     @cached_property
     def leftovers(self) -> Leftovers:
-        from nakadi.catalog.leftovers import Leftovers
+        from nakadi.event_types.deletion import Leftovers
 
         return Leftovers(self.registry, self.logs)
 
     @cached_property
     def deletion(self) -> Deletion:
-        from nakadi.catalog.deletion import Deletion
+        from nakadi.event_types.deletion import Deletion
 
         return Deletion(
             event_types=self.event_types,
@@ -367,7 +359,7 @@ class Broker:
 
     @cached_property
     def repartitioning(self) -> Repartitioning:
-        from nakadi.catalog.repartitioning import Repartitioning
+        from nakadi.event_types.update import Repartitioning
 
         return Repartitioning(
             event_types=self.event_types,
@@ -381,7 +373,7 @@ class Broker:
 
     @cached_property
     def timelines(self) -> Timelines:
-        from nakadi.catalog.timelines import Timelines
+        from nakadi.event_types.timelines import Timelines
 
         return Timelines(
             event_types=self.event_types,
@@ -394,7 +386,7 @@ class Broker:
 
     @cached_property
     def schema_versions(self) -> SchemaVersions:
-        from nakadi.catalog.schema_versions import SchemaVersions
+        from nakadi.event_types.schema_versions import SchemaVersions
 
         return SchemaVersions(
             event_types=self.event_types,
@@ -406,7 +398,7 @@ class Broker:
 
     @cached_property
     def housekeeping(self) -> Housekeeping:
-        from nakadi.catalog.housekeeping import Housekeeping
+        from nakadi.event_types.housekeeping import Housekeeping
 
         watch = self.subscription_care.stall_watch
         self.metrics.stalled_subscriptions.follow(lambda: {(): len(watch.stalled)})
@@ -443,7 +435,7 @@ class Broker:
 
     @cached_property
     def lost_events(self) -> LostEvents:
-        from nakadi.catalog.gaps import LostEvents
+        from nakadi.event_types.timelines import LostEvents
 
         return LostEvents(
             event_types=self.event_types,
@@ -479,7 +471,7 @@ class Broker:
 
     @cached_property
     def cursors(self) -> Cursors:
-        from nakadi.cursors.service import Cursors
+        from nakadi.event_types.snapshot import Cursors
 
         return Cursors(self.logs)
 
@@ -561,7 +553,7 @@ class Broker:
 
     @cached_property
     def _dependents(self) -> Later:
-        from nakadi.catalog.dependents import Later
+        from nakadi.event_types.deletion import Later
 
         return Later(lambda: self.subscribing.dependents)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.features import Features
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions
 from nakadi.caching import Cache, ChangeWatch
-from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors.service import Cursors
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
 from nakadi.metrics import Metrics
 from nakadi.model.subscription import Subscription
 from nakadi.ports.clock import Clock

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from nakadi.catalog.system_event_types import AUDIT_LOG
-from nakadi.catalog.timelines import next_timeline
-from nakadi.cursors import timelines
+from nakadi.event_types import positions
+from nakadi.event_types.system_event_types import AUDIT_LOG
+from nakadi.event_types.timelines import next_timeline
 from nakadi.http.views import timeline_view
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -40,7 +40,7 @@ def follow(world: Hours, name: str, log, after: Position, partition: int = 0) ->
     event_type = world.broker.event_types.get(name)
     found = []
     while True:
-        timeline, offset = timelines.going_on(event_type, after, partition)
+        timeline, offset = positions.going_on(event_type, after, partition)
         piece = log.read(timeline.topic, partition, offset)
         if piece.next_offset == offset:
             return found

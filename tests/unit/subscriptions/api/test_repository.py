@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nakadi.caching import Cache
-from nakadi.catalog.event_types import EventTypes
 from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.event_types.repository import EventTypes
 from nakadi.model.outcomes import Conflict, NotFound, Unavailable
 from nakadi.model.subscription import Subscription
 from nakadi.ports.registry import ChangedMeanwhile, Check, Put

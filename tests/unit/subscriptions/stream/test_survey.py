@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from nakadi.caching import Cache
-from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors.service import Cursors
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, Unusable

@@ -23,9 +23,9 @@ from nakadi.analytics.reports import NOT_DONE, Report, progress_shown
 from nakadi.analytics.session import open_spark
 from nakadi.app.engines import UnknownEngine, open_log_index, open_registry
 from nakadi.caching import Cache
-from nakadi.catalog.event_types import EventTypes
 from nakadi.engines.archive.stores import UnknownStore, open_archive
 from nakadi.engines.sqlite.file import BadDataFile
+from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore

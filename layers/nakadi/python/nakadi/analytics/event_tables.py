@@ -11,7 +11,7 @@ from nakadi.analytics.columns import Struct, columns_of, ddl, new_columns
 from nakadi.analytics.lines import ORDER, PLACES
 from nakadi.analytics.session import CATALOG
 from nakadi.analytics.tables import EVENT_TYPE, EVENT_TYPE_ID, Table, table_name
-from nakadi.catalog.event_types import EventTypes
+from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType
 
 LATEST = "__latest"

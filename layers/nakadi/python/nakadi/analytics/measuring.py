@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from nakadi.catalog.rules import partition_count
+from nakadi.event_types.rules import partition_count
 from nakadi.model.event_type import Statistics
 
 What = TypeVar("What")

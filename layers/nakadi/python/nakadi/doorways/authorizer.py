@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from nakadi.access.tokens import Tokens
+from nakadi.auth.tokens import Tokens
 from nakadi.http.apigateway import context_of
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import NotAuthenticated

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import orjson
 
-from nakadi.administration.features import Features
-from nakadi.catalog.system_event_types import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG
+from nakadi.auth.administration import Features
+from nakadi.event_types.system_event_types import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG
 from nakadi.http.message import Answer, Request
 from nakadi.http.routing import Handler, Route
 from nakadi.model.administration import Feature

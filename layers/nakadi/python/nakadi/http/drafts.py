@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nakadi.access.lists import EVENT_TYPE_LISTS, violations
-from nakadi.catalog.drafts import attributes
+from nakadi.auth.permissions import EVENT_TYPE_LISTS, authorization_violations
+from nakadi.event_types.drafts import attributes
 from nakadi.http.bodies import Members, illegal_word
 from nakadi.http.message import Request
 from nakadi.model.administration import AdminLists
@@ -45,7 +45,7 @@ def authorization_draft(body: Members) -> AuthorizationDraft:
 
 def admin_lists(draft: AuthorizationDraft) -> AdminLists:
     """The lists of the broker's administrators, none of which may be missing or empty."""
-    found = tuple(violations(draft, EVENT_TYPE_LISTS, prefix=""))
+    found = tuple(authorization_violations(draft, EVENT_TYPE_LISTS, prefix=""))
     if found:
         raise Violations(found)
     return AdminLists(

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nakadi.catalog.system_event_types import FIGURES
+from nakadi.event_types.system_event_types import FIGURES
 from nakadi.http.message import Answer, Outlet, Request, Streaming, is_about_figures
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import NotAuthenticated, NotPermitted
 
 if TYPE_CHECKING:
-    from nakadi.access.tokens import Tokens
+    from nakadi.auth.tokens import Tokens
 
 # What anyone may look at: whether the broker is alive and at work, and how to speak to it.
 PUBLIC = re.compile(r"/(health(/.*)?|ready|openapi\.json|docs)/?")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from nakadi.catalog.measured import Measured
+from nakadi.event_types.documents import Measured
 from nakadi.model.administration import AdminLists, BlockedKind, Feature
 from nakadi.model.authorization import Attribute, Authorization
 from nakadi.model.event_type import EventType

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.features import Features
-from nakadi.catalog.event_types import BUSY, EventTypes
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types.repository import BUSY, EventTypes
 from nakadi.metrics import Metrics
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject

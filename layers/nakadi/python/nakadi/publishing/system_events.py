@@ -24,8 +24,8 @@ from uuid import uuid4
 
 import orjson
 
-from nakadi.administration.features import Features
-from nakadi.catalog.system_event_types import (
+from nakadi.auth.administration import Features
+from nakadi.event_types.system_event_types import (
     ACCESS_LOG,
     BATCH_PUBLISHED,
     DATA_STREAMED,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nakadi.access.permissions import Permissions, denied
+from nakadi.auth.permissions import Permissions, denied
 from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import Category, EventType, OwnerSelector, OwnerSelectorType
 from nakadi.publishing.batch import Batch, Effort, Event

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.features import Features
-from nakadi.catalog.event_types import EventTypes, unknown
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types.repository import EventTypes, unknown
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import EventType

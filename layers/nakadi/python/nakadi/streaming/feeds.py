@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol
 
-from nakadi.cursors.conversion import CursorError, CursorErrorKind, digits
+from nakadi.event_types.cursors import CursorError, CursorErrorKind, digits
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unusable

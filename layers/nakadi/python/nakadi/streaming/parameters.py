@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from nakadi.cursors.conversion import CursorError, CursorErrorKind
+from nakadi.event_types.cursors import CursorError, CursorErrorKind
 from nakadi.model.cursor import Cursor
 from nakadi.model.outcomes import Invalid, Malformed
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors.conversion import CursorError
-from nakadi.cursors.service import Cursors
+from nakadi.event_types.cursors import CursorError
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
 from nakadi.metrics import Metrics
 from nakadi.model.authorization import Subject
 from nakadi.model.cursor import Position

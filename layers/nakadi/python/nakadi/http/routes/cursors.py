@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nakadi.access.permissions import Permissions
-from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors.conversion import CursorError, CursorErrorKind, unmoved
-from nakadi.cursors.service import Cursors
-from nakadi.cursors.timelines import PARTITION_NOT_FOUND
-from nakadi.cursors.view import DUPLICATE, View
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types.cursors import CursorError, CursorErrorKind, unmoved
+from nakadi.event_types.positions import PARTITION_NOT_FOUND
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import DUPLICATE, Cursors, View
 from nakadi.http.bodies import Members, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
 from nakadi.http.routing import Route

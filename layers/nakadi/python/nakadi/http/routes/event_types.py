@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.features import Features
-from nakadi.catalog.creation import Creation
-from nakadi.catalog.deletion import Deletion
-from nakadi.catalog.event_types import EventTypes
-from nakadi.catalog.repartitioning import Repartitioning
-from nakadi.catalog.schema_versions import SchemaVersions, Verdict
-from nakadi.catalog.timelines import Timelines
-from nakadi.catalog.update import Update
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types.creation import Creation
+from nakadi.event_types.deletion import Deletion
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.schema_versions import SchemaVersions, Verdict
+from nakadi.event_types.timelines import Timelines
+from nakadi.event_types.update import Repartitioning, Update
 from nakadi.http.bodies import object_body
 from nakadi.http.drafts import attribute_parameter, event_type_draft, schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response

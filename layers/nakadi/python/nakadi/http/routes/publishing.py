@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 
-from nakadi.access.permissions import Permissions
+from nakadi.auth.permissions import Permissions
 from nakadi.http.compression import MAX_UNPACKED
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.problem import UnsupportedMediaType

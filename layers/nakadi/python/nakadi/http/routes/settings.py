@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nakadi.administration.admins import Admins
-from nakadi.administration.blacklist import Blacklist
-from nakadi.administration.features import Features
-from nakadi.administration.storages import Storages
-from nakadi.catalog.event_types import EventTypes
+from nakadi.auth.administration import Admins, Blacklist, Features
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.storages import Storages
 from nakadi.http.bodies import Members, illegal_word, object_body
 from nakadi.http.drafts import admin_lists, authorization_draft
 from nakadi.http.message import Request, Response, empty_response, json_response, json_text

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
 
-from nakadi.catalog.system_event_types import FIGURES
+from nakadi.event_types.system_event_types import FIGURES
 from nakadi.http.bodies import Members, object_body
 from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response, is_about_figures
 from nakadi.http.routes.streams import wants_server_sent_events

@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 
 import orjson
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.features import Features
-from nakadi.catalog.system_event_types import FIGURES
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types.system_event_types import FIGURES
 from nakadi.http.bodies import object_body
 from nakadi.http.drafts import attribute_parameter
 from nakadi.http.message import Request, Response, empty_response, is_about_figures, json_response

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nakadi.access.permissions import Permissions
-from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors import conversion, timelines
-from nakadi.cursors.conversion import CursorError, CursorErrorKind
-from nakadi.cursors.service import Cursors
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types import cursors, positions
+from nakadi.event_types.cursors import CursorError, CursorErrorKind
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
 from nakadi.metrics import Metrics
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.coordination import Verdict
@@ -221,9 +221,9 @@ def _check_there(meant: _Meant) -> None:
     partition = meant.cursor.partition
     if not _NUMBER.fullmatch(partition):
         raise Invalid(str(_no_partition(meant)))
-    timeline = timelines.timeline_of(meant.event_type, meant.position.timeline)
+    timeline = positions.timeline_of(meant.event_type, meant.position.timeline)
     if timeline is None or timeline.deleted:
-        digits = conversion.digits(meant.position, meant.cursor.offset)
+        digits = cursors.digits(meant.position, meant.cursor.offset)
         raise Invalid(str(CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, meant.event_type.name)))
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from nakadi.administration.features import Features
-from nakadi.catalog.event_types import EventTypes
+from nakadi.auth.administration import Features
 from nakadi.chores import attempted
-from nakadi.cursors import timelines
-from nakadi.cursors.service import Cursors
+from nakadi.event_types import positions
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import WILDCARD
 from nakadi.model.cursor import Position
@@ -179,7 +179,7 @@ class Attachment:
                 offset = found.next_offset
                 named = {each.record.directed_to for each in found.events if each.record.directed_to is not None}
                 yield named, Position(timeline.order, offset - 1)
-            end = timelines.end_of(timeline, number)
+            end = positions.end_of(timeline, number)
             if end is None:
                 return
             position = Position(timeline.order, end)

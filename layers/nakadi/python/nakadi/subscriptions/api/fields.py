@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
-from nakadi.access import lists
-from nakadi.catalog.annotations import annotation_violations, label_violations
+from nakadi.auth import permissions
+from nakadi.event_types.drafts import annotation_violations, label_violations
 from nakadi.model.coordination import Entry
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.sizes import MOST_NAMES, size_violations
@@ -45,7 +45,7 @@ def _violations(draft: SubscriptionDraft) -> Iterator[Violation]:
     for index, cursor in enumerate(draft.initial_cursors):
         yield from cursor_violations(cursor, f"initial_cursors[{index}]")
     if draft.authorization is not None:
-        yield from lists.violations(draft.authorization, lists.SUBSCRIPTION_LISTS)
+        yield from permissions.authorization_violations(draft.authorization, permissions.SUBSCRIPTION_LISTS)
     yield from annotation_violations(draft.annotations or {})
     # Of these two annotations clients are told one mistake at a time.
     yield from islice(dead_letter_violations(draft.annotations or {}), 1)

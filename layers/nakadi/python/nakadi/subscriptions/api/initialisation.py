@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors.conversion import CursorError
-from nakadi.cursors.service import Cursors
+from nakadi.event_types.cursors import CursorError
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
 from nakadi.model.coordination import Assignment, Entry
 from nakadi.model.cursor import Cursor, Position
 from nakadi.model.event_type import EventType

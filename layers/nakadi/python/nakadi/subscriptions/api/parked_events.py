@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from uuid import uuid4
 
-from nakadi.access.permissions import Permissions
-from nakadi.administration.features import Features
-from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors import timelines
-from nakadi.cursors.conversion import GREATEST
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types import positions
+from nakadi.event_types.cursors import GREATEST
+from nakadi.event_types.repository import EventTypes
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.coordination import Entry, Offset, Parked, Redrive, Replay
@@ -200,7 +200,7 @@ class Redriving:
         for name, group in groupby(events, key=lambda each: each.place.event_type):
             event_type = self.event_types.get(name)
             for each in group:
-                timeline = timelines.timeline_of(event_type, each.position.timeline)
+                timeline = positions.timeline_of(event_type, each.position.timeline)
                 if timeline is None or timeline.deleted:
                     raise Conflict(f"{id_of(each)} cannot be redriven, its timeline is gone: read it here, and skip it")
 

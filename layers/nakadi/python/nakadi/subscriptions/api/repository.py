@@ -19,8 +19,8 @@ from uuid import UUID
 import orjson
 
 from nakadi.caching import Cache
-from nakadi.catalog.documents import authorization_body, authorization_of
-from nakadi.catalog.event_types import KIND as EVENT_TYPES
+from nakadi.event_types.documents import authorization_body, authorization_of
+from nakadi.event_types.repository import KIND as EVENT_TYPES
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, NotFound
 from nakadi.model.subscription import ReadFrom, Subscription, SubscriptionCursor

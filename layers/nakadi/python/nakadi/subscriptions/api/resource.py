@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
-from nakadi.access import lists
-from nakadi.access.permissions import Permissions
-from nakadi.administration.features import Features
-from nakadi.catalog import drafts
-from nakadi.catalog.creation import AUTHORIZATION_MANDATORY
-from nakadi.catalog.event_types import EventTypes
-from nakadi.catalog.moments import now_in_milliseconds
+from nakadi.auth import permissions
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions
 from nakadi.chores import attempted
-from nakadi.cursors.conversion import CursorError
-from nakadi.cursors.service import Cursors
+from nakadi.event_types import drafts
+from nakadi.event_types.cursors import CursorError
+from nakadi.event_types.documents import now_in_milliseconds
+from nakadi.event_types.drafts import AUTHORIZATION_MANDATORY
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.cursor import Cursor
@@ -198,7 +198,7 @@ class Update:
         self.permissions.require(Operation.VIEW, old.resource, subject)
         self.permissions.require(Operation.ADMIN, old.resource, subject)
         check_unchanged(old, draft)
-        lists.check_not_removed(old.authorization, draft.authorization)
+        permissions.check_not_removed(old.authorization, draft.authorization)
         drafts.check_authorization(draft.authorization)
         new = replace(
             old,

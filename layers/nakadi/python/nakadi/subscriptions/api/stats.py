@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 
-from nakadi.access.permissions import Permissions
-from nakadi.catalog.event_types import EventTypes
+from nakadi.auth.permissions import Permissions
 from nakadi.chores import attempted
-from nakadi.cursors import timelines
-from nakadi.cursors.conversion import CursorError
-from nakadi.cursors.service import Cursors
+from nakadi.event_types import positions
+from nakadi.event_types.cursors import CursorError
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.coordination import Assignment, Entry, EntryState, Offset, Session
 from nakadi.model.cursor import Position
@@ -177,7 +177,7 @@ class Stats:
             event_log = self.logs.of(timeline.storage_id)
             oldest = event_log.bounds(timeline.topic, [number])[number].oldest
             found = event_log.read(timeline.topic, number, max(offset, oldest), limit=1, max_bytes=1)
-            end = timelines.end_of(timeline, number)
+            end = positions.end_of(timeline, number)
             if found.events or end is None:
                 return found.events[0].stored_at if found.events else None
             # What was left of this timeline is gone.

@@ -8,13 +8,12 @@ from typing import Any
 
 import orjson
 
-from nakadi.access.permissions import Permissions
+from nakadi.auth.permissions import Permissions
 from nakadi.caching import Cache
-from nakadi.catalog.event_types import EventTypes
-from nakadi.cursors import timelines
-from nakadi.cursors.conversion import CursorError
-from nakadi.cursors.service import Cursors
-from nakadi.cursors.view import View
+from nakadi.event_types import positions
+from nakadi.event_types.cursors import CursorError
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors, View
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.coordination import Parked
 from nakadi.model.cursor import Position
@@ -228,7 +227,7 @@ def distance(event_type: EventType | None, place: EventTypePartition, first: Pos
         return last.offset - first.offset
     try:
         if event_type is not None:
-            return timelines.distance(event_type, place.partition, first, last)
+            return positions.distance(event_type, place.partition, first, last)
     except Invalid:
         pass
     return 1  # nobody knows, or not any more; but there were some

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import orjson
 
-from nakadi.catalog.system_event_types import SystemEventTypes
+from nakadi.event_types.system_event_types import SystemEventTypes
 from nakadi.metrics import Metrics
 from nakadi.model.coordination import Replay, Verdict
 from nakadi.model.cursor import Position

@@ -1,1 +1,0 @@
-"""Who is asking, and what they may do."""

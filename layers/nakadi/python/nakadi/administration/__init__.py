@@ -1,3 +1,0 @@
-"""What administrators decide: admins, blacklist, features and storages."""
-
-READ_ONLY = "Database is currently in read-only mode"

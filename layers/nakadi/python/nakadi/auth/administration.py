@@ -1,0 +1,167 @@
+"""What administrators decide while the broker runs: features, administrators, and the blacklist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nakadi.caching import Cache
+from nakadi.model.administration import AdminLists, AdminPermission, BlockedKind, Feature
+from nakadi.model.authorization import Attribute, Subject
+from nakadi.model.outcomes import Invalid, NotPermitted, TryLater
+from nakadi.model.sizes import MOST_NAMES
+from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put, Registry
+
+READ_ONLY = "Database is currently in read-only mode"
+
+
+# Documents ------------------------------------------------------------------------------------------------------------
+
+
+KIND = "settings"
+Body = Mapping[str, Any]
+
+# Two administrators at once are rare, ten in a row do not happen by chance.
+ATTEMPTS = 10
+
+
+class SettingsDocument:
+    """One document. What `read` answers may be as old as the cache allows; a change starts from what is stored."""
+
+    def __init__(self, registry: Registry, key: str, cache: Cache[str, Body]) -> None:
+        self._registry = registry
+        self._key = key
+        self._cache = cache
+
+    def read(self) -> Body:
+        return self._cache.get(self._key, lambda: self._stored()[0])
+
+    def change(self, changed: Callable[[Body], Body]) -> None:
+        """Write what `changed` makes of the stored body; nothing is written if that is the same."""
+        for _ in range(ATTEMPTS):
+            body, revision = self._stored()
+            wished = changed(body)
+            if wished == body:
+                return
+            try:
+                self._registry.write(Put(KIND, self._key, wished, expected=revision))
+            except ChangedMeanwhile:
+                continue
+            finally:
+                self._cache.forget(self._key)
+            return
+        raise TryLater("The settings are being changed by others, please repeat request")
+
+    def _stored(self) -> tuple[Body, int]:
+        document = self._registry.get(KIND, self._key)
+        return (document.body, document.revision) if document else ({}, ABSENT)
+
+
+# Features -------------------------------------------------------------------------------------------------------------
+
+
+class Features:
+    def __init__(self, document: SettingsDocument) -> None:
+        self._document = document
+
+    def is_on(self, feature: Feature) -> bool:
+        return bool(self._document.read().get(feature, False))
+
+    def all(self) -> Mapping[Feature, bool]:
+        return {feature: self.is_on(feature) for feature in Feature}
+
+    def switch(self, feature: Feature, *, on: bool) -> None:
+        self._document.change(lambda body: {**body, feature.value: on})
+
+    def require_writable(self) -> None:
+        """Raise while the registry is read-only."""
+        if self.is_on(Feature.DISABLE_DB_WRITE_OPERATIONS):
+            raise TryLater(READ_ONLY)
+
+
+# Administrators -------------------------------------------------------------------------------------------------------
+
+
+class Admins:
+    """The stored lists, to each of which the default admins of this deployment belong, come what may."""
+
+    def __init__(self, document: SettingsDocument, features: Features, default: tuple[Attribute, ...]) -> None:
+        self._document = document
+        self._features = features
+        self._default = default
+
+    def lists(self) -> AdminLists:
+        body = self._document.read()
+        return AdminLists(
+            admins=self._with_default(body, "admins"),
+            readers=self._with_default(body, "readers"),
+            writers=self._with_default(body, "writers"),
+        )
+
+    def replace(self, lists: AdminLists) -> None:
+        self._features.require_writable()
+        body = {
+            "admins": self._without_default(lists.admins),
+            "readers": self._without_default(lists.readers),
+            "writers": self._without_default(lists.writers),
+        }
+        self._document.change(lambda _: body)
+
+    def include(self, subject: Subject, permission: AdminPermission) -> bool:
+        return subject.trusted or subject.has_one_of(self.lists().granting(permission))
+
+    def require(
+        self,
+        subject: Subject,
+        permission: AdminPermission,
+        refusal: str = "Admin privileges are required to perform this operation",
+    ) -> None:
+        if not self.include(subject, permission):
+            raise NotPermitted(refusal)
+
+    def _with_default(self, body: Body, name: str) -> tuple[Attribute, ...]:
+        stored = tuple(Attribute(*pair) for pair in body.get(name, ()))
+        return tuple(dict.fromkeys(self._default + stored))
+
+    def _without_default(self, attributes: tuple[Attribute, ...]) -> list[list[str]]:
+        """What is stored: each attribute once, the default ones never."""
+        kept = [each for each in dict.fromkeys(attributes) if each not in self._default]
+        return [[each.data_type, each.value] for each in kept]
+
+
+# The blacklist --------------------------------------------------------------------------------------------------------
+
+
+class Blacklist:
+    def __init__(self, document: SettingsDocument) -> None:
+        self._document = document
+
+    def entries(self) -> Mapping[BlockedKind, tuple[str, ...]]:
+        body = self._document.read()
+        return {kind: tuple(body.get(kind, ())) for kind in BlockedKind}
+
+    def block(self, kind: BlockedKind, name: str) -> None:
+        """Add a name. Raises `Invalid` when there are as many as every request can be held against."""
+        self._document.change(lambda body: _with(body, kind, {*body.get(kind, ()), name}))
+
+    def unblock(self, kind: BlockedKind, name: str) -> None:
+        self._document.change(lambda body: _with(body, kind, {*body.get(kind, ())} - {name}))
+
+    def blocks_producing(self, application: str, event_type: str) -> bool:
+        return self._names(BlockedKind.PRODUCER_EVENT_TYPE, event_type) or self._names(
+            BlockedKind.PRODUCER_APP, application
+        )
+
+    def blocks_consuming(self, application: str, event_types: Iterable[str]) -> bool:
+        return any(self._names(BlockedKind.CONSUMER_EVENT_TYPE, name) for name in event_types) or self._names(
+            BlockedKind.CONSUMER_APP, application
+        )
+
+    def _names(self, kind: BlockedKind, name: str) -> bool:
+        return name in self._document.read().get(kind, ())
+
+
+def _with(body: Body, kind: BlockedKind, names: set[str]) -> Body:
+    if len(names) > max(MOST_NAMES, len(body.get(kind, ()))):
+        raise Invalid(f"The blacklist has at most {MOST_NAMES} names of one kind")
+    return {**body, kind.value: sorted(names)}

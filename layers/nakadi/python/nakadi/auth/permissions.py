@@ -1,0 +1,120 @@
+"""Permissions: what a subject may do, and which authorization sections are valid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from nakadi.auth.administration import Admins, Blacklist
+from nakadi.model.administration import AdminPermission
+from nakadi.model.authorization import (
+    Attribute,
+    AttributeDraft,
+    Authorization,
+    AuthorizationDraft,
+    Operation,
+    Resource,
+    Subject,
+)
+from nakadi.model.outcomes import Invalid, NotPermitted, Violation
+from nakadi.model.sizes import MOST_ATTRIBUTES, size_violations
+
+BLOCKED = "Application or event type is blocked"
+
+# An administrator may see and change every resource; reading and writing events takes more than being one.
+ADMIN_PERMISSION_FOR = {Operation.VIEW: AdminPermission.ADMIN, Operation.ADMIN: AdminPermission.WRITE}
+
+
+class Permissions:
+    def __init__(self, admins: Admins, blacklist: Blacklist, all_data_access: tuple[Attribute, ...]) -> None:
+        self._admins = admins
+        self._blacklist = blacklist
+        self._all_data_access = all_data_access
+
+    def allows(self, operation: Operation, resource: Resource, subject: Subject) -> bool:
+        """Whether the subject may; a resource without lists is open to everyone."""
+        if subject.trusted or resource.authorization is None:
+            return True
+        return (
+            subject.has_one_of(resource.authorization.granting(operation))
+            or self._as_administrator(operation, subject)
+            or (operation is Operation.READ and subject.has_one_of(self._all_data_access))
+        )
+
+    def require(self, operation: Operation, resource: Resource, subject: Subject) -> None:
+        if not self.allows(operation, resource, subject):
+            raise denied(operation, resource)
+
+    def require_administrator(self, operation: Operation, resource: Resource, subject: Subject) -> None:
+        """For what the resource's own admins may not do either."""
+        if not self.is_administrator(subject):
+            raise denied(operation, resource)
+
+    def is_administrator(self, subject: Subject, permission: AdminPermission = AdminPermission.WRITE) -> bool:
+        return self._admins.include(subject, permission)
+
+    def require_producer(self, subject: Subject, event_type: str) -> None:
+        if self._blacklist.blocks_producing(subject.name, event_type):
+            raise NotPermitted(BLOCKED)
+
+    def require_consumer(self, subject: Subject, event_types: Iterable[str], refusal: str = BLOCKED) -> None:
+        if self._blacklist.blocks_consuming(subject.name, event_types):
+            raise NotPermitted(refusal)
+
+    def _as_administrator(self, operation: Operation, subject: Subject) -> bool:
+        permission = ADMIN_PERMISSION_FOR.get(operation)
+        return permission is not None and self._admins.include(subject, permission)
+
+
+def denied(operation: Operation, resource: Resource, reason: str = "") -> NotPermitted:
+    because = f"; Reason : {reason}" if reason else ""
+    return NotPermitted(f"Access on {operation} {resource.type}:{resource.name} denied{because}")
+
+
+# Authorization sections -----------------------------------------------------------------------------------------------
+
+
+EVENT_TYPE_LISTS = ("admins", "readers", "writers")
+SUBSCRIPTION_LISTS = ("admins", "readers")
+
+
+def authorization_violations(
+    draft: AuthorizationDraft, names: Iterable[str], prefix: str = "authorization."
+) -> Iterator[Violation]:
+    """The lists of these names must be there, and have attributes that are complete."""
+    lists = dict(draft.lists())
+    for name in names:
+        yield from _list_violations(f"{prefix}{name}", lists[name])
+
+
+def _list_violations(path: str, attributes: tuple[AttributeDraft, ...] | None) -> Iterator[Violation]:
+    if attributes is None:
+        yield Violation(path, "must not be null")
+    elif not attributes:
+        yield Violation(path, "must contain at least one attribute")
+    yield from size_violations(path, attributes, MOST_ATTRIBUTES)
+    for index, attribute in enumerate((attributes or ())[:MOST_ATTRIBUTES]):
+        for name, text in (("data_type", attribute.data_type), ("value", attribute.value)):
+            if text is None:
+                yield Violation(f"{path}[{index}].{name}", "must not be null")
+            yield from size_violations(f"{path}[{index}].{name}", text)
+
+
+def check_no_duplicates(authorization: Authorization) -> None:
+    told = [
+        f"authorization property '{operation}' contains duplicated attribute(s): {', '.join(map(str, duplicates))}"
+        for operation in (Operation.ADMIN, Operation.READ, Operation.WRITE)
+        if (duplicates := _duplicates(authorization.granting(operation)))
+    ]
+    if told:
+        raise Invalid("; ".join(told))
+
+
+def _duplicates(attributes: tuple[Attribute, ...]) -> list[Attribute]:
+    return [attribute for attribute, count in Counter(attributes).items() if count > 1]
+
+
+def check_not_removed(old: Authorization | None, new: object | None) -> None:
+    """Whoever could open a resource to everyone by leaving its lists out would do so by accident."""
+    if old is not None and new is None:
+        raise Invalid("Changing authorization object to `null` is not possible due to existing one")

@@ -1,0 +1,235 @@
+"""OAuth2 bearer tokens: JWTs, checked here with the keys of a JWKS, and issued elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+
+from nakadi.model.authorization import Attribute, Subject
+from nakadi.model.outcomes import NotAuthenticated, Unavailable
+from nakadi.model.sizes import MOST_CHARACTERS
+from nakadi.ports.clock import Clock
+
+MISSING = "Full authentication is required to access this resource"
+
+# A token is a few kilobytes at most; nothing longer is worth a signature check.
+LONGEST_TOKEN = 16_384
+
+# In seconds, thirty million years: numbers beyond are no times, and neither is what is no number at all (NaN).
+FAR = 10.0**15
+
+USER, SERVICE = "user", "service"
+ANY_REALM = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """What makes a token good. Algorithms are ours to name, never the token's."""
+
+    issuer: str
+    audience: str
+    algorithms: tuple[str, ...]
+    leeway_seconds: int
+    subject_claim: str
+    attribute_claims: tuple[tuple[str, str], ...]
+    service_realms: tuple[str, ...] = ()
+
+    def claims_for(self, realm: str) -> Iterable[tuple[str, str]]:
+        """The attributes that a token of this realm has, with the claims that they are read from.
+
+        One claim never makes a subject both a user and a service: otherwise people could choose the name of a service,
+        and get what it may do.
+        """
+        is_service = realm in self.service_realms or ANY_REALM in self.service_realms
+        other = USER if is_service else SERVICE
+        shared = {claim for kind, claim in self.attribute_claims if kind == USER} & {
+            claim for kind, claim in self.attribute_claims if kind == SERVICE
+        }
+        return [(kind, claim) for kind, claim in self.attribute_claims if kind != other or claim not in shared]
+
+
+class Tokens:
+    def __init__(self, keys: KeySet, rules: TokenRules, clock: Clock) -> None:
+        self._keys = keys
+        self._rules = rules
+        self._clock = clock
+
+    def subject(self, authorization_header: str | None) -> Subject:
+        """Who sent this header. Raises `NotAuthenticated`."""
+        claims = self._claims(_bearer(authorization_header))
+        name = claims.get(self._rules.subject_claim)
+        if not isinstance(name, str) or not name:
+            raise NotAuthenticated("The token names no subject")
+        if len(name) > MOST_CHARACTERS:
+            # It becomes a part of every event that the subject publishes.
+            raise NotAuthenticated(f"The token's subject has more than {MOST_CHARACTERS} characters")
+        return Subject(
+            name=name,
+            attributes=frozenset(self._attributes(claims)),
+            scopes=frozenset(_words(claims.get("scope", claims.get("scp")))),
+            realm=_realm(claims),
+        )
+
+    def _claims(self, token: str) -> Mapping[str, Any]:
+        try:
+            header = jwt.get_unverified_header(token)
+            if header.get("alg") not in self._rules.algorithms:
+                raise NotAuthenticated("The token is signed with an algorithm that is not accepted")
+            key = self._keys.key(header.get("kid"))
+            if key is None:
+                raise NotAuthenticated("The token is signed with a key that is not known")
+            claims = self._checked(token, header.get("kid"), key)
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            raise NotAuthenticated(f"The token is not valid: {error}") from error
+        self._check_times(claims)
+        return claims
+
+    def _checked(self, token: str, key_id: str | None, key: jwt.PyJWK) -> Mapping[str, Any]:
+        try:
+            return self._decoded(token, key)
+        except jwt.InvalidSignatureError:
+            successor = self._keys.successor(key_id, key)
+            if successor is None:
+                raise
+            return self._decoded(token, successor)
+
+    def _decoded(self, token: str, key: jwt.PyJWK) -> Mapping[str, Any]:
+        rules = self._rules
+        # Times are checked against our own clock, so that tests can move it.
+        options: Any = {"require": ["exp"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
+        options["verify_aud"] = bool(rules.audience)
+        return jwt.decode(
+            token,
+            key,
+            algorithms=list(rules.algorithms),
+            audience=rules.audience or None,
+            issuer=rules.issuer or None,
+            options=options,
+        )
+
+    def _check_times(self, claims: Mapping[str, Any]) -> None:
+        now, leeway = self._clock.now().timestamp(), self._rules.leeway_seconds
+        if _seconds(claims, "exp", now) <= now - leeway:
+            raise NotAuthenticated("The token has expired")
+        if _seconds(claims, "nbf", now) > now + leeway or _seconds(claims, "iat", now) > now + leeway:
+            raise NotAuthenticated("The token is not valid yet")
+
+    def _attributes(self, claims: Mapping[str, Any]) -> Iterable[Attribute]:
+        """What the token says of its subject; a claim with a list gives an attribute for each value."""
+        for data_type, claim in self._rules.claims_for(_realm(claims)):
+            for value in _words(claims.get(claim), separate=False):
+                yield Attribute(data_type, value)
+
+
+def _realm(claims: Mapping[str, Any]) -> str:
+    return str(claims.get("realm", ""))
+
+
+def _bearer(header: str | None) -> str:
+    scheme, _, token = (header or "").strip().partition(" ")
+    if not header:
+        raise NotAuthenticated(MISSING)
+    if scheme.lower() != "bearer" or not token or len(token) > LONGEST_TOKEN:
+        raise NotAuthenticated("The Authorization header holds no bearer token")
+    return token.strip()
+
+
+def _seconds(claims: Mapping[str, Any], name: str, default: float) -> float:
+    value = claims.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -FAR < value < FAR:
+        raise NotAuthenticated(f"The token's {name} is not a time")
+    return float(value)
+
+
+def _words(value: Any, *, separate: bool = True) -> list[str]:
+    """A claim as words: a list of texts, or one text (which may hold several, separated by spaces)."""
+    if isinstance(value, str):
+        return value.split() if separate else [value]
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+# Keys -----------------------------------------------------------------------------------------------------------------
+
+
+# Keys are rotated rarely; a key id that is not known, and a signature that does not fit its key, are reasons to look
+# again, though not for every request that invents one.
+KEEP_SECONDS = 300.0
+LOOK_AGAIN_SECONDS = 10.0
+TIMEOUT_SECONDS = 5.0
+LARGEST_KEY_SET = 1_000_000
+
+Fetch = Callable[[], bytes]
+
+
+class KeySet:
+    def __init__(self, fetch: Fetch, clock: Clock) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._fetched_at: float | None = None
+
+    def key(self, key_id: str | None) -> jwt.PyJWK | None:
+        """The key of this id; without an id, the only key there is."""
+        known = self._find(key_id)
+        if known is not None and not self._older_than(KEEP_SECONDS):
+            return known
+        # One caller looks again; others wait for it only if they have nothing to go on with.
+        if not self._lock.acquire(blocking=known is None):
+            return known
+        try:
+            if self._older_than(KEEP_SECONDS if self._find(key_id) else LOOK_AGAIN_SECONDS):
+                self._refresh()
+        finally:
+            self._lock.release()
+        return self._find(key_id)
+
+    def successor(self, key_id: str | None, known: jwt.PyJWK) -> jwt.PyJWK | None:
+        """The key that has this id now, if it is another one than was known: some issuers use an id again, or none."""
+        if self._lock.acquire(blocking=False):  # who looks already finds it for the next request
+            try:
+                if self._older_than(LOOK_AGAIN_SECONDS):
+                    self._refresh()
+            finally:
+                self._lock.release()
+        current = self._find(key_id)
+        return None if current is known else current
+
+    def _find(self, key_id: str | None) -> jwt.PyJWK | None:
+        if key_id is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(key_id)
+
+    def _older_than(self, seconds: float) -> bool:
+        return self._fetched_at is None or self._clock.monotonic() - self._fetched_at >= seconds
+
+    def _refresh(self) -> None:
+        try:
+            keys = jwt.PyJWKSet.from_json(self._fetch().decode()).keys
+        except (OSError, ValueError, jwt.PyJWTError) as error:
+            # Keys that worked go on working while their source does not answer.
+            if not self._keys:
+                raise Unavailable("The keys that tokens are checked with cannot be read") from error
+        else:
+            self._keys = {key.key_id: key for key in keys}
+        self._fetched_at = self._clock.monotonic()
+
+
+def fetch_from(location: str) -> Fetch:
+    """How to read a JWKS: from an http(s) URL, or from a file."""
+    if location.startswith(("https://", "http://")):
+        return lambda: _download(location)
+    return Path(location.removeprefix("file://")).read_bytes
+
+
+def _download(url: str) -> bytes:
+    # The URL is the operator's own setting, and its scheme was looked at above.
+    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+        body: bytes = answer.read(LARGEST_KEY_SET)
+    return body

@@ -1,0 +1,157 @@
+"""Creating an event type."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions, denied
+from nakadi.event_types import drafts, rules
+from nakadi.event_types.documents import now_in_milliseconds
+from nakadi.event_types.drafts import draft_violations
+from nakadi.event_types.repository import EventTypes, taken
+from nakadi.event_types.rules import Limits, check_data_lake_annotations
+from nakadi.event_types.schema_versions import check_schema, turn_at
+from nakadi.event_types.storages import Storages
+from nakadi.event_types.timelines import first_timeline
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
+from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy
+from nakadi.model.outcomes import (
+    Conflict,
+    Fault,
+    Invalid,
+    NotFound,
+    Outcome,
+    SwitchedOff,
+    TryLater,
+    Violations,
+)
+from nakadi.model.schema import Schema, Version
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLogs
+from nakadi.ports.registry import Change, ChangedMeanwhile
+from nakadi.turns import Turns
+
+log = logging.getLogger(__name__)
+
+RESERVED = "The name is for an event type of the broker"
+BUSY = "The storage of new event types is being changed, please repeat request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    event_types: EventTypes
+    storages: Storages
+    features: Features
+    logs: EventLogs
+    clock: Clock
+    limits: Limits
+    permissions: Permissions
+    reserved: frozenset[str] = frozenset()
+    """Names of event types that the broker writes or acts upon. Whoever could take one would get what is meant for the
+    broker's, so that only its administrators may."""
+    turns: Turns = field(default_factory=Turns)
+
+    def create(self, draft: EventTypeDraft, subject: Subject) -> EventType:
+        """Register an event type. When this returns, events can be published and read."""
+        if self.features.is_on(Feature.DISABLE_EVENT_TYPE_CREATION):
+            raise SwitchedOff("Event Type creation is disabled")
+        check_fields(draft)
+        self.features.require_writable()
+        if draft.name in self.reserved and not self.permissions.is_administrator(subject):
+            raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, draft.name), RESERVED)
+        return self.event_types.again_if_changed(lambda: self._created(draft))
+
+    def create_own(self, draft: EventTypeDraft) -> None:
+        """Register an event type of the broker's own, unless it is there. What binds clients does not bind it."""
+        self.features.require_writable()
+        if self.event_types.find(str(draft.name)) is None:
+            with contextlib.suppress(Conflict):
+                self.event_types.again_if_changed(lambda: self._stored(self._own(draft)))
+
+    def _created(self, draft: EventTypeDraft) -> EventType:
+        event_type = self._judged_in_turn(draft)
+        if self.event_types.find(event_type.name) is not None:
+            raise taken(event_type.name)
+        return self._stored(event_type)
+
+    def _judged_in_turn(self, draft: EventTypeDraft) -> EventType:
+        assert draft.schema is not None
+        with turn_at(draft.schema, self.turns):
+            return self._judged(draft)
+
+    def _judged(self, draft: EventTypeDraft) -> EventType:
+        """The event type that the draft asks for, if no rule stands against it. The order is the clients' to see."""
+        assert draft.schema is not None
+        assert draft.category is not None
+        assert draft.cleanup_policy is not None
+        self.limits.check_retention(draft.retention_time)
+        check_data_lake_annotations(
+            draft.annotations or {}, mandatory=self.features.is_on(Feature.FORCE_DATA_LAKE_ANNOTATIONS)
+        )
+        text = check_schema(draft.schema, draft)
+        rules.check_cleanup_policy(draft.cleanup_policy, draft.category)
+        rules.check_enrichment(draft.enrichment_strategies or (), draft.category)
+        strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
+        if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
+            raise Invalid(drafts.AUTHORIZATION_MANDATORY)
+        drafts.check_authorization(draft.authorization)
+        rules.check_owner_selector(draft.event_owner_selector)
+        return self._new(draft, text, strategy)
+
+    def _own(self, draft: EventTypeDraft) -> EventType:
+        assert draft.schema is not None
+        assert draft.schema.text is not None
+        return self._new(draft, draft.schema.text, PartitionStrategy(str(draft.partition_strategy)))
+
+    def _new(self, draft: EventTypeDraft, text: str, strategy: PartitionStrategy) -> EventType:
+        now = now_in_milliseconds(self.clock)
+        statistic = drafts.statistics(draft.default_statistic)
+        partitions = rules.partition_count(
+            statistic, default=self.limits.default_partitions, maximum=self.limits.max_partitions
+        )
+        return EventType(
+            id=str(uuid4()),
+            schema=Schema(text=text, version=Version(), created_at=now),
+            partition_strategy=strategy,
+            default_statistic=statistic,
+            retention_time=draft.retention_time or self.limits.retention_default,
+            annotations=draft.annotations or {},
+            labels=draft.labels or {},
+            created_at=now,
+            updated_at=now,
+            timelines=(first_timeline(self.storages.chosen().id, partitions, now),),
+            **drafts.plain_fields(draft),
+        )
+
+    def _stored(self, event_type: EventType) -> EventType:
+        """First the place for its events, then the event type: nobody finds one without the other.
+
+        Raises `ChangedMeanwhile` when the storage is not what it was when it was chosen.
+        """
+        timeline = event_type.timeline
+        event_log = self.logs.of(timeline.storage_id)
+        event_log.create_topic(timeline.topic, timeline.partitions)
+        try:
+            self.event_types.add(event_type, *self._storage_checks(timeline.storage_id))
+        except (Outcome, Fault, ChangedMeanwhile):
+            event_log.delete_topic(timeline.topic)
+            raise
+        return event_type
+
+    def _storage_checks(self, storage_id: str) -> tuple[Change, ...]:
+        try:
+            return self.storages.still_there(storage_id)
+        except NotFound as gone:
+            # It was there when it was chosen, and is being removed since.
+            raise TryLater(BUSY) from gone
+
+
+def check_fields(draft: EventTypeDraft) -> None:
+    found = draft_violations(draft)
+    if found:
+        raise Violations(found)

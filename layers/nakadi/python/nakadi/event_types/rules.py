@@ -1,0 +1,257 @@
+"""What has to hold for an event type that is new or changed, and how it may change. Every check raises `Invalid`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from nakadi.model.event_type import (
+    Audience,
+    Category,
+    CleanupPolicy,
+    CompatibilityMode,
+    EnrichmentStrategy,
+    EventType,
+    EventTypeDraft,
+    OwnerSelector,
+    OwnerSelectorDraft,
+    OwnerSelectorType,
+    PartitionStrategy,
+    Statistics,
+)
+from nakadi.model.outcomes import Invalid
+from nakadi.schemas.nodes import missing
+
+
+def check_retention(retention_time: int | None, *, minimum: int, maximum: int) -> None:
+    """In milliseconds; None stands for whatever is the default, and is fine."""
+    if retention_time is None:
+        return
+    if retention_time > maximum:
+        raise Invalid(f'Field "options.retention_time" can not be more than {maximum}')
+    if retention_time < minimum:
+        raise Invalid(f'Field "options.retention_time" can not be less than {minimum}')
+
+
+def check_cleanup_policy(policy: CleanupPolicy, category: Category) -> None:
+    """Events are compacted by a key in their metadata, which those of category `undefined` do not have."""
+    if policy.compacts and category is Category.UNDEFINED:
+        raise Invalid(
+            "cleanup_policy 'compact' and 'compact_and_delete' is not available for 'undefined' event type category"
+        )
+
+
+def check_enrichment(strategies: Sequence[EnrichmentStrategy | None], category: Category) -> None:
+    if category is Category.UNDEFINED and strategies:
+        raise Invalid("must not define enrichment strategy for undefined event type")
+    if len(set(strategies)) < len(strategies):
+        raise Invalid("enrichment strategies must not contain duplicated entries")
+    if category is not Category.UNDEFINED and EnrichmentStrategy.METADATA not in strategies:
+        raise Invalid("must define metadata enrichment strategy")
+
+
+def partition_strategy(name: str | None, key_fields: Sequence[str | None], category: Category) -> PartitionStrategy:
+    """The strategy of that name, if it can be used with these fields and this category."""
+    if name is None:
+        raise Invalid("partition strategy must not be null")
+    if name not in set(PartitionStrategy):
+        raise Invalid(f"partition strategy does not exist: {name}")
+    strategy = PartitionStrategy(name)
+    if strategy is PartitionStrategy.HASH and not key_fields:
+        raise Invalid("partition_key_fields field should be set for partition strategy 'hash'")
+    if strategy is PartitionStrategy.USER_DEFINED and category is Category.UNDEFINED:
+        raise Invalid("'user_defined' partition strategy can't be used for EventType of category 'undefined'")
+    return strategy
+
+
+def check_owner_selector(selector: OwnerSelectorDraft | None) -> None:
+    if selector is not None and selector.type is OwnerSelectorType.METADATA and selector.value is not None:
+        raise Invalid("event_owner_selector specifying value for type 'metadata' is not supported")
+
+
+def check_fields_in_schema(wanted: EventType | EventTypeDraft, effective: Mapping[str, Any]) -> None:
+    """The fields that are named elsewhere in an event type are fields of its events."""
+    selector = wanted.event_owner_selector
+    if selector is not None and selector.type is OwnerSelectorType.PATH:
+        _check_present("event_owner_selector.value", (selector.value or "",), effective)
+    _check_present("ordering_key_fields", wanted.ordering_key_fields, effective)
+    if wanted.ordering_instance_ids and not wanted.ordering_key_fields:
+        raise Invalid("`ordering_instance_ids` field can not be defined without defining `ordering_key_fields`")
+    _check_present("ordering_instance_ids", wanted.ordering_instance_ids, effective)
+
+
+def _check_present(field: str, paths: Sequence[str], effective: Mapping[str, Any]) -> None:
+    absent = missing(effective, paths)
+    if absent:
+        raise Invalid(f"{field} [{', '.join(absent)}] absent in schema")
+
+
+def partition_count(statistic: Statistics | None, *, default: int, maximum: int) -> int:
+    """As many as the busier side needs, within what is permitted."""
+    if statistic is None:
+        return default
+    return min(max(statistic.read_parallelism, statistic.write_parallelism), maximum)
+
+
+# Changes --------------------------------------------------------------------------------------------------------------
+
+
+CATEGORY = (
+    "Category change is allowed only from 'undefined' to 'business'. "
+    "'enrichment_strategies' should be properly set as well"
+)
+MODE = "changing compatibility_mode is not allowed"
+STRATEGY = "changing partition_strategy is only allowed if the original strategy was 'random'"
+ENRICHMENT = "changing enrichment_strategies is not allowed"
+
+# The changes of mode that every owner may make: each step promises consumers more than before.
+_TIGHTENING = frozenset(
+    {
+        (CompatibilityMode.NONE, CompatibilityMode.FORWARD),
+        (CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE),
+    }
+)
+
+
+def check_owner_selector_change(old: OwnerSelector | None, new: OwnerSelector | None) -> None:
+    if old is None or old == new:
+        return
+    if new is None:
+        raise Invalid("event_owner_selector can't be set back to null")
+    raise Invalid(f"event_owner_selector must not be changed, original: {_described(old)}, updated: {_described(new)}")
+
+
+def _described(selector: OwnerSelector) -> str:
+    return f"{{type={selector.type}, name={selector.name}, value={selector.value}}}"
+
+
+def check_cleanup_policy_change(old: CleanupPolicy, new: CleanupPolicy) -> None:
+    """Compaction may begin while old events still expire; whatever else would lose or keep events against a promise."""
+    if old is not new and (old, new) != (CleanupPolicy.DELETE, CleanupPolicy.COMPACT_AND_DELETE):
+        raise Invalid(f"Invalid cleanup_policy change: {old.name} cannot be changed to {new.name}")
+
+
+def check_audience_change(old: Audience | None, new: Audience | None) -> None:
+    if old is not None and new is None:
+        raise Invalid("event audience must not be set back to null")
+
+
+def check_statistics_change(old: Statistics | None, new: Statistics | None) -> None:
+    """The parallelisms once decided the number of partitions; leaving the statistic out leaves it as it is."""
+    if new is not None and (old is None or _parallelism(old) != _parallelism(new)):
+        raise Invalid("default statistics must not be changed")
+
+
+def _parallelism(statistic: Statistics) -> tuple[int, int]:
+    return statistic.read_parallelism, statistic.write_parallelism
+
+
+def check_constraints(old: EventType, new: EventType, *, is_event_type_admin: bool, is_nakadi_admin: bool) -> None:
+    """Compatibility mode, partition strategy and enrichment, which are told together, and the category, told alone."""
+    mode = None if _may_change_mode(old, new, admin=is_event_type_admin or is_nakadi_admin) else MODE
+    strategy = None if is_nakadi_admin or _may_change_strategy(old, new) else STRATEGY
+    enrichment = None if old.enrichment_strategies == new.enrichment_strategies else ENRICHMENT
+    if old.category is not new.category:
+        if _becomes_business(old, new) and not (mode or strategy):
+            return
+        raise Invalid(CATEGORY)
+    told = [each for each in (mode, strategy, enrichment) if each]
+    if told:
+        raise Invalid("; ".join(told))
+
+
+def _may_change_mode(old: EventType, new: EventType, *, admin: bool) -> bool:
+    """An event type that is open to everyone has everyone for an admin."""
+    change = (old.compatibility_mode, new.compatibility_mode)
+    return admin or old.authorization is None or change[0] is change[1] or change in _TIGHTENING
+
+
+def _may_change_strategy(old: EventType, new: EventType) -> bool:
+    return old.partition_strategy in (new.partition_strategy, PartitionStrategy.RANDOM)
+
+
+def _becomes_business(old: EventType, new: EventType) -> bool:
+    """An event that was free to look like anything may begin to carry metadata, which the broker then adds to."""
+    return (
+        (old.category, new.category) == (Category.UNDEFINED, Category.BUSINESS)
+        and EnrichmentStrategy.METADATA in new.enrichment_strategies
+        and new.compatibility_mode is not CompatibilityMode.COMPATIBLE
+    )
+
+
+# Annotations of a data lake -------------------------------------------------------------------------------------------
+
+
+MATERIALIZE = "datalake.zalando.org/materialize-events"
+PERIOD = "datalake.zalando.org/retention-period"
+REASON = "datalake.zalando.org/retention-period-reason"
+
+_PERIOD = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
+_DAYS = {"d": 1, "w": 7, "m": 31, "y": 366}
+_FEWEST_AND_MOST = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
+
+
+def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandatory: bool = False) -> None:
+    materialize, period = annotations.get(MATERIALIZE), annotations.get(PERIOD)
+    if materialize not in (None, "on", "off"):
+        raise Invalid(
+            f'Annotation {MATERIALIZE} is not valid. Provided value: "{materialize}". '
+            'Possible values are: "on" or "off".'
+        )
+    if materialize == "on" and period is None:
+        raise Invalid(f'Annotation {PERIOD} is required, when {MATERIALIZE} is "on".')
+    if period is not None:
+        _check_period(period, annotations.get(REASON))
+    if mandatory and materialize is None:
+        raise Invalid(f"Annotation {MATERIALIZE} is required")
+
+
+def kept_for(event_type: EventType) -> timedelta | None:
+    """How long a data lake keeps an event: as the annotation says, or as long as the broker; None is for ever."""
+    period = event_type.annotations.get(PERIOD)
+    if period == "unlimited":
+        return None
+    found = _PERIOD.fullmatch(period or "")
+    if found is not None:
+        return timedelta(days=int(found[1]) * _DAYS[(found[2] or found[3])[0]])
+    if event_type.cleanup_policy is CleanupPolicy.COMPACT:
+        return None
+    return timedelta(milliseconds=event_type.retention_time)
+
+
+def _check_period(period: str, reason: str | None) -> None:
+    if not reason:
+        raise Invalid(f"Annotation {REASON} is required, when {PERIOD} is specified.")
+    if period != "unlimited" and not _is_period(period):
+        raise Invalid(
+            f"Annotation {PERIOD} does not comply with regex. See documentation (docs/analytics.md, Retention periods) "
+            "for more details."
+        )
+
+
+def _is_period(text: str) -> bool:
+    period = _PERIOD.fullmatch(text)
+    if period is None:
+        return False
+    fewest, most = _FEWEST_AND_MOST[(period[2] or period[3])[0]]
+    return fewest <= int(period[1]) <= most
+
+
+# Limits ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Retention in milliseconds."""
+
+    default_partitions: int
+    max_partitions: int
+    retention_min: int
+    retention_default: int
+    retention_max: int
+
+    def check_retention(self, retention_time: int | None) -> None:
+        check_retention(retention_time, minimum=self.retention_min, maximum=self.retention_max)

@@ -1,0 +1,203 @@
+"""Schemas of event types: checking one, finding versions, and adding one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types.documents import now_in_milliseconds
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.rules import check_fields_in_schema
+from nakadi.model.authorization import Operation, Subject
+from nakadi.model.event_type import EventType, EventTypeDraft
+from nakadi.model.outcomes import Incompatible, Incomplete, Invalid, Malformed, NotFound, Violation, Violations
+from nakadi.model.schema import Schema, SchemaDraft, SchemaType
+from nakadi.ports.clock import Clock
+from nakadi.schemas.effective import effective_schema
+from nakadi.schemas.evolution import evolved
+from nakadi.schemas.limits import check_limits
+from nakadi.schemas.strict_json import StrictJsonError, parse
+from nakadi.schemas.submission import check_language, checked
+from nakadi.schemas.validation import compile_validator
+from nakadi.schemas.values import canonical
+from nakadi.turns import Turns, still_there
+
+NO_AVRO = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
+
+
+# Longer ones take up to a second to be made ready.
+LONG_SCHEMA = 20_000
+
+
+def turn_at(schema: SchemaDraft, turns: Turns) -> AbstractContextManager[None]:
+    """What a check of this schema has to wait for: its turn, if it may take long."""
+    return turns.turn(still_there) if len(schema.text or "") > LONG_SCHEMA else nullcontext()
+
+
+def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str:
+    """The schema's text if it can serve; raises `Invalid` with the first reason why it cannot.
+
+    A draft has passed the look at its fields, so that nothing mandatory is missing.
+    """
+    assert schema.text is not None
+    assert wanted.category is not None
+    assert wanted.compatibility_mode is not None
+    if schema.type is SchemaType.AVRO:
+        raise Invalid(NO_AVRO)
+    check_limits(schema.text)
+    tree = checked(schema.text, category=wanted.category)
+    whole = _effective(tree, wanted)
+    # A schema that cannot become a validator is refused here, rather than with the first event.
+    compile_validator(whole)
+    check_fields_in_schema(wanted, whole)
+    check_language(tree, wanted.compatibility_mode)
+    return schema.text
+
+
+def effective(event_type: EventType) -> dict[str, Any]:
+    """What the events of a registered event type are validated against."""
+    return _effective(parse(event_type.schema.text), event_type)
+
+
+def _effective(tree: Mapping[str, Any], wanted: EventType | EventTypeDraft) -> dict[str, Any]:
+    assert wanted.name is not None
+    assert wanted.category is not None
+    assert wanted.compatibility_mode is not None
+    assert wanted.cleanup_policy is not None
+    return effective_schema(
+        tree,
+        event_type=wanted.name,
+        category=wanted.category,
+        mode=wanted.compatibility_mode,
+        cleanup_policy=wanted.cleanup_policy,
+    )
+
+
+# Versions -------------------------------------------------------------------------------------------------------------
+
+
+LATEST = "latest"
+MOST_PER_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the schema versions, newest first, and whether more follow."""
+
+    schemas: Sequence[Schema]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a schema may follow a version; `error` says what stands against it."""
+
+    event_type: EventType
+    against: Schema
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaVersions:
+    event_types: EventTypes
+    permissions: Permissions
+    features: Features
+    clock: Clock
+    turns: Turns = field(default_factory=Turns)
+
+    def page(self, name: str, offset: int, limit: int, subject: Subject) -> Page:
+        event_type = self._visible(name, subject)
+        _check_page(offset, limit)
+        schemas = self.event_types.schemas(event_type)
+        return Page(schemas[offset : offset + limit], more=len(schemas) > offset + limit)
+
+    def get(self, name: str, version: str, subject: Subject) -> Schema:
+        """One version; `latest` is the current one."""
+        return self._version(self._visible(name, subject), version)
+
+    def find_equal(self, name: str, draft: SchemaDraft, subject: Subject) -> Schema:
+        """The newest version that says the same, whatever its layout."""
+        text = _complete(draft)
+        check_limits(text)
+        event_type = self._visible(name, subject)
+        wanted = canonical(_parsed(text))
+        for schema in self.event_types.schemas(event_type):
+            # What is stored was read strictly before, and there may be thousands of versions.
+            if canonical(orjson.loads(schema.text)) == wanted:
+                return schema
+        raise NotFound(f"schema is not found for {name}")
+
+    def add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
+        """Make this the current schema, if it may follow the one before it."""
+        _complete(draft)
+        self.features.require_writable()
+        self.event_types.again_if_changed(lambda: self._add(name, draft, subject))
+
+    def judge(self, name: str, version: str, text: str | None, subject: Subject) -> Verdict:
+        """Whether a schema could follow a version. Nothing is stored."""
+        if text is None:
+            raise Violations((Violation("schema", "must not be null"),))
+        event_type = self._visible(name, subject)
+        against = self._version(event_type, version)
+        draft = SchemaDraft(type=against.type, text=text)
+        with turn_at(draft, self.turns):
+            check_schema(draft, event_type)
+            try:
+                evolved(replace(event_type, schema=against), text, event_type.compatibility_mode, self.clock.now())
+            except Incompatible as refusal:
+                return Verdict(event_type, against, refusal.detail)
+        return Verdict(event_type, against, None)
+
+    def _add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
+        event_type = self._visible(name, subject)
+        self.permissions.require(Operation.ADMIN, event_type.resource, subject)
+        now = now_in_milliseconds(self.clock)
+        with turn_at(draft, self.turns):
+            text = check_schema(draft, event_type)
+            schema = evolved(event_type, text, event_type.compatibility_mode, now)
+        if schema != event_type.schema:
+            self.event_types.replace(event_type, replace(event_type, schema=schema, updated_at=now))
+
+    def _visible(self, name: str, subject: Subject) -> EventType:
+        event_type = self.event_types.get(name)
+        self.permissions.require(Operation.VIEW, event_type.resource, subject)
+        return event_type
+
+    def _version(self, event_type: EventType, version: str) -> Schema:
+        if version in (LATEST, str(event_type.schema.version)):
+            return event_type.schema
+        for schema in self.event_types.schemas(event_type):
+            if str(schema.version) == version:
+                return schema
+        raise NotFound(f'EventType "{event_type.name}" has no schema with version "{version}"')
+
+
+def _complete(draft: SchemaDraft) -> str:
+    """The text of a draft that has all its members. Here a missing one is a bad request."""
+    members = {"schema": draft.text, "type": draft.type}
+    missing = tuple(Violation(name, "must not be null") for name, value in members.items() if value is None)
+    if draft.text is None or missing:
+        raise Incomplete(missing)
+    if draft.type is SchemaType.AVRO:
+        raise Invalid(NO_AVRO)
+    return draft.text
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return parse(text)
+    except StrictJsonError as error:
+        raise Invalid(f"schema must be a valid json: {error}") from error
+
+
+def _check_page(offset: int, limit: int) -> None:
+    if not 1 <= limit <= MOST_PER_PAGE:
+        raise Malformed(f"'limit' parameter sholud have value between 1 and {MOST_PER_PAGE}")
+    if offset < 0:
+        raise Malformed("'offset' parameter can't be lower than 0")

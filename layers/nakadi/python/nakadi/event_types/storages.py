@@ -1,0 +1,199 @@
+"""Storages: the places for event logs, and which of them new event types get.
+
+The storage `default` is built in: it is the event log that the broker was started with. Another one is looked for when
+it is added and when it is chosen for new event types, so that a mistake shows to whoever makes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nakadi.auth.administration import Features, SettingsDocument
+from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted, TryLater, Unavailable
+from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_stream_name
+from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry
+
+log = logging.getLogger(__name__)
+
+KIND = "storages"
+
+# An id is a segment of paths, and has to be addressable there as it is.
+STORAGE_ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,35}")
+
+# Administrators who change one storage at once are few, this many in a row do not happen by chance.
+ATTEMPTS = 8
+
+InUse = Callable[[str], bool]
+Reach = Callable[[Storage], None]
+"""Raises `Unavailable` for a storage that this broker cannot use."""
+
+
+class Storages:
+    def __init__(
+        self,
+        registry: Registry,
+        choice: SettingsDocument,
+        features: Features,
+        built_in: StorageType,
+        reach: Reach,
+    ) -> None:
+        self._registry = registry
+        self._choice = choice
+        self._features = features
+        self._built_in = built_in
+        self._reach = reach
+
+    def all(self) -> tuple[Storage, ...]:
+        """Ordered by id."""
+        stored = [self._storage(document) for document in self._registry.list(KIND) if not _is_removed(document)]
+        return tuple(sorted([*stored, self._default_storage()], key=lambda storage: storage.id))
+
+    def find(self, storage_id: str) -> Storage | None:
+        if storage_id == DEFAULT_STORAGE_ID:
+            return self._default_storage()
+        document = self._document(storage_id)
+        return None if document is None else self._storage(document)
+
+    def get(self, storage_id: str) -> Storage:
+        storage = self.find(storage_id)
+        if storage is None:
+            raise NotFound(f"No storage with id {storage_id}")
+        return storage
+
+    def chosen(self) -> Storage:
+        """The storage of new event types."""
+        return self.find(self._chosen_id()) or self._default_storage()
+
+    def add(self, storage: Storage) -> None:
+        self._features.require_writable()
+        check_fields(storage)
+        if storage.id == DEFAULT_STORAGE_ID:
+            raise _taken(storage.id)
+        before = self._registry.get(KIND, storage.id)
+        if before is not None and not (_is_removed(before) and _is_same(before, storage)):
+            raise _taken(storage.id)
+        self._check_reachable(storage)
+        try:
+            self._registry.write(Put(KIND, storage.id, _body(storage), expected=before.revision if before else ABSENT))
+        except ChangedMeanwhile as error:
+            raise _taken(storage.id) from error
+        if storage.default:
+            self._choose(storage.id)
+
+    def choose(self, storage_id: str) -> Storage:
+        """Make this the storage of new event types; those that exist stay where they are."""
+        self._features.require_writable()
+        storage = self.find(storage_id)
+        if storage is None:
+            raise NotFound(f"Storage with id {storage_id} is not found")
+        self._check_reachable(storage)
+        self._choose(storage_id)
+        return self.get(storage_id)
+
+    def remove(self, storage_id: str, in_use: InUse) -> None:
+        """Remove a storage that no timeline lives in."""
+        self._features.require_writable()
+        for _ in range(ATTEMPTS):
+            try:
+                return self._remove(storage_id, in_use)
+            except ChangedMeanwhile:
+                continue
+        raise TryLater(f"Storage with id {storage_id} is being changed by others, please repeat request")
+
+    def _remove(self, storage_id: str, in_use: InUse) -> None:
+        """Close it first, so that no timeline can begin in it between the look at those there are and its removal.
+
+        Its id stays what it was: some process may have its log open, and must not take the next one's for it. Each
+        write insists on the one before, since another removal may have finished, and the storage been added again.
+        """
+        if storage_id in (DEFAULT_STORAGE_ID, self._chosen_id()):
+            raise _used(storage_id)
+        document = self._document(storage_id)
+        if document is None:
+            raise NotFound(f"Tried to remove storage that doesn't exist, id: {storage_id}")
+        closed = document.revision + 1
+        self._registry.write(Put(KIND, storage_id, {**document.body, "closed": True}, expected=document.revision))
+        if in_use(storage_id):
+            self._registry.write(Put(KIND, storage_id, {**document.body, "closed": False}, expected=closed))
+            raise _used(storage_id)
+        self._registry.write(Put(KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected=closed))
+
+    def still_there(self, storage_id: str) -> tuple[Check, ...]:
+        """What a write has to insist on when it puts a timeline into this storage."""
+        if storage_id == DEFAULT_STORAGE_ID:
+            return ()
+        document = self._document(storage_id)
+        if document is None or document.body["closed"]:
+            raise NotFound(f"No storage with id {storage_id}")
+        return (Check(KIND, storage_id, document.revision),)
+
+    def _check_reachable(self, storage: Storage) -> None:
+        if storage.id == DEFAULT_STORAGE_ID:
+            return  # the broker runs on it
+        try:
+            self._reach(storage)
+        except Unavailable as error:
+            log.warning("The storage %s cannot be used: %s", storage.id, error.__cause__ or error)
+            raise Invalid(error.told or f"The storage {storage.id} cannot be reached") from error
+
+    def _document(self, storage_id: str) -> Document | None:
+        document = self._registry.get(KIND, storage_id)
+        return None if document is None or _is_removed(document) else document
+
+    def _chosen_id(self) -> str:
+        """A storage that was chosen while it was being removed is not there: then it is the built-in one."""
+        chosen = str(self._choice.read().get("id", DEFAULT_STORAGE_ID))
+        if chosen == DEFAULT_STORAGE_ID or self._document(chosen) is not None:
+            return chosen
+        return DEFAULT_STORAGE_ID
+
+    def _choose(self, storage_id: str) -> None:
+        self._choice.change(lambda _: {"id": storage_id})
+
+    def _default_storage(self) -> Storage:
+        chosen = self._chosen_id() == DEFAULT_STORAGE_ID
+        return Storage(id=DEFAULT_STORAGE_ID, type=self._built_in, default=chosen)
+
+    def _storage(self, document: Document) -> Storage:
+        return Storage(
+            id=document.key,
+            type=StorageType(document.body["type"]),
+            configuration=document.body["configuration"],
+            default=self._chosen_id() == document.key,
+        )
+
+
+def check_fields(storage: Storage) -> None:
+    if not STORAGE_ID.fullmatch(storage.id):
+        raise Invalid(
+            "A storage id has 1 to 36 letters, digits, underscores, hyphens and dots, and does not begin with a hyphen "
+            "or a dot"
+        )
+    if storage.type is StorageType.KINESIS and not is_stream_name(storage.configuration.get("stream")):
+        raise Invalid('kinesis_configuration needs the name of a stream, as in {"stream": "orders"}')
+    if storage.type is StorageType.EMBEDDED and storage.configuration:
+        raise Invalid("embedded_configuration has no members, for events lie where those of the built-in storage do")
+
+
+def _body(storage: Storage) -> Mapping[str, Any]:
+    return {"type": storage.type.value, "configuration": dict(storage.configuration), "closed": False}
+
+
+def _is_removed(document: Document) -> bool:
+    return bool(document.body.get("removed", False))
+
+
+def _is_same(document: Document, storage: Storage) -> bool:
+    wished = _body(storage)
+    return all(document.body[name] == wished[name] for name in ("type", "configuration"))
+
+
+def _taken(storage_id: str) -> Conflict:
+    return Conflict(f"A storage with id '{storage_id}' already exists.")
+
+
+def _used(storage_id: str) -> NotPermitted:
+    return NotPermitted(f"Can't delete storage as it is still used, id: {storage_id}")

@@ -1,0 +1,318 @@
+"""Event types of the broker's own: dead letters, the audit log, and figures about its use (KPIs).
+
+They are made when a broker starts and by housekeeping, whichever comes first; any number of processes may try at once.
+Those that belong to a feature are made while it is on. What exists is left as it is, with one exception: while tokens
+are asked for, one that no operator ever changed gets the lists of the settings when it is open to everybody, or when
+its lists are empty because no administrator was named yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from nakadi.auth.administration import Features
+from nakadi.event_types import drafts
+from nakadi.event_types.repository import EventTypes
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import WILDCARD, Attribute, AttributeDraft, Authorization, AuthorizationDraft
+from nakadi.model.event_type import (
+    Audience,
+    Category,
+    CompatibilityMode,
+    EnrichmentStrategy,
+    EventTypeDraft,
+    PartitionStrategy,
+    StatisticsDraft,
+)
+from nakadi.model.outcomes import Fault, Outcome
+from nakadi.model.schema import SchemaDraft, SchemaType
+
+log = logging.getLogger(__name__)
+
+AUDIT_LOG = "nakadi.audit.log"
+BATCH_PUBLISHED = "nakadi.batch.published"
+DATA_STREAMED = "nakadi.data.streamed"
+ACCESS_LOG = "nakadi.access.log"
+EVENT_TYPE_LOG = "nakadi.event.type.log"
+SUBSCRIPTION_LOG = "nakadi.subscription.log"
+
+FIGURES = frozenset({BATCH_PUBLISHED, DATA_STREAMED, ACCESS_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG})
+"""The event types of KPIs."""
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Who owns some of the event types, and who may administer, read and write them; the broker itself always may."""
+
+    owner: str
+    members: tuple[Attribute, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemEventType:
+    draft: EventTypeDraft
+    feature: Feature | None = None
+    """While it is on, the event type is made; None: always."""
+
+    @property
+    def name(self) -> str:
+        assert self.draft.name is not None
+        return self.draft.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemEventTypes:
+    """`register` stores an event type unless it is there; `closed` says that tokens are asked for."""
+
+    definitions: tuple[SystemEventType, ...]
+    event_types: EventTypes
+    features: Features
+    register: Callable[[EventTypeDraft], None]
+    closed: bool
+    _there: set[str] = field(default_factory=set)
+
+    def prepare(self) -> None:
+        """Make what is missing. What fails is told in the log, and tried again by the next one who calls this."""
+        if self.features.is_on(Feature.DISABLE_DB_WRITE_OPERATIONS):
+            return
+        for each in self.definitions:
+            wanted = each.feature is None or self.features.is_on(each.feature)
+            if wanted and each.name not in self._there:
+                try:
+                    self._prepare(each)
+                except (Fault, Outcome):
+                    log.warning("The event type %s could not be made", each.name, exc_info=True)
+
+    def ensure(self, name: str) -> None:
+        """Make an event type unless it is there."""
+        if self.event_types.find(name) is None:
+            self.register(next(each.draft for each in self.definitions if each.name == name))
+
+    def _prepare(self, each: SystemEventType) -> None:
+        self.ensure(each.name)
+        self.event_types.again_if_changed(lambda: self._correct_lists(each))
+        self._there.add(each.name)
+
+    def _correct_lists(self, each: SystemEventType) -> None:
+        """Give the lists of the settings to what was made while other settings, or an earlier version, were in use."""
+        found = self.event_types.find(each.name)
+        wished = drafts.authorization(each.draft.authorization)
+        if not self.closed or found is None or not _is_corrected_by(found.authorization, wished):
+            return
+        if found.updated_at != found.created_at:
+            state = "open to everybody" if _is_open(found.authorization) else "for administrators of the broker alone"
+            log.warning("The event type %s is %s, as an operator has changed it", each.name, state)
+            return
+        # The time of the last change stays, so that the event type still counts as one that no operator changed.
+        self.event_types.replace(found, replace(found, authorization=wished))
+        log.info("The event type %s is closed to all but %s", each.name, wished)
+
+
+def _is_corrected_by(lists: Authorization | None, wished: Authorization | None) -> bool:
+    if _is_open(lists):
+        return not _is_open(wished)
+    return not _names_someone(lists) and _names_someone(wished)
+
+
+def _is_open(lists: Authorization | None) -> bool:
+    """Whether a token alone is enough to do something."""
+    return lists is None or WILDCARD in (*lists.admins, *lists.readers, *lists.writers)
+
+
+def _names_someone(lists: Authorization | None) -> bool:
+    return lists is not None and bool(lists.admins or lists.readers or lists.writers)
+
+
+def definitions(
+    *, dead_letter_queue: str, dead_letters: Family, audit: Family, figures: Family
+) -> tuple[SystemEventType, ...]:
+    on = Feature.KPI_COLLECTION
+    return (
+        SystemEventType(draft=_dead_letter_queue(dead_letter_queue, dead_letters)),
+        SystemEventType(draft=_audit_log(audit), feature=Feature.AUDIT_LOG_COLLECTION),
+        *(SystemEventType(draft=_figures(name, figures), feature=on) for name in sorted(FIGURES)),
+    )
+
+
+def _draft(name: str, family: Family, schema: Mapping[str, Any], **fields: Any) -> EventTypeDraft:
+    members = tuple(AttributeDraft(each.data_type, each.value) for each in dict.fromkeys(family.members))
+    return EventTypeDraft(
+        name=name,
+        owning_application=family.owner,
+        schema=SchemaDraft(type=SchemaType.JSON, text=orjson.dumps(schema).decode()),
+        enrichment_strategies=(EnrichmentStrategy.METADATA,),
+        authorization=AuthorizationDraft(admins=members, readers=members, writers=members),
+        **fields,
+    )
+
+
+def _statistics(parallelism: int, size: int = 100, rate: int = 100) -> StatisticsDraft:
+    return StatisticsDraft(
+        messages_per_minute=rate, message_size=size, read_parallelism=parallelism, write_parallelism=parallelism
+    )
+
+
+# Dead letters --------------------------------------------------------------------------------------------------------
+
+DEAD_LETTER_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["subscription_id", "event_type", "partition", "offset", "error", "event"],
+    "properties": {
+        "subscription_id": {"type": "string", "format": "uuid"},
+        "event_type": {"type": "string"},
+        "partition": {"type": "string"},
+        "offset": {"type": "string"},
+        "error": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["message"],
+            "properties": {"message": {"type": "string"}},
+        },
+        "event": {
+            "type": "object",
+            "additionalProperties": True,
+            "required": ["metadata"],
+            "properties": {
+                "metadata": {
+                    "type": "object",
+                    "additionalProperties": True,
+                    "required": ["event_type", "eid", "occurred_at"],
+                    "properties": {
+                        "event_type": {"type": "string"},
+                        "eid": {"type": "string", "format": "uuid"},
+                        "occurred_at": {"type": "string", "format": "date-time"},
+                    },
+                }
+            },
+        },
+    },
+}
+
+
+def _dead_letter_queue(name: str, family: Family) -> EventTypeDraft:
+    return _draft(
+        name,
+        family,
+        DEAD_LETTER_SCHEMA,
+        category=Category.BUSINESS,
+        retention_time=DAY_MS,
+        audience=Audience.COMPONENT_INTERNAL,
+        default_statistic=_statistics(1, size=1000, rate=1),
+    )
+
+
+# The audit log -------------------------------------------------------------------------------------------------------
+
+AUDIT_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "previous_object": {},
+        "previous_text": {"type": "string"},
+        "new_object": {},
+        "new_text": {"type": "string"},
+        "resource_type": {"type": "string"},
+        "resource_id": {"type": "string"},
+        "user": {"type": "string"},
+        "user_hash": {"type": "string"},
+    },
+    "required": ["resource_type", "resource_id", "user"],
+}
+
+
+def _audit_log(family: Family) -> EventTypeDraft:
+    return _draft(
+        AUDIT_LOG,
+        family,
+        AUDIT_SCHEMA,
+        category=Category.DATA,
+        partition_strategy=PartitionStrategy.HASH,
+        partition_key_fields=("resource_id",),
+        retention_time=4 * DAY_MS,
+        audience=Audience.COMPANY_INTERNAL,
+        default_statistic=_statistics(10),
+    )
+
+
+# Figures -------------------------------------------------------------------------------------------------------------
+
+TEXT, TEXT_OR_NULL, NUMBER = {"type": "string"}, {"type": ["string", "null"]}, {"type": "integer"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figures:
+    fields: Mapping[str, Mapping[str, Any]]
+    mode: CompatibilityMode
+    parallelism: int
+    audience: Audience | None = None
+
+
+WHO = {"app": TEXT, "app_hashed": TEXT}
+
+FIGURE_TYPES: Mapping[str, _Figures] = {
+    ACCESS_LOG: _Figures(
+        fields={
+            **dict.fromkeys(("method", "path", "query", "user_agent"), TEXT),
+            **WHO,
+            **dict.fromkeys(("status_code", "response_time_ms"), NUMBER),
+            **dict.fromkeys(("accept_encoding", "content_encoding"), TEXT),
+            **dict.fromkeys(("request_length", "response_length"), NUMBER),
+        },
+        mode=CompatibilityMode.FORWARD,
+        parallelism=8,
+    ),
+    BATCH_PUBLISHED: _Figures(
+        fields={
+            "event_type": TEXT,
+            **WHO,
+            "token_realm": TEXT,
+            **dict.fromkeys(("number_of_events", "ms_spent", "batch_size"), NUMBER),
+        },
+        mode=CompatibilityMode.COMPATIBLE,
+        parallelism=10,
+        audience=Audience.COMPONENT_INTERNAL,
+    ),
+    DATA_STREAMED: _Figures(
+        fields={
+            "api": TEXT,
+            "subscription": TEXT_OR_NULL,
+            "event_type": TEXT,
+            **WHO,
+            "token_realm": TEXT,
+            **dict.fromkeys(("number_of_events", "bytes_streamed", "batches_streamed"), NUMBER),
+        },
+        mode=CompatibilityMode.COMPATIBLE,
+        parallelism=8,
+        audience=Audience.COMPONENT_INTERNAL,
+    ),
+    EVENT_TYPE_LOG: _Figures(
+        fields=dict.fromkeys(("event_type", "status", "category", "authz", "compatibility_mode"), TEXT),
+        mode=CompatibilityMode.FORWARD,
+        parallelism=1,
+        audience=Audience.COMPONENT_INTERNAL,
+    ),
+    SUBSCRIPTION_LOG: _Figures(
+        fields=dict.fromkeys(("subscription_id", "status"), TEXT), mode=CompatibilityMode.COMPATIBLE, parallelism=1
+    ),
+}
+
+
+def _figures(name: str, family: Family) -> EventTypeDraft:
+    figures = FIGURE_TYPES[name]
+    return _draft(
+        name,
+        family,
+        {"type": "object", "properties": figures.fields, "required": list(figures.fields)},
+        category=Category.BUSINESS,
+        compatibility_mode=figures.mode,
+        retention_time=4 * DAY_MS,
+        audience=figures.audience,
+        default_statistic=_statistics(figures.parallelism),
+    )

@@ -1,0 +1,175 @@
+"""Changing an event type: its definition, and the number of its partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from nakadi.auth import permissions
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.event_types import drafts, rules
+from nakadi.event_types.creation import check_fields
+from nakadi.event_types.deletion import Dependents
+from nakadi.event_types.documents import now_in_milliseconds
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.rules import Limits, check_data_lake_annotations
+from nakadi.event_types.schema_versions import check_schema, turn_at
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import Operation, Subject
+from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy, Statistics
+from nakadi.model.outcomes import Invalid
+from nakadi.model.timeline import Timeline
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLogs
+from nakadi.schemas.evolution import evolved
+from nakadi.turns import Turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    event_types: EventTypes
+    permissions: Permissions
+    features: Features
+    clock: Clock
+    limits: Limits
+    turns: Turns = field(default_factory=Turns)
+
+    def update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
+        """Replace the definition of an event type, as far as the rules of change allow it."""
+        check_fields(draft)
+        self.features.require_writable()
+        return self.event_types.again_if_changed(lambda: self._update(name, draft, subject))
+
+    def _update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
+        old = self.event_types.get(name)
+        self._check_permitted(old, draft, subject)
+        assert draft.schema is not None
+        with turn_at(draft.schema, self.turns):
+            new = self._judged(old, draft, subject)
+        return self.event_types.replace(old, new)
+
+    def _check_permitted(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> None:
+        if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
+            raise Invalid(drafts.AUTHORIZATION_MANDATORY)
+        self.permissions.require(Operation.VIEW, old.resource, subject)
+        # Administrators may go beyond what owners may: they can move limits and repair what was fixed too early.
+        if not self._unbound(subject):
+            self.limits.check_retention(draft.retention_time)
+            check_data_lake_annotations(draft.annotations or {})
+            self.permissions.require(Operation.ADMIN, old.resource, subject)
+            rules.check_owner_selector_change(
+                old.event_owner_selector, drafts.owner_selector(draft.event_owner_selector)
+            )
+
+    def _judged(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> EventType:
+        """The event type as the draft wishes it, if no rule stands against that. The order is the clients' to see."""
+        assert draft.schema is not None
+        assert draft.category is not None
+        assert draft.cleanup_policy is not None
+        rules.check_owner_selector(draft.event_owner_selector)
+        permissions.check_not_removed(old.authorization, draft.authorization)
+        drafts.check_authorization(draft.authorization)
+        if draft.name != old.name:
+            raise Invalid("path does not match resource name")
+        rules.check_cleanup_policy(draft.cleanup_policy, draft.category)
+        rules.check_cleanup_policy_change(old.cleanup_policy, draft.cleanup_policy)
+        text = check_schema(draft.schema, draft)
+        rules.check_audience_change(old.audience, draft.audience)
+        strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
+        new = self._replaced(old, draft, strategy)
+        rules.check_constraints(
+            old,
+            new,
+            is_event_type_admin=self.permissions.allows(Operation.ADMIN, old.resource, subject),
+            is_nakadi_admin=self._unbound(subject),
+        )
+        new = replace(new, schema=evolved(old, text, new.compatibility_mode, new.updated_at))
+        rules.check_statistics_change(old.default_statistic, drafts.statistics(draft.default_statistic))
+        return new
+
+    def _replaced(self, old: EventType, draft: EventTypeDraft, strategy: PartitionStrategy) -> EventType:
+        """The draft's fields; those that it leaves out and that have no default of their own stay as they were."""
+        retention = old.retention_time if draft.retention_time is None else draft.retention_time
+        moved = timedelta(milliseconds=retention - old.retention_time)
+        return replace(
+            old,
+            partition_strategy=strategy,
+            default_statistic=drafts.statistics(draft.default_statistic) or old.default_statistic,
+            retention_time=retention,
+            annotations=old.annotations if draft.annotations is None else draft.annotations,
+            labels=old.labels if draft.labels is None else draft.labels,
+            updated_at=_later(now_in_milliseconds(self.clock), old.updated_at),
+            timelines=tuple(_kept_for_longer(each, moved) for each in old.timelines),
+            **drafts.plain_fields(draft),
+        )
+
+    def _unbound(self, subject: Subject) -> bool:
+        """Administrators are; while authentication is off nobody stands out as one."""
+        return not subject.trusted and self.permissions.is_administrator(subject)
+
+
+def _kept_for_longer(timeline: Timeline, moved: timedelta) -> Timeline:
+    """Events that wait to be let go of wait as long as the new retention time says."""
+    if timeline.cleaned_up_at is None:
+        return timeline
+    return replace(timeline, cleaned_up_at=timeline.cleaned_up_at + moved)
+
+
+def _later(now: datetime, before: datetime) -> datetime:
+    """Every change moves the time of the last change, also two within one millisecond."""
+    return max(now, before + timedelta(milliseconds=1))
+
+
+# Partitions -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repartitioning:
+    event_types: EventTypes
+    permissions: Permissions
+    features: Features
+    logs: EventLogs
+    dependents: Dependents
+    max_partitions: int
+    fixed: str = ""
+    """An event type that keeps the partitions it has, for subscriptions read it that cannot be told of more."""
+
+    def set_count(self, name: str, count: int, subject: Subject) -> None:
+        """Have `count` partitions. Events stay where they are; the new partitions are empty."""
+        grown = self.event_types.again_if_changed(lambda: self._set_count(name, count, subject))
+        # Also when there was nothing to do: whoever asked before may not have come this far.
+        self.dependents.grown(grown)
+
+    def _set_count(self, name: str, count: int, subject: Subject) -> EventType:
+        event_type = self.event_types.get(name)
+        self.permissions.require_administrator(Operation.ADMIN, event_type.resource, subject)
+        self._check(count, event_type)
+        if name == self.fixed and count != event_type.timeline.partitions:
+            raise Invalid(f"Event type {name} is for redriving, its partitions can not be changed")
+        self.features.require_writable()
+        if count == event_type.timeline.partitions:
+            return event_type
+        timeline = event_type.timeline
+        self.dependents.growing(event_type)
+        self.logs.of(timeline.storage_id).add_partitions(timeline.topic, count)
+        return self.event_types.replace(event_type, with_partitions(event_type, count))
+
+    def _check(self, count: int, event_type: EventType) -> None:
+        if count > self.max_partitions:
+            raise Invalid(f"Number of partitions should not be more than {self.max_partitions}")
+        if count < event_type.timeline.partitions:
+            raise Invalid("Number of partitions can not decrease")
+
+
+def with_partitions(event_type: EventType, count: int) -> EventType:
+    """The event type with so many partitions; its statistics say so too, so that its owner's copy is seen as old."""
+    *closed, active = event_type.timelines
+    expected = event_type.default_statistic or Statistics(
+        messages_per_minute=1, message_size=1, read_parallelism=count, write_parallelism=count
+    )
+    return replace(
+        event_type,
+        timelines=(*closed, replace(active, partitions=count)),
+        default_statistic=replace(expected, read_parallelism=count, write_parallelism=count),
+    )

@@ -1,0 +1,77 @@
+"""Authorization lists."""
+
+import pytest
+
+from nakadi.auth import permissions
+from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
+from nakadi.model.outcomes import Invalid
+
+ANN = AttributeDraft("user", "ann")
+A, B, C = Attribute("user", "ann"), Attribute("service", "shop"), Attribute("*", "*")
+
+
+def told(draft, names=permissions.EVENT_TYPE_LISTS, **options) -> list[tuple[str, str]]:
+    return [(each.path, each.message) for each in permissions.authorization_violations(draft, names, **options)]
+
+
+def test_complete_lists():
+    """Lists that are there and have complete attributes are fine, the wildcard included. (R49, R50, R52)"""
+    assert told(AuthorizationDraft(admins=(ANN,), readers=(AttributeDraft("*", "*"),), writers=(ANN, ANN))) == []
+
+
+def test_lists_that_are_missing_or_empty():
+    """Every list is mandatory and has at least one attribute. (R52)"""
+    assert told(AuthorizationDraft(admins=(), readers=(ANN,))) == [
+        ("authorization.admins", "must contain at least one attribute"),
+        ("authorization.writers", "must not be null"),
+    ]
+
+
+def test_subscriptions_have_no_writers():
+    """The section of a subscription has two lists. (R53)"""
+    assert told(AuthorizationDraft(admins=(ANN,), readers=(ANN,)), permissions.SUBSCRIPTION_LISTS) == []
+    assert told(AuthorizationDraft(), permissions.SUBSCRIPTION_LISTS) == [
+        ("authorization.admins", "must not be null"),
+        ("authorization.readers", "must not be null"),
+    ]
+
+
+def test_lists_elsewhere_have_other_paths():
+    """Lists that stand for themselves are told by their own names. (R220)"""
+    assert told(AuthorizationDraft(admins=(ANN,), readers=()), ("admins", "readers"), prefix="") == [
+        ("readers", "must contain at least one attribute")
+    ]
+
+
+def test_incomplete_attributes():
+    """Both members of an attribute are mandatory, and told with their place. (R19, R49)"""
+    readers = (ANN, AttributeDraft("user"), AttributeDraft(value="ann"))
+    assert told(AuthorizationDraft(readers=readers), ("readers",)) == [
+        ("authorization.readers[1].value", "must not be null"),
+        ("authorization.readers[2].data_type", "must not be null"),
+    ]
+
+
+def test_attributes_may_stand_in_several_lists():
+    """An attribute may be in each of the lists once. (R61)"""
+    permissions.check_no_duplicates(Authorization(admins=(A, B), readers=(A, B, C), writers=(A,)))
+
+
+def test_attributes_may_not_be_repeated():
+    """Repeated attributes are told once each, list by list, under the name of the operation. (R61)"""
+    with pytest.raises(Invalid) as refused:
+        permissions.check_no_duplicates(Authorization(admins=(A, B, A, A, B), readers=(A,), writers=(C, C)))
+    assert refused.value.detail == (
+        "authorization property 'ADMIN' contains duplicated attribute(s): user:ann, service:shop; "
+        "authorization property 'WRITE' contains duplicated attribute(s): *:*"
+    )
+
+
+def test_lists_do_not_go_away():
+    """Authorization may be added and replaced, never removed. (R62)"""
+    section = Authorization(admins=(A,), readers=(A,))
+    for old, new in ((None, None), (None, section), (section, section)):
+        permissions.check_not_removed(old, new)
+    with pytest.raises(Invalid) as refused:
+        permissions.check_not_removed(section, None)
+    assert refused.value.detail == "Changing authorization object to `null` is not possible due to existing one"

@@ -1,0 +1,156 @@
+import itertools
+
+import pytest
+
+from nakadi.auth.administration import Admins, Blacklist, Features
+from nakadi.auth.permissions import Permissions, denied
+from nakadi.model.administration import AdminLists, BlockedKind
+from nakadi.model.authorization import (
+    UNAUTHENTICATED,
+    WILDCARD,
+    Attribute,
+    Authorization,
+    Operation,
+    Resource,
+    ResourceType,
+    Subject,
+)
+from nakadi.model.outcomes import NotPermitted
+from tests.support.registry import settings_document
+
+ANN, BOB, CAT, ROOT = (Attribute("user", name) for name in ("ann", "bob", "cat", "root"))
+
+
+def subject(*attributes):
+    return Subject(name=attributes[0].value if attributes else "nobody", attributes=frozenset(attributes))
+
+
+@pytest.fixture
+def blacklist():
+    return Blacklist(settings_document("blacklist"))
+
+
+@pytest.fixture
+def admins():
+    return Admins(settings_document("admins"), Features(settings_document("features")), default=(ROOT,))
+
+
+@pytest.fixture
+def permissions(admins, blacklist):
+    return Permissions(admins, blacklist, all_data_access=(Attribute("team", "archive"),))
+
+
+LISTED = Resource(
+    ResourceType.EVENT_TYPE, "order.created", Authorization(admins=(ANN,), readers=(BOB,), writers=(CAT,))
+)
+OPEN = Resource(ResourceType.EVENT_TYPE, "order.created")
+
+GRANTED = {
+    ANN: {Operation.VIEW, Operation.ADMIN},
+    BOB: {Operation.VIEW, Operation.READ},
+    CAT: {Operation.VIEW, Operation.WRITE},
+    ROOT: {Operation.VIEW, Operation.ADMIN},
+    Attribute("team", "archive"): {Operation.READ},
+    Attribute("user", "dan"): set(),
+}
+
+
+@pytest.mark.parametrize(("attribute", "operation"), list(itertools.product(GRANTED, Operation)))
+def test_lists_say_who_may_do_what(permissions, attribute, operation):
+    """Admins administrate, readers read, writers write, each of them views; a Nakadi admin views and administrates,
+    and reads or writes no events; all data access reads. (R51, R55, R56, R57, R58, R59)
+    """
+    assert permissions.allows(operation, LISTED, subject(attribute)) == (operation in GRANTED[attribute])
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_an_open_resource_is_open_to_everyone(permissions, operation):
+    """Without an authorization section every operation is granted to everybody. (R54)"""
+    assert permissions.allows(operation, OPEN, subject())
+
+
+def test_one_matching_attribute_is_enough(permissions):
+    """A subject with many attributes needs only one of them in the list. (R51)"""
+    assert permissions.allows(Operation.READ, LISTED, subject(CAT, BOB))
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_the_wildcard_is_everybody(permissions, operation):
+    """The attribute `*:*` grants its operation to any subject. (R50)"""
+    everybody = Authorization(admins=(WILDCARD,), readers=(WILDCARD,), writers=(WILDCARD,))
+
+    assert permissions.allows(operation, Resource(ResourceType.EVENT_TYPE, "x", everybody), subject())
+
+
+def test_the_lists_of_a_subscription_have_no_writers(permissions):
+    """A subscription's section has admins and readers, and nobody writes to it. (R53)"""
+    section = Resource(ResourceType.SUBSCRIPTION, "id", Authorization(admins=(ANN,), readers=(BOB,)))
+
+    assert not permissions.allows(Operation.WRITE, section, subject(ANN, BOB))
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_a_refusal_names_operation_and_resource(permissions, operation):
+    """The refusal says which operation on which resource is denied. (R60)"""
+    with pytest.raises(NotPermitted) as refusal:
+        permissions.require(operation, LISTED, subject(Attribute("user", "dan")))
+
+    assert refusal.value.detail == f"Access on {operation} event-type:order.created denied"
+
+
+def test_a_refusal_can_give_its_reason():
+    """A known reason follows the refusal. (R60)"""
+    assert str(denied(Operation.ADMIN, OPEN, "because")) == (
+        "Access on ADMIN event-type:order.created denied; Reason : because"
+    )
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_with_authentication_off_everything_is_allowed(permissions, operation):
+    """While nobody is asked who they are, lists keep nobody out. (R41, R49)"""
+    assert permissions.allows(operation, LISTED, UNAUTHENTICATED)
+
+
+def test_a_change_of_the_admins_counts_at_once(permissions, admins):
+    """Who becomes an administrator is one for the next question. (R65)"""
+    dan = subject(Attribute("user", "dan"))
+    assert not permissions.is_administrator(dan)
+
+    admins.replace(AdminLists(admins=(ROOT,), readers=(ROOT,), writers=(Attribute("user", "dan"),)))
+
+    assert permissions.is_administrator(dan)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "producing", "consuming"),
+    [
+        (BlockedKind.PRODUCER_APP, "ann", True, False),
+        (BlockedKind.PRODUCER_EVENT_TYPE, "order.created", True, False),
+        (BlockedKind.CONSUMER_APP, "ann", False, True),
+        (BlockedKind.CONSUMER_EVENT_TYPE, "order.created", False, True),
+        (BlockedKind.CONSUMER_EVENT_TYPE, "order.paid", False, True),
+        (BlockedKind.PRODUCER_APP, "bob", False, False),
+    ],
+)
+def test_the_blacklist_stops_applications_and_event_types(permissions, blacklist, kind, name, producing, consuming):
+    """An entry stops publishing or consuming, for the application or any of the event types. (R226, R227)"""
+    blacklist.block(kind, name)
+
+    assert refused(lambda: permissions.require_producer(subject(ANN), "order.created")) == producing
+    assert refused(lambda: permissions.require_consumer(subject(ANN), ["order.created", "order.paid"])) == consuming
+
+
+def test_lifting_a_block_lets_through_again(permissions, blacklist):
+    """A removed entry stops nobody. (R226)"""
+    blacklist.block(BlockedKind.PRODUCER_APP, "ann")
+    blacklist.unblock(BlockedKind.PRODUCER_APP, "ann")
+
+    permissions.require_producer(subject(ANN), "order.created")
+
+
+def refused(step):
+    try:
+        step()
+    except NotPermitted as refusal:
+        return refusal.detail == "Application or event type is blocked"
+    return False

@@ -1,0 +1,246 @@
+import base64
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import jwt
+import pytest
+
+from nakadi.auth.tokens import LOOK_AGAIN_SECONDS, KeySet, TokenRules, Tokens, fetch_from
+from nakadi.model.authorization import Attribute
+from nakadi.model.outcomes import NotAuthenticated
+from nakadi.ports.clock import SystemClock
+from tests.support.clock import HandMovedClock
+from tests.support.tokens import AUDIENCE, ISSUER, Issuer
+
+RULES = TokenRules(
+    issuer=ISSUER,
+    audience=AUDIENCE,
+    algorithms=("ES256", "RS256"),
+    leeway_seconds=30,
+    subject_claim="sub",
+    attribute_claims=(("user", "sub"), ("team", "teams")),
+)
+
+
+@pytest.fixture
+def issuer(tmp_path):
+    return Issuer(tmp_path)
+
+
+@pytest.fixture
+def tokens(issuer):
+    return tokens_of(issuer)
+
+
+def tokens_of(issuer, **rules):
+    clock = SystemClock()
+    return Tokens(KeySet(fetch_from(str(issuer.path)), clock), replace(RULES, **rules), clock)
+
+
+@dataclass(frozen=True)
+class InSeconds:
+    """A time that is told when the test runs, rather than when it is collected."""
+
+    seconds: int
+
+    def told(self):
+        return datetime.now(UTC) + timedelta(seconds=self.seconds)
+
+
+def told(claims):
+    return {name: value.told() if isinstance(value, InSeconds) else value for name, value in claims.items()}
+
+
+def test_a_good_token_says_who_is_asking(tokens, issuer):
+    """A signed token gives the subject its name, attributes, scopes and realm. (R49, R66)"""
+    token = issuer.token("ann", scope="uid nakadi.config.write", teams=["checkout", "search"], realm="/people")
+
+    subject = tokens.subject(f"Bearer {token}")
+
+    assert subject.name == "ann"
+    assert subject.scopes == {"uid", "nakadi.config.write"}
+    assert subject.realm == "/people"
+    assert subject.attributes == {
+        Attribute("user", "ann"),
+        Attribute("team", "checkout"),
+        Attribute("team", "search"),
+    }
+    assert not subject.trusted
+
+
+BOTH = (("user", "sub"), ("service", "sub"), ("team", "teams"))
+
+
+@pytest.mark.parametrize(
+    ("claims", "attributes"),
+    [
+        ({}, {("user", "nakadi_admin")}),
+        ({"realm": "/employees"}, {("user", "nakadi_admin")}),
+        ({"realm": ["/services"]}, {("user", "nakadi_admin")}),
+        ({"realm": "/services"}, {("service", "nakadi_admin")}),
+        ({"realm": "/services", "teams": ["ops"]}, {("service", "nakadi_admin"), ("team", "ops")}),
+    ],
+)
+def test_a_subject_is_a_user_or_a_service(issuer, claims, attributes):
+    """A user who takes the name of a service has none of its attributes: the realm says which of both a subject is."""
+    tokens = tokens_of(issuer, attribute_claims=BOTH, service_realms=("/services",))
+
+    subject = tokens.subject(issuer.bearer("nakadi_admin", **claims)["Authorization"])
+
+    assert subject.attributes == {Attribute(*each) for each in attributes}
+
+
+def test_all_tokens_may_be_of_services(issuer):
+    """An issuer that knows services alone needs no realm, and then nobody is a user."""
+    tokens = tokens_of(issuer, attribute_claims=BOTH, service_realms=("*",))
+
+    assert tokens.subject(issuer.bearer("shop")["Authorization"]).attributes == {Attribute("service", "shop")}
+
+
+def test_users_and_services_may_have_claims_of_their_own(issuer):
+    """Where a service has a claim that users do not have, no realm is needed to tell them apart."""
+    tokens = tokens_of(issuer, attribute_claims=(("user", "sub"), ("service", "app")))
+
+    assert tokens.subject(issuer.bearer("ann")["Authorization"]).attributes == {Attribute("user", "ann")}
+    assert tokens.subject(issuer.bearer("ann", app="shop")["Authorization"]).attributes == {
+        Attribute("user", "ann"),
+        Attribute("service", "shop"),
+    }
+
+
+@pytest.mark.parametrize("header", [None, ""])
+def test_no_token_is_told_as_such(tokens, header):
+    """Without a token the answer is that authentication is required. (R43)"""
+    with pytest.raises(NotAuthenticated, match="Full authentication is required to access this resource"):
+        tokens.subject(header)
+
+
+@pytest.mark.parametrize(
+    "header", ["Basic YTpi", "Bearer", "Bearer ", "Bearer a.b", "Bearer " + "x" * 20_000, "Bearer a.b.c", "Bearer \x00"]
+)
+def test_what_is_no_token_is_refused(tokens, header):
+    """A header that holds no token is refused, in other words than a missing one. (R43)"""
+    with pytest.raises(NotAuthenticated) as refusal:
+        tokens.subject(header)
+
+    assert "Full authentication" not in refusal.value.detail
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"exp": InSeconds(-31)},
+        {"exp": None},
+        {"exp": "tomorrow"},
+        {"exp": 10**400},
+        {"exp": float("nan")},
+        {"nbf": -(10**400)},
+        {"nbf": InSeconds(40)},
+        {"iat": InSeconds(40)},
+        {"iss": "https://somebody.else"},
+        {"iss": None},
+        {"aud": "somebody-else"},
+        {"aud": None},
+        {"sub": None},
+        {"sub": ""},
+    ],
+)
+def test_a_claim_that_does_not_hold_refuses_the_token(tokens, issuer, claims):
+    """Issuer, audience, times and subject are all checked. (R43)"""
+    with pytest.raises(NotAuthenticated):
+        tokens.subject("Bearer " + issuer.signed({"sub": "ann", "scope": "uid", **told(claims)}))
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["[" * 6000, '{"alg":"ES256","kid":' + "[" * 6000, '{"alg":["ES256"]}', '{"alg":"ES256","kid":{}}', "5", "\ud800"],
+)
+def test_a_token_whose_header_is_rubbish_is_refused(tokens, header):
+    """Whatever stands in the part of a token that nobody has signed, it is 401. (R43)"""
+    first = base64.urlsafe_b64encode(header.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+    with pytest.raises(NotAuthenticated):
+        tokens.subject(f"Bearer {first}.e30.c2lnbmF0dXJl")
+
+
+@pytest.mark.parametrize("claims", [{"exp": InSeconds(-20)}, {"nbf": InSeconds(20)}, {"iat": InSeconds(20)}])
+def test_clocks_may_differ_a_little(tokens, issuer, claims):
+    """Times are allowed to be off by the leeway, and by no more. (R43)"""
+    assert tokens.subject("Bearer " + issuer.signed({"sub": "ann", **told(claims)})).name == "ann"
+
+
+def test_a_token_without_signature_is_refused(tokens):
+    """The algorithm `none` is not an algorithm. (R43)"""
+    unsigned = jwt.encode({"sub": "ann", "iss": ISSUER, "aud": AUDIENCE, "exp": 9**10}, None, "none")
+
+    with pytest.raises(NotAuthenticated, match="algorithm"):
+        tokens.subject(f"Bearer {unsigned}")
+
+
+def test_a_public_key_is_no_shared_secret(tokens):
+    """A token that is signed with the published key as if it were a password is refused. (R43)"""
+    forged = jwt.encode({"sub": "ann"}, "0" * 64, "HS256", {"kid": "0"})
+
+    with pytest.raises(NotAuthenticated, match="algorithm"):
+        tokens.subject(f"Bearer {forged}")
+
+
+def test_a_changed_token_is_refused(tokens, issuer):
+    """A token whose claims were changed after signing is refused. (R43)"""
+    head, body, signature = issuer.token("ann").split(".")
+    claims = json.loads(base64.urlsafe_b64decode(body + "=="))
+    changed = base64.urlsafe_b64encode(json.dumps({**claims, "sub": "the-admin"}).encode()).decode().rstrip("=")
+
+    with pytest.raises(NotAuthenticated):
+        tokens.subject(f"Bearer {head}.{changed}.{signature}")
+
+
+def test_a_key_id_that_nobody_knows_is_refused(tokens, issuer):
+    """A token that names an unknown key is refused. (R43)"""
+    with pytest.raises(NotAuthenticated, match="key"):
+        tokens.subject("Bearer " + issuer.signed({"sub": "ann"}, kid="unknown"))
+
+
+def test_scopes_may_come_as_a_list(tokens, issuer):
+    """Scopes are read from a text of words and from a list. (R44)"""
+    listed = issuer.signed({"sub": "ann", "scp": ["uid", "nakadi.event_stream.read"]})
+
+    assert tokens.subject(f"bearer {listed}").scopes == {"uid", "nakadi.event_stream.read"}
+
+
+def test_a_key_that_took_the_id_of_another_one_is_found(tmp_path):
+    """An issuer that gives a new key the id of the old one, or no ids at all: tokens of the new key are good as soon as
+    it may be looked for, and those of the old key are not any more. Wrong signatures do not have it read each time."""
+    clock = HandMovedClock(datetime.now(UTC))
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    old, new = Issuer(tmp_path / "old"), Issuer(tmp_path / "new")
+    current, reads = [old], []
+
+    def fetch():
+        reads.append(1)
+        return current[0].path.read_bytes()
+
+    tokens = Tokens(KeySet(fetch, clock), RULES, clock)
+    tokens.subject(f"Bearer {old.token()}")
+    current[0] = new
+    for _ in range(5):
+        with pytest.raises(NotAuthenticated):
+            tokens.subject(f"Bearer {new.token()}")
+    assert len(reads) == 1
+    clock.move(LOOK_AGAIN_SECONDS)
+    assert tokens.subject(f"Bearer {new.token()}").name == "ann"
+    for _ in range(5):
+        with pytest.raises(NotAuthenticated):
+            tokens.subject(f"Bearer {old.token()}")
+    assert len(reads) == 2
+
+
+def test_a_subject_s_name_is_short(issuer):
+    """A name that would make each event of its publisher longer by kilobytes is refused."""
+    tokens = tokens_of(issuer)
+
+    assert tokens.subject(issuer.bearer("a" * 1000)["Authorization"]).name == "a" * 1000
+    with pytest.raises(NotAuthenticated, match="The token's subject has more than 1000 characters"):
+        tokens.subject(issuer.bearer("a" * 1001)["Authorization"])

@@ -1,0 +1,249 @@
+"""How a registered event type may change."""
+
+from dataclasses import replace
+
+import pytest
+
+from nakadi.event_types import rules
+from nakadi.model.authorization import Attribute, Authorization
+from nakadi.model.event_type import (
+    Audience,
+    Category,
+    CleanupPolicy,
+    CompatibilityMode,
+    EnrichmentStrategy,
+    OwnerSelector,
+    OwnerSelectorType,
+    PartitionStrategy,
+    Statistics,
+)
+from nakadi.model.outcomes import Invalid
+from tests.support.builders import an_event_type
+
+OWNED = Authorization(admins=(Attribute("user", "ann"),), readers=(), writers=())
+METADATA = (EnrichmentStrategy.METADATA,)
+BY_TEAM = OwnerSelector(type=OwnerSelectorType.PATH, name="team", value="owner.team")
+
+
+def refusal(check, *arguments, **flags) -> str:
+    with pytest.raises(Invalid) as refused:
+        check(*arguments, **flags)
+    return refused.value.detail
+
+
+def constraints(old, *, event_type_admin=False, nakadi_admin=False, **wishes):
+    flags = {"is_event_type_admin": event_type_admin, "is_nakadi_admin": nakadi_admin}
+    return rules.check_constraints, old, replace(old, **wishes), flags
+
+
+def refused_constraints(old, **wishes) -> str:
+    check, *pair, flags = constraints(old, **wishes)
+    return refusal(check, *pair, **flags)
+
+
+def permitted(old, **wishes) -> bool:
+    check, *pair, flags = constraints(old, **wishes)
+    check(*pair, **flags)
+    return True
+
+
+def test_an_owner_selector_may_come_and_stay():
+    """An owner selector may be added later and kept. (R116)"""
+    rules.check_owner_selector_change(None, None)
+    rules.check_owner_selector_change(None, BY_TEAM)
+    rules.check_owner_selector_change(BY_TEAM, replace(BY_TEAM))
+
+
+def test_an_owner_selector_may_not_change():
+    """Neither may an owner selector be changed nor taken away, since stored events have their owner from it. (R116)"""
+    other = replace(BY_TEAM, name="other")
+    assert refusal(rules.check_owner_selector_change, BY_TEAM, None) == "event_owner_selector can't be set back to null"
+    assert refusal(rules.check_owner_selector_change, BY_TEAM, other) == (
+        "event_owner_selector must not be changed, original: {type=path, name=team, value=owner.team}, "
+        "updated: {type=path, name=other, value=owner.team}"
+    )
+
+
+@pytest.mark.parametrize("old", CleanupPolicy)
+@pytest.mark.parametrize("new", CleanupPolicy)
+def test_one_cleanup_policy_may_become_another(old, new):
+    """Only `delete` may become something else, and only `compact_and_delete`. (R117)"""
+    if old is new or (old, new) == (CleanupPolicy.DELETE, CleanupPolicy.COMPACT_AND_DELETE):
+        rules.check_cleanup_policy_change(old, new)
+    else:
+        message = f"Invalid cleanup_policy change: {old.value.upper()} cannot be changed to {new.value.upper()}"
+        assert refusal(rules.check_cleanup_policy_change, old, new) == message
+
+
+def test_an_audience_may_change_but_not_go():
+    """An audience may be set and changed, not unset. (R118)"""
+    public, internal = Audience.EXTERNAL_PUBLIC, Audience.COMPANY_INTERNAL
+    for old, new in ((None, None), (None, public), (public, internal), (public, public)):
+        rules.check_audience_change(old, new)
+    assert refusal(rules.check_audience_change, public, None) == "event audience must not be set back to null"
+
+
+STATISTIC = Statistics(messages_per_minute=1, message_size=1, read_parallelism=2, write_parallelism=3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "ok"),
+    [
+        (STATISTIC, None, True),
+        (None, None, True),
+        (STATISTIC, STATISTIC, True),
+        (STATISTIC, replace(STATISTIC, messages_per_minute=9, message_size=9), True),
+        (STATISTIC, replace(STATISTIC, read_parallelism=3), False),
+        (STATISTIC, replace(STATISTIC, write_parallelism=2), False),
+        (None, STATISTIC, False),
+    ],
+)
+def test_parallelisms_stay(old, new, ok):
+    """The two parallelisms stay as they are, also if there were none; the other numbers may change. (R119)"""
+    if ok:
+        rules.check_statistics_change(old, new)
+    else:
+        assert refusal(rules.check_statistics_change, old, new) == "default statistics must not be changed"
+
+
+@pytest.mark.parametrize("old", PartitionStrategy)
+@pytest.mark.parametrize("new", PartitionStrategy)
+def test_a_partition_strategy_may_change_from_random(old, new):
+    """A partition strategy may change only from `random`, or by an administrator of the broker. (R114, R120)"""
+    event_type = an_event_type(partition_strategy=old)
+    assert permitted(event_type, partition_strategy=new, nakadi_admin=True)
+    if old in (new, PartitionStrategy.RANDOM):
+        assert permitted(event_type, partition_strategy=new)
+    else:
+        message = "changing partition_strategy is only allowed if the original strategy was 'random'"
+        assert refused_constraints(event_type, partition_strategy=new) == message
+        assert refused_constraints(event_type, partition_strategy=new, event_type_admin=True) == message
+
+
+@pytest.mark.parametrize(("old", "new"), [((), METADATA), (METADATA, ())])
+def test_enrichment_may_not_change(old, new):
+    """Enrichment strategies stay as they are, whoever asks. (R121)"""
+    event_type = an_event_type(category=Category.BUSINESS, enrichment_strategies=old)
+    for flags in ({}, {"event_type_admin": True}, {"nakadi_admin": True}):
+        assert refused_constraints(event_type, enrichment_strategies=new, **flags) == (
+            "changing enrichment_strategies is not allowed"
+        )
+
+
+def test_undefined_events_may_become_business_events():
+    """Category `undefined` may become `business` together with the enrichment that this needs. (R121, R122)"""
+    assert permitted(an_event_type(), category=Category.BUSINESS, enrichment_strategies=METADATA)
+
+
+CATEGORY = (
+    "Category change is allowed only from 'undefined' to 'business'. "
+    "'enrichment_strategies' should be properly set as well"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "wishes", "message"),
+    [
+        ({}, {"category": Category.BUSINESS}, CATEGORY),
+        (
+            {},
+            {
+                "category": Category.BUSINESS,
+                "enrichment_strategies": METADATA,
+                "compatibility_mode": CompatibilityMode.COMPATIBLE,
+            },
+            CATEGORY,
+        ),
+        (
+            {},
+            {"category": Category.DATA, "enrichment_strategies": METADATA},
+            CATEGORY,
+        ),
+        (
+            {"category": Category.BUSINESS, "enrichment_strategies": METADATA},
+            {"category": Category.UNDEFINED},
+            CATEGORY,
+        ),
+        ({"category": Category.DATA, "enrichment_strategies": METADATA}, {"category": Category.BUSINESS}, CATEGORY),
+    ],
+)
+def test_other_categories_stay(old, wishes, message):
+    """Any other change of category is refused in one message, even by an administrator. (R122)"""
+    assert refused_constraints(an_event_type(**old), **wishes, nakadi_admin=True) == message
+
+
+MODES = list(CompatibilityMode)
+TIGHTENING = {
+    (CompatibilityMode.NONE, CompatibilityMode.FORWARD),
+    (CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE),
+}
+
+
+@pytest.mark.parametrize("old", MODES)
+@pytest.mark.parametrize("new", MODES)
+def test_a_compatibility_mode_may_be_tightened_step_by_step(old, new):
+    """Anybody who may update may tighten the mode by a step; admins may change it as they like. (R123, R275)"""
+    event_type = an_event_type(compatibility_mode=old, authorization=OWNED)
+    assert permitted(event_type, compatibility_mode=new, event_type_admin=True)
+    assert permitted(event_type, compatibility_mode=new, nakadi_admin=True)
+    if old is new or (old, new) in TIGHTENING:
+        assert permitted(event_type, compatibility_mode=new)
+    else:
+        assert refused_constraints(event_type, compatibility_mode=new) == "changing compatibility_mode is not allowed"
+
+
+@pytest.mark.parametrize("old", MODES)
+@pytest.mark.parametrize("new", MODES)
+def test_open_event_types_have_everyone_for_an_admin(old, new):
+    """The mode of an event type without authorization may be changed by everyone. (R124)"""
+    assert permitted(an_event_type(compatibility_mode=old), compatibility_mode=new)
+
+
+def test_all_broken_constraints_are_told_in_order():
+    """Mode, partition strategy and enrichment are told together, in this order. (R125)"""
+    old = an_event_type(
+        category=Category.BUSINESS,
+        enrichment_strategies=METADATA,
+        partition_strategy=PartitionStrategy.HASH,
+        partition_key_fields=("a",),
+        compatibility_mode=CompatibilityMode.COMPATIBLE,
+        authorization=OWNED,
+    )
+    assert refused_constraints(
+        old,
+        enrichment_strategies=(),
+        partition_strategy=PartitionStrategy.RANDOM,
+        compatibility_mode=CompatibilityMode.NONE,
+    ) == (
+        "changing compatibility_mode is not allowed; "
+        "changing partition_strategy is only allowed if the original strategy was 'random'; "
+        "changing enrichment_strategies is not allowed"
+    )
+
+
+def test_a_category_stays_when_anything_else_is_refused():
+    """A change of category that would be permitted is refused beside any other, which is not told. (R122)"""
+    old = an_event_type(partition_strategy=PartitionStrategy.HASH, partition_key_fields=("a",))
+    told = refused_constraints(
+        old,
+        category=Category.BUSINESS,
+        enrichment_strategies=METADATA,
+        partition_strategy=PartitionStrategy.RANDOM,
+    )
+    assert told == CATEGORY
+
+
+def test_the_rest_is_free():
+    """Owner, key and ordering fields, audience, retention, lists, annotations and labels are free to change. (R126)"""
+    assert permitted(
+        an_event_type(authorization=OWNED),
+        owning_application="other",
+        partition_key_fields=("a", "b"),
+        ordering_key_fields=("c",),
+        ordering_instance_ids=("d",),
+        audience=Audience.EXTERNAL_PUBLIC,
+        retention_time=10_800_000,
+        authorization=replace(OWNED, readers=(Attribute("user", "bob"),)),
+        annotations={"a": "b"},
+        labels={"c": "d"},
+    )

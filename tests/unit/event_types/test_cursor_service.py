@@ -1,0 +1,45 @@
+import pytest
+
+from nakadi.event_types.cursors import CursorError
+from nakadi.event_types.snapshot import Cursors
+from nakadi.model.cursor import Cursor, Position
+from tests.support.places import Generation, a_past
+
+
+def test_every_question_looks_anew():
+    """What was stored between two questions is in the second answer."""
+    event_type, logs = a_past(Generation([1]))
+    cursors = Cursors(logs)
+    before = cursors.newest(event_type)["0"]
+    logs.topics[event_type.timeline.topic] = Generation([5]).bounds()
+    assert (before, cursors.newest(event_type)["0"]) == (Position(1, 0), Position(1, 4))
+
+
+def test_answers_are_those_of_the_view():
+    """The service answers for one event type what a view of it answers. (C13, L35, S97)"""
+    event_type, logs = a_past(Generation([9], expired=[4]))
+    cursors = Cursors(logs)
+    assert cursors.ends(event_type) == {"0": (Position(1, 4), Position(1, 8))}
+    assert cursors.beginning(event_type) == {"0": Position(1, 3)}
+    assert cursors.resolve(event_type, Cursor("0", "BEGIN")) == Position(1, 3)
+    assert cursors.starts(event_type, [Cursor("0", "5")]) == {"0": Position(1, 5)}
+    assert cursors.distance(event_type, "0", Position(1, 3), Position(1, 8)) == 5
+    assert cursors.shifted(event_type, "0", Position(1, 3), 2) == Position(1, 5)
+
+
+def test_position_can_be_checked_without_a_cursor():
+    """A stored position is checked like a cursor, and told as it is published. (L28, S102)"""
+    event_type, logs = a_past(Generation([9], expired=[4]), name="order.created")
+    cursors = Cursors(logs)
+    cursors.check_readable(event_type, "0", Position(1, 8))
+    with pytest.raises(CursorError, match="offset 000000000000000009 for partition 0 event type"):
+        cursors.check_readable(event_type, "0", Position(1, 9))
+
+
+def test_reading_goes_on_only_in_a_known_partition():
+    """What follows a position is told for the event type's partitions. (L24, L67)"""
+    event_type, logs = a_past(Generation([2]), Generation([2]))
+    timeline, offset = Cursors(logs).following(event_type, Position(1, 1), "0")
+    assert (timeline.order, offset) == (2, 0)
+    with pytest.raises(CursorError, match="non existing partition 4"):
+        Cursors(logs).following(event_type, Position(1, 1), "4")

@@ -1,0 +1,194 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from nakadi.event_types.cursors import Begin, CursorError, CursorErrorKind, Moment, Numbered, digits, fits, parsed
+from nakadi.model.cursor import Cursor, Position
+
+
+def reading(offset: str) -> object:
+    return parsed(Cursor("0", offset))
+
+
+def refusal(offset: str) -> str:
+    with pytest.raises(CursorError) as refused:
+        reading(offset)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("position", "published"),
+    [
+        (Position(1, 12), "001-0001-000000000000000012"),
+        (Position(15, 0), "001-000f-000000000000000000"),
+        (Position(1, -1), "001-0001--1"),
+        (Position(0xABCD, 10**17), "001-abcd-100000000000000000"),
+    ],
+)
+def test_position_is_published_with_version_timeline_and_number(position, published):
+    """A position is published as version, timeline in hexadecimal digits and a number of 18 digits. (C1, S88)"""
+    assert str(position) == published
+
+
+def test_published_positions_sort_as_texts():
+    """Positions of one partition sort as texts in the order of the stream, the start of a timeline before its events.
+
+    (S89)
+    """
+    in_order = [Position(1, -1), Position(1, 0), Position(1, 99), Position(2, -1), Position(10, -1), Position(16, 3)]
+    assert sorted(in_order, key=str) == in_order
+
+
+@pytest.mark.parametrize("position", [Position(1, -1), Position(1, 0), Position(31, 10**17 + 3)])
+def test_what_is_published_can_be_read(position):
+    """Every published offset leads back to its position. (C1, C4)"""
+    place = reading(str(position))
+    assert isinstance(place, Numbered)
+    assert (place.order, place.offset) == (position.timeline, position.offset)
+
+
+@pytest.mark.parametrize(
+    ("offset", "order", "number"),
+    [
+        ("001-0001-5", 1, 5),
+        ("001-0001-0000000000000000000000000005", 1, 5),
+        ("001-00AF-0", 0xAF, 0),
+        ("001-00af-0", 0xAF, 0),
+        ("001-0002--1", 2, -1),
+        ("001-0002--17", 2, -17),
+    ],
+)
+def test_versioned_offset_is_read_leniently(offset, order, number):
+    """A versioned offset needs no padding of its number, and its timeline may be in either case. (C4)"""
+    place = reading(offset)
+    assert isinstance(place, Numbered)
+    assert (place.order, place.offset) == (order, number)
+
+
+@pytest.mark.parametrize(
+    "offset",
+    ["001", "001-", "001-1", "001-1-5", "001-00001-5", "001-000g-5", "001-0001-", "001-0001-x", "001-0001-1-1", "0012"],
+)
+def test_malformed_versioned_offset_is_refused_without_names(offset):
+    """Whatever begins with 001 is read as versioned, and refused without partition and offset. (C3, C4, C9, S94)"""
+    assert refusal(offset) == "invalid offset null for partition null"
+
+
+@pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin"])
+def test_begin_is_read_in_any_letter_case(offset):
+    """The word for the beginning is understood in any letter case. (C5, L34, S90)"""
+    assert reading(offset) == Begin()
+
+
+@pytest.mark.parametrize(
+    ("offset", "padded", "number"),
+    [
+        ("7", "000000000000000007", 7),
+        ("000000000000000012", "000000000000000012", 12),
+        ("-1", "-1", -1),
+        ("0", "0" * 18, 0),
+    ],
+)
+def test_plain_number_means_the_first_timeline(offset, padded, number):
+    """A plain number is an offset of the first timeline, padded to 18 digits. (C3, C5, S90)"""
+    place = reading(offset)
+    assert place == Numbered(None, padded)
+    assert place.offset == number
+
+
+@pytest.mark.parametrize("offset", ["", "xer", "1.5", "+1", "1 ", "٣", "000-0001-1", "002-0001-1", "--1", "END", "20-"])
+def test_anything_else_is_refused_by_name(offset):
+    """A text that is no offset of any form is refused with partition and offset. (C5, C8, C11, S93)"""
+    assert refusal(offset) == f"invalid offset {offset} for partition 0"
+
+
+@pytest.mark.parametrize(
+    ("offset", "moment"),
+    [
+        ("2026-11-21T12:00:00Z", datetime(2026, 11, 21, 12, tzinfo=UTC)),
+        ("2026-11-21t12:00:00.25z", datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)),
+        ("2026-11-21T12:00:00+02:00", datetime(2026, 11, 21, 10, tzinfo=UTC)),
+        ("1999-12-31T23:59:59.999999-00:30", datetime(2000, 1, 1, 0, 29, 59, 999_999, tzinfo=UTC)),
+    ],
+)
+def test_date_time_is_a_place(offset, moment):
+    """Beyond the older forms, a date-time is understood, in whichever zone it is given."""
+    assert reading(offset) == Moment(moment)
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        "2026-11-21",
+        "2026-11-21T12:00:00",
+        "2026-11-21 12:00:00Z",
+        "2026-13-01T00:00:00Z",
+        "2026-11-21T25:00:00Z",
+        "2026-11-21T12:00:00+0200",
+        "0001-01-01T00:00:00+14:00",
+    ],
+)
+def test_date_time_must_be_whole_and_exist(offset):
+    """A date without a time, a time without a zone or a day that does not exist is no place. (C5)"""
+    assert refusal(offset) == f"invalid offset {offset} for partition 0"
+
+
+@pytest.mark.parametrize(
+    ("number", "does"),
+    [
+        ("9223372036854775807", True),
+        ("9223372036854775808", False),
+        ("-9223372036854775808", True),
+        ("-9223372036854775809", False),
+        ("9" * 10_000, False),
+        ("-" + "9" * 10_000, False),
+        ("0" * 10_000, True),
+    ],
+)
+def test_number_beyond_64_bits_is_noticed(number, does):
+    """Numbers of any length are read, and those beyond 64 bits are told apart. (L29)"""
+    assert fits(Position(1, reading(number).offset)) is does
+    assert fits(Position(1, reading(f"001-0001-{number}").offset)) is does
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (CursorErrorKind.PARTITION_NOT_FOUND, "non existing partition 7"),
+        (
+            CursorErrorKind.UNAVAILABLE,
+            (
+                "offset 12 for partition 7 event type order.created is unavailable as retention time of data elapsed. "
+                "PATCH partition offset with valid and available offset"
+            ),
+        ),
+        (CursorErrorKind.NULL_OFFSET, "offset must not be null"),
+        (CursorErrorKind.NULL_PARTITION, "partition must not be null"),
+        (CursorErrorKind.INVALID_FORMAT, "invalid cursor format, partition: 7 offset: 12"),
+        (CursorErrorKind.INVALID_OFFSET, "invalid offset 12 for partition 7"),
+    ],
+)
+def test_every_error_has_its_text(kind, text):
+    """Each way in which a cursor can be wrong has its own text. (C11, S93)"""
+    assert str(CursorError(kind, "7", "12", "order.created")) == text
+
+
+def test_error_without_a_cursor_says_null():
+    """Where an error is told without a cursor, the text says null. (C11, L22)"""
+    assert str(CursorError(CursorErrorKind.INVALID_FORMAT)) == "invalid cursor format, partition: null offset: null"
+    assert str(CursorError(CursorErrorKind.INVALID_OFFSET, "", "")) == "invalid offset  for partition "
+
+
+@pytest.mark.parametrize(
+    ("position", "sent", "shown"),
+    [
+        (Position(1, 12), "001-0001-12", "12"),
+        (Position(1, 12), "12", "000000000000000012"),
+        (Position(1, 12), "", "000000000000000012"),
+        (Position(1, 12), "BEGIN", "000000000000000012"),
+        (Position(2, -1), "001-0001-5", "-1"),
+    ],
+)
+def test_number_is_told_as_it_was_sent(position, sent, shown):
+    """The number in an error is the one that was sent, unless the cursor was carried to another place. (L28, S94)"""
+    assert digits(position, sent) == shown

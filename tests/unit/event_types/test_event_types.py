@@ -1,0 +1,148 @@
+import threading
+from dataclasses import replace
+
+import pytest
+
+from nakadi.caching import Cache
+from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.event_types.repository import ATTEMPTS, EventTypes
+from nakadi.model.outcomes import Conflict, NotFound, TryLater
+from nakadi.model.schema import Version
+from nakadi.ports.registry import ChangedMeanwhile, Put
+from tests.support.builders import a_schema, an_event_type
+from tests.support.clock import HandMovedClock
+
+
+@pytest.fixture
+def clock():
+    return HandMovedClock()
+
+
+@pytest.fixture
+def registry():
+    return MemoryRegistry()
+
+
+@pytest.fixture
+def event_types(registry, clock):
+    return EventTypes(registry, Cache(clock, 1.0))
+
+
+def test_a_name_is_registered_once(event_types):
+    """Of two event types with one name the second is a conflict. (R97)"""
+    event_types.add(an_event_type(name="a.b"))
+
+    with pytest.raises(Conflict, match=r"EventType a\.b already exists\."):
+        event_types.add(an_event_type(name="a.b"))
+
+
+def test_of_many_creators_one_succeeds(event_types):
+    """A name that many create at the same time goes to exactly one of them. (R97)"""
+    outcomes = []
+
+    def create(number):
+        try:
+            event_types.add(an_event_type(name="a.b", id=str(number)))
+            outcomes.append("created")
+        except Conflict:
+            outcomes.append("conflict")
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert sorted(outcomes) == ["conflict"] * 15 + ["created"]
+
+
+def test_a_change_is_made_from_what_is_stored(event_types):
+    """A change that was made from an older state is not stored over a newer one."""
+    event_types.add(an_event_type(name="a.b"))
+    stale = event_types.get("a.b")
+    event_types.replace(stale, replace(stale, owning_application="first"))
+
+    with pytest.raises(ChangedMeanwhile):
+        event_types.replace(stale, replace(stale, owning_application="second"))
+
+    assert event_types.get("a.b").owning_application == "first"
+
+
+def test_what_is_stored_is_what_is_answered(event_types):
+    """The answer of a change is the event type as the next reader finds it."""
+    event_types.add(an_event_type(name="a.b"))
+    old = event_types.get("a.b")
+
+    assert event_types.replace(old, replace(old, owning_application="x")) == event_types.get("a.b")
+
+
+def test_a_change_is_tried_until_nobody_is_faster(event_types):
+    """A change that met another one is made again from the new state; in the end the answer is to come back. (R129)"""
+    met = []
+
+    def attempt():
+        met.append(1)
+        if len(met) < ATTEMPTS:
+            raise ChangedMeanwhile(Put("event-types", "a.b", {}))
+        return "done"
+
+    assert event_types.again_if_changed(attempt) == "done"
+    met.clear()
+    with pytest.raises(TryLater, match="Event type is currently in maintenance, please repeat request"):
+        event_types.again_if_changed(lambda: event_types.replace(an_event_type(revision=7), an_event_type()))
+
+
+def test_versions_are_remembered_from_the_newest(event_types):
+    """Every schema version is kept, and they are told newest first, in the order of their making. (R136)"""
+    event_types.add(an_event_type(name="a.b"))
+    for version in (Version(1, 0, 1), Version(1, 0, 10), Version(1, 2, 0), Version(10, 0, 0)):
+        old = event_types.get("a.b")
+        event_types.replace(old, replace(old, schema=a_schema(version=version)))
+
+    found = [str(each.version) for each in event_types.schemas(event_types.get("a.b"))]
+
+    assert found == ["10.0.0", "1.2.0", "1.0.10", "1.0.1", "1.0.0"]
+
+
+def test_what_was_read_is_remembered_for_a_while(registry, clock):
+    """A change by another process is seen when what is remembered is too old, one's own at once. (R108)"""
+    here, there = (EventTypes(registry, Cache(clock, 1.0)) for _ in range(2))
+    here.add(an_event_type(name="a.b"))
+    assert here.cached("a.b").owning_application == "shop"
+
+    old = there.get("a.b")
+    there.replace(old, replace(old, owning_application="x"))
+
+    assert there.cached("a.b").owning_application == "x"
+    assert here.cached("a.b").owning_application == "shop"
+    clock.move(1.0)
+    assert here.cached("a.b").owning_application == "x"
+
+
+def test_what_does_not_exist_is_not_remembered(event_types):
+    """An event type can be used as soon as it is created, also by who asked for it too early. (R105)"""
+    with pytest.raises(NotFound):
+        event_types.cached("a.b")
+    event_types.add(an_event_type(name="a.b"))
+
+    assert event_types.cached("a.b").name == "a.b"
+
+
+def test_listeners_hear_of_changes(event_types):
+    """Whoever listens is told the name of what was added, changed or removed."""
+    heard = []
+    event_types.changed(heard.append)
+    event_types.add(an_event_type(name="a.b"))
+    old = event_types.get("a.b")
+    event_types.remove(event_types.replace(old, replace(old, owning_application="x")))
+
+    assert heard == ["a.b"] * 3
+
+
+def test_all_are_listed_however_many(event_types):
+    """The list is complete beyond one page of the registry, and in the order of names. (R87)"""
+    names = sorted(f"n{number}" for number in range(2100))
+    for name in reversed(names):
+        event_types.add(an_event_type(name=name))
+
+    assert [each.name for each in event_types.all()] == names

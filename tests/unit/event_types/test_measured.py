@@ -1,0 +1,33 @@
+from datetime import timedelta
+
+from nakadi.caching import Cache
+from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.event_types.documents import MEASURED_KIND, Measured, measured_body, measured_of
+from nakadi.event_types.repository import EventTypes
+from nakadi.model.event_type import Statistics
+from nakadi.ports.registry import Put
+from tests.support.builders import A_MOMENT, an_event_type
+from tests.support.clock import HandMovedClock
+
+MEASURED = Measured(
+    statistic=Statistics(messages_per_minute=1, message_size=2, read_parallelism=3, write_parallelism=4),
+    recommended_partitions=4,
+    since=A_MOMENT,
+    until=A_MOMENT + timedelta(days=1),
+)
+
+
+def test_there_and_back():
+    """What was measured is the same after it was written down."""
+    assert measured_of(measured_body(MEASURED)) == MEASURED
+
+
+def test_a_name_that_is_used_again_begins_without():
+    """What was measured belongs to one event type, not to whichever has its name."""
+    registry = MemoryRegistry()
+    event_types = EventTypes(registry, Cache(HandMovedClock(), 1))
+    first = an_event_type(name="a.b", id="1")
+    registry.write(Put(MEASURED_KIND, first.id, measured_body(MEASURED)))
+
+    assert event_types.measured(first) == MEASURED
+    assert event_types.measured(an_event_type(name="a.b", id="2")) is None

@@ -1,0 +1,294 @@
+from datetime import timedelta
+
+import pytest
+
+from nakadi.event_types.cursors import CursorError
+from nakadi.event_types.snapshot import View
+from nakadi.model.cursor import Cursor, Position
+from nakadi.model.outcomes import Invalid, Unavailable
+from tests.support.builders import A_MOMENT
+from tests.support.places import Generation, a_past
+
+
+def a_view(*generations: Generation) -> View:
+    return View(*a_past(*generations, name="order.created"))
+
+
+def ends_of(view: View, partition: str = "0") -> tuple[str, str]:
+    oldest, newest = view.ends()[partition]
+    return str(oldest), str(newest)
+
+
+def resolved(view: View, offset: str, partition: str = "0") -> str:
+    return str(view.resolve(Cursor(partition, offset)))
+
+
+def refusal_of(view: View, offset: str, partition: str = "0") -> str:
+    with pytest.raises(CursorError) as refused:
+        view.starts([Cursor(partition, offset)])
+    return str(refused.value)
+
+
+def unavailable(number: str, partition: str = "0") -> str:
+    return (
+        f"offset {number} for partition {partition} event type order.created is unavailable as retention time of data "
+        "elapsed. PATCH partition offset with valid and available offset"
+    )
+
+
+# Ends
+
+
+def test_ends_of_an_empty_partition():
+    """A partition that never had an event begins at 0 and ends just before. (C2, C13)"""
+    assert ends_of(a_view(Generation([0]))) == ("001-0001-000000000000000000", "001-0001--1")
+
+
+def test_ends_are_the_oldest_and_the_newest_event():
+    """A partition's ends are the oldest event that is still there and the newest. (C13)"""
+    view = a_view(Generation([5, 9], expired=[0, 4]))
+    assert ends_of(view) == ("001-0001-000000000000000000", "001-0001-000000000000000004")
+    assert ends_of(view, "1") == ("001-0001-000000000000000004", "001-0001-000000000000000008")
+
+
+def test_ends_when_everything_expired():
+    """When all events are gone, the newest offset is one before the oldest. (C14)"""
+    view = a_view(Generation([5], expired=[5]))
+    assert ends_of(view) == ("001-0001-000000000000000005", "001-0001-000000000000000004")
+
+
+@pytest.mark.parametrize(
+    ("counts", "newest"),
+    [
+        ((3, 0), "001-0001-000000000000000002"),
+        ((3, 2, 0, 0), "001-0002-000000000000000001"),
+        ((0, 0), "001-0001--1"),
+        ((0, 4), "001-0002-000000000000000003"),
+    ],
+)
+def test_empty_newest_timeline_does_not_hide_the_newest_event(counts, newest):
+    """While the newest timeline is empty, the newest event is the one of the last timeline that has any. (C15, C53)"""
+    view = a_view(*[Generation([count]) for count in counts])
+    assert ends_of(view) == ("001-0001-000000000000000000", newest)
+
+
+def test_deleted_timelines_do_not_count():
+    """The ends are those of the timelines whose events are not gone. (C13, C15)"""
+    view = a_view(Generation([3], deleted=True), Generation([4], expired=[2]), Generation([0]))
+    assert ends_of(view) == ("001-0002-000000000000000002", "001-0002-000000000000000003")
+
+
+def test_ends_of_a_partition_that_came_later():
+    """A partition that was added later begins in the timeline that it was added to. (C71)"""
+    view = a_view(Generation([3]), Generation([4, 2]))
+    assert ends_of(view, "1") == ("001-0002-000000000000000000", "001-0002-000000000000000001")
+
+
+def test_partitions_are_listed_by_number():
+    """Partitions come in the order of their numbers, 10 after 9. (C19)"""
+    assert list(a_view(Generation([0] * 12)).ends()) == [str(number) for number in range(12)]
+
+
+def test_beginning_is_just_before_the_oldest():
+    """The beginning of every partition is one before its oldest event, in the oldest timeline. (S97)"""
+    view = a_view(Generation([3, 0], expired=[2]), Generation([4, 4]))
+    assert view.beginning() == {"0": Position(1, 1), "1": Position(1, -1)}
+
+
+def test_newest_is_the_end_of_the_newest_timeline():
+    """Who asks for what comes starts at the end of the newest timeline, also while that is empty. (L36, L69, S96)"""
+    view = a_view(Generation([3, 0]), Generation([0, 4]))
+    assert view.newest() == {"0": Position(2, -1), "1": Position(2, 3)}
+
+
+def test_each_timeline_is_asked_once():
+    """However much is asked of a view, it asks the log once for each timeline that it needs."""
+    event_type, logs = a_past(Generation([3, 3]), Generation([2, 2]), Generation([1, 1]))
+    view = View(event_type, logs)
+    view.ends()
+    view.beginning()
+    view.starts([Cursor("0", "BEGIN"), Cursor("1", "BEGIN")])
+    assert sorted(logs.asked) == sorted([event_type.timelines[0].topic, event_type.timelines[2].topic])
+
+
+@pytest.mark.parametrize("offset", ["BEGIN", "2026-11-21T12:00:00Z"])
+def test_silent_log_is_unavailable(offset):
+    """A log that does not answer makes its places unavailable for now. (C29, C68, L19)"""
+    event_type, logs = a_past(Generation([3]))
+    logs.down = True
+    with pytest.raises(Unavailable, match="Error occurred when fetching partitions offsets"):
+        View(event_type, logs).resolve(Cursor("0", offset))
+
+
+def test_vanished_topic_is_unavailable():
+    """A topic that goes away while it is looked at is a thing to ask again about, not a fault. (C29)"""
+    event_type, logs = a_past(Generation([3]))
+    logs.topics.clear()
+    with pytest.raises(Unavailable):
+        View(event_type, logs).ends()
+
+
+# Resolving
+
+
+def test_begin_is_before_the_oldest_event():
+    """The beginning is one before the oldest event of the oldest timeline that is there. (C5, C6, L34, S97)"""
+    assert resolved(a_view(Generation([3])), "BEGIN") == "001-0001--1"
+    assert resolved(a_view(Generation([9], expired=[4])), "begin") == "001-0001-000000000000000003"
+    assert resolved(a_view(Generation([9], deleted=True), Generation([3])), "BEGIN") == "001-0002--1"
+
+
+def test_begin_of_an_empty_closed_timeline_stays_there():
+    """The beginning is not carried into the next timeline. (C7)"""
+    assert resolved(a_view(Generation([0]), Generation([3])), "BEGIN") == "001-0001--1"
+
+
+def test_plain_number_is_of_the_first_timeline():
+    """A plain number belongs to the first timeline, deleted or not, and is not carried over its end. (C5, C7, S90)"""
+    view = a_view(Generation([3], deleted=True), Generation([3]), Generation([0]))
+    assert resolved(view, "1") == "001-0001-000000000000000001"
+    assert resolved(view, "2") == "001-0001-000000000000000002"
+
+
+def test_versioned_end_of_a_closed_timeline_is_carried_over():
+    """A versioned cursor at the end of a closed timeline becomes the start of the next. (C7, S91)"""
+    view = a_view(Generation([3]), Generation([0]), Generation([4]))
+    assert resolved(view, "001-0001-2") == "001-0003--1"
+    assert resolved(view, "001-0001-1") == "001-0001-000000000000000001"
+
+
+def test_cursor_of_an_unknown_timeline_is_refused_without_names():
+    """A timeline that the event type never had is reported without partition and offset. (L27, S94)"""
+    with pytest.raises(CursorError) as refused:
+        a_view(Generation([3])).resolve(Cursor("0", "001-0007-1"))
+    assert str(refused.value) == unavailable("null", "null")
+
+
+@pytest.mark.parametrize("offset", ["BEGIN", "2026-11-21T12:00:00Z"])
+def test_unknown_partition_has_no_beginning(offset):
+    """Asking for the beginning of a partition that is not there names the partition. (C25, L25)"""
+    with pytest.raises(CursorError) as refused:
+        a_view(Generation([3])).resolve(Cursor("7", offset))
+    assert str(refused.value) == "non existing partition 7"
+
+
+def test_number_beyond_64_bits_is_no_place():
+    """A number that no event can have is refused with the number as it was sent. (C49, L29)"""
+    with pytest.raises(CursorError) as refused:
+        a_view(Generation([3])).resolve(Cursor("0", "001-0001-9223372036854775808"))
+    assert str(refused.value) == "invalid cursor format, partition: 0 offset: 9223372036854775808"
+
+
+@pytest.mark.parametrize(
+    ("minutes", "place"),
+    [
+        (0, "001-0001--1"),  # long before everything
+        (60, "001-0001--1"),  # the first event exactly
+        (61.5, "001-0001-000000000000000001"),  # between the second and the third
+        (62, "001-0001-000000000000000001"),
+        (63, "001-0003--1"),  # after the first timeline's last, over the empty one
+        (181, "001-0003-000000000000000000"),
+        (500, "001-0003-000000000000000001"),  # after everything
+    ],
+)
+def test_time_leads_before_the_first_event_stored_then_or_later(minutes, place):
+    """A time means just before the first event stored then or later, whichever timeline it is in. (C5)"""
+    view = a_view(Generation([3]), Generation([0]), Generation([2]))
+    moment = A_MOMENT + timedelta(minutes=minutes)
+    assert resolved(view, moment.isoformat()) == place
+    assert view.starts([Cursor("0", moment.isoformat())]) == {"0": view.resolve(Cursor("0", place))}
+
+
+def test_time_before_what_has_expired_leads_to_the_oldest_event():
+    """A time whose events are gone means just before the oldest event that is left. (C5)"""
+    view = a_view(Generation([9], deleted=True), Generation([9], expired=[4]))
+    assert resolved(view, A_MOMENT.isoformat()) == "001-0002-000000000000000003"
+
+
+# Starting a stream
+
+
+@pytest.mark.parametrize("offset", ["001-0001-000000000000000003", "001-0001-4", "8", "BEGIN", "001-0001-8"])
+def test_cursor_from_before_the_oldest_to_the_newest_is_readable(offset):
+    """Reading can go on behind any event that is there, and behind the place before the oldest. (L33, L35, S92)"""
+    assert a_view(Generation([9], expired=[4])).starts([Cursor("0", offset)])["0"].timeline == 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "number"),
+    [
+        ("001-0001-000000000000000002", "000000000000000002"),
+        ("001-0001-2", "2"),
+        ("2", "000000000000000002"),
+        ("-1", "-1"),
+        ("001-0001--5", "-5"),
+        ("001-0001-000000000000000009", "000000000000000009"),
+        ("9", "000000000000000009"),
+    ],
+)
+def test_cursor_out_of_range_is_unavailable(offset, number):
+    """Behind what has expired, and beyond the newest event, nothing can be read. (L28, S93, S94, S102)"""
+    assert refusal_of(a_view(Generation([9], expired=[4])), offset) == unavailable(number)
+
+
+def test_cursor_of_a_deleted_timeline_is_unavailable():
+    """A place in a timeline whose events are gone is unavailable, unless it is its end. (C7, L28)"""
+    view = a_view(Generation([9], deleted=True), Generation([3]))
+    assert refusal_of(view, "001-0001-000000000000000007") == unavailable("000000000000000007")
+    assert refusal_of(view, "8") == unavailable("000000000000000008")
+    assert view.starts([Cursor("0", "001-0001-8")]) == {"0": Position(2, -1)}
+
+
+@pytest.mark.parametrize("partition", ["1", "x", "00", ""])
+def test_unknown_partition_cannot_be_read(partition):
+    """A partition that the event type does not have is named in the refusal. (L24, L25, S93)"""
+    assert refusal_of(a_view(Generation([9])), "001-0001-3", partition) == f"non existing partition {partition}"
+    assert refusal_of(a_view(Generation([9])), "BEGIN", partition) == f"non existing partition {partition}"
+
+
+def test_number_beyond_64_bits_cannot_be_read():
+    """A number beyond 64 bits is a matter of form, and comes after the partition's existence. (L29, L36a)"""
+    view = a_view(Generation([9]))
+    too_big = "9" * 30
+    assert refusal_of(view, too_big) == f"invalid cursor format, partition: 0 offset: {too_big}"
+    assert refusal_of(view, too_big, "5") == "non existing partition 5"
+
+
+def test_no_cursors_are_refused():
+    """A stream over no partition at all is refused. (L22)"""
+    with pytest.raises(CursorError) as refused:
+        a_view(Generation([9])).starts([])
+    assert str(refused.value) == "invalid cursor format, partition: null offset: null"
+
+
+@pytest.mark.parametrize(
+    ("cursors", "reported"),
+    [
+        # what cannot be converted, before what is deleted, before what is not there
+        ([("7", "2-3"), ("0", "5"), ("9", "001-0002-1")], "invalid offset 2-3 for partition 7"),
+        ([("9", "001-0002-1"), ("0", "5"), ("7", "2-3")], "invalid offset 2-3 for partition 7"),
+        ([("9", "001-0002-1"), ("0", "5")], unavailable("000000000000000005")),
+        ([("0", "001-0002-99"), ("9", "001-0002-1")], unavailable("99")),
+        ([("9", "001-0002-1"), ("0", "001-0002-99")], "non existing partition 9"),
+        ([("0", "001-0002-1"), ("0", "001-0002-99")], unavailable("99")),
+    ],
+)
+def test_cursors_are_checked_in_order(cursors, reported):
+    """All are converted, then deleted timelines looked for, then cursor by cursor partition and range. (L36a)"""
+    view = a_view(Generation([9], deleted=True), Generation([3]))
+    with pytest.raises(CursorError) as refused:
+        view.starts([Cursor(*each) for each in cursors])
+    assert str(refused.value) == reported
+
+
+def test_partition_named_twice_is_refused():
+    """A stream reads a partition from one place. (L30)"""
+    with pytest.raises(Invalid, match="duplicate partition ids provided in cursors"):
+        a_view(Generation([9])).starts([Cursor("0", "3"), Cursor("0", "4")])
+
+
+def test_closed_timeline_has_its_own_range():
+    """In a closed timeline a cursor cannot be beyond its last event. (L28)"""
+    view = a_view(Generation([3]), Generation([9]))
+    assert refusal_of(view, "001-0001-3") == unavailable("3")
+    assert view.starts([Cursor("0", "2")]) == {"0": Position(1, 2)}

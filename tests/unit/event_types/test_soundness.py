@@ -1,0 +1,105 @@
+"""Whether schemas can serve, asked of a whole broker."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from nakadi.bootstrap import open_broker
+from nakadi.event_types.schema_versions import LONG_SCHEMA
+from nakadi.model.outcomes import TryLater
+from nakadi.schemas.limits import MAX_TEXT
+from nakadi.settings import Settings
+from nakadi.turns import Turns
+from tests.support.api import a_definition, problem
+from tests.support.http import client_of
+
+
+class Unwilling(Turns):
+    """Turns that nobody gets."""
+
+    def turn(self, gone):  # noqa: ARG002  # as a real one takes it
+        raise TryLater("Not now")
+
+
+@pytest.fixture
+def broker():
+    broker = open_broker(Settings(max_batch_steps=200_000))
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def api(broker):
+    with client_of(broker.application) as client:
+        yield client
+
+
+def doubling(levels):
+    """A schema of less than two kilobytes that expands into millions."""
+    definitions = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, levels)}
+    return {"definitions": {"d0": {}, **definitions}, "properties": {"a": {"$ref": f"#/definitions/d{levels - 1}"}}}
+
+
+def long_schema(title):
+    return {"title": title, "description": "x" * LONG_SCHEMA}
+
+
+def as_draft(schema):
+    return {"type": "json_schema", "schema": json.dumps(schema)}
+
+
+@pytest.mark.parametrize("category", ["undefined", "business", "data"])
+@pytest.mark.parametrize("mode", ["compatible", "forward", "none"])
+def test_schemas_that_expand_too_far_are_not_stored(api, category, mode):
+    """A new event type, a changed one and a new version are 422 if their schema expands too far. (R153)"""
+    kind = {"category": category, "compatibility_mode": mode}
+    if category != "undefined":
+        kind["enrichment_strategies"] = ["metadata_enrichment"]
+    far = a_definition(schema=doubling(22), **kind)
+    good = a_definition(name=far["name"], **kind)
+
+    assert problem(api.post("/event-types", json=far), 422).startswith("schema expands too far: ")
+    assert api.post("/event-types", json=good).status_code == 201
+    path = f"/event-types/{far['name']}"
+    assert problem(api.put(path, json=far), 422).startswith("schema expands too far: ")
+    assert problem(api.post(f"{path}/schemas", json=far["schema"]), 422).startswith("schema expands too far: ")
+    assert json.loads(api.get(path).json()["schema"]["schema"]) == {}
+
+
+def test_a_schema_that_was_stored_before_the_bound_locks_nothing(broker, api):
+    """An event type whose stored schema expands too far has its batches refused, within their bound. (P56)"""
+    name = a_definition(schema={})["name"]
+    assert api.post("/event-types", json=a_definition(name=name)).status_code == 201
+    old = broker.event_types.get(name)
+    broker.event_types.replace(old, replace(old, schema=replace(old.schema, text=json.dumps(doubling(22)))))
+
+    (item,) = api.post(f"/event-types/{name}/events", json=[{"a": 1}]).json()
+    assert item["publishing_status"] == "failed"
+    assert item["detail"].startswith("Validating the events of this batch takes more than 200000 steps")
+    assert api.post(f"/event-types/{name}/events", json=[{"b": 1}]).status_code == 200
+
+
+def test_long_schemas_are_checked_in_turns(broker, api):
+    """A schema that may take long is 503 while there is no turn, and a short one is checked."""
+    definition = a_definition()
+    path = f"/event-types/{definition['name']}"
+    assert api.post("/event-types", json=definition).status_code == 201
+    vars(broker)["schema_turns"] = Unwilling()
+    for each in ("creation", "update", "schema_versions"):
+        vars(broker).pop(each, None)
+    with client_of(broker.application_of("event_types", "schemas")) as busy:
+        long = a_definition(schema=long_schema("long"))
+        assert problem(busy.post("/event-types", json=long), 503) == "Not now"
+        assert problem(busy.put(path, json=long | {"name": definition["name"]}), 503) == "Not now"
+        assert problem(busy.post(f"{path}/schemas", json=long["schema"]), 503) == "Not now"
+        assert busy.put(path, json=definition | {"schema": as_draft({"title": "short"})}).status_code == 200
+
+
+def test_no_equal_is_looked_for_of_a_schema_that_could_not_be_stored(api):
+    """A text beyond the limit of schemas is refused before it is read. (R147)"""
+    definition = a_definition()
+    assert api.post("/event-types", json=definition).status_code == 201
+    wanted = {"type": "json_schema", "schema": json.dumps({"a": "x" * MAX_TEXT})}
+    answer = api.post(f"/event-types/{definition['name']}/schemas?fetch=true", json=wanted)
+    assert problem(answer, 422).startswith("schema is too large: at most 262144 characters are possible")

@@ -1,0 +1,194 @@
+import pytest
+
+from nakadi.auth.administration import Features, SettingsDocument
+from nakadi.caching import Cache
+from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.event_types.storages import Storages
+from nakadi.model.outcomes import Invalid, NotFound, NotPermitted, TryLater, Unavailable
+from nakadi.model.storage import Storage, StorageType
+from nakadi.ports.registry import ChangedMeanwhile, Put
+from tests.support.clock import HandMovedClock
+from tests.support.registry import meanwhile
+
+KAFKA = Storage(id="k", type=StorageType.KAFKA, configuration={"bootstrap_servers": "k:9092"})
+
+
+@pytest.fixture
+def registry():
+    return MemoryRegistry()
+
+
+@pytest.fixture
+def out_of_reach():
+    """The ids of storages that cannot be reached at the moment."""
+    return set()
+
+
+@pytest.fixture
+def storages(registry, out_of_reach):
+    def document(key):
+        return SettingsDocument(registry, key, Cache(HandMovedClock(), 1.0))
+
+    def reach(storage):
+        if storage.id in out_of_reach:
+            raise Unavailable(f"The storage {storage.id} cannot be reached")
+
+    return Storages(registry, document("storage"), Features(document("features")), StorageType.EMBEDDED, reach)
+
+
+def test_new_event_types_get_the_built_in_storage(storages):
+    """As long as nobody chooses, the storage `default` is the one. (R234, R239)"""
+    assert storages.chosen().id == "default"
+
+
+def test_a_chosen_storage_is_for_what_comes(storages):
+    """A chosen storage is the one that new event types get. (R239)"""
+    storages.add(KAFKA)
+    storages.choose("k")
+
+    assert storages.chosen().id == "k"
+
+
+def test_the_default_storage_cannot_go(storages):
+    """A storage that new event types get is in use, though nothing is in it yet. (R238)"""
+    storages.add(KAFKA)
+    storages.choose("k")
+
+    with pytest.raises(NotPermitted):
+        storages.remove("k", lambda _: False)
+
+
+def test_a_storage_in_use_stays_and_stays_usable(storages):
+    """A removal that is refused leaves the storage as it was. (R238)"""
+    storages.add(KAFKA)
+
+    with pytest.raises(NotPermitted):
+        storages.remove("k", lambda _: True)
+
+    assert storages.find("k") == KAFKA
+    assert storages.still_there("k")
+
+
+def test_nobody_moves_into_a_storage_that_is_being_removed(storages, registry):
+    """Whoever looked at a storage before its removal began cannot write a timeline into it after. (R238)"""
+    storages.add(KAFKA)
+    seen_before = storages.still_there("k")
+
+    def in_use(_):
+        with pytest.raises(NotFound):
+            storages.still_there("k")
+        with pytest.raises(ChangedMeanwhile):
+            registry.write(Put("event-types", "x", {}), *seen_before)
+        return False
+
+    storages.remove("k", in_use)
+
+    assert storages.find("k") is None
+
+
+def touched(registry):
+    """Another administrator writes the storage's document."""
+    document = registry.get("storages", "k")
+    registry.write(Put("storages", "k", document.body))
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
+    """Whichever of its writes another change comes before, the storage is removed in the end. (R238)"""
+    storages.add(KAFKA)
+    meanwhile(registry, *[lambda: None] * before, lambda: touched(registry))
+
+    storages.remove("k", lambda _: False)
+
+    assert storages.find("k") is None
+
+
+def test_a_removal_that_always_loses_is_to_be_repeated_later(storages, registry):
+    """A storage that is changed again and again is left as it is, and the client may ask again. (R238)"""
+    storages.add(KAFKA)
+    meanwhile(registry, *[lambda: touched(registry)] * 100)
+
+    with pytest.raises(TryLater, match="please repeat request"):
+        storages.remove("k", lambda _: False)
+
+
+def test_a_removal_does_not_take_what_was_added_since(storages):
+    """A removal that was overtaken by another one and by an addition looks again before it removes. (R238)"""
+    storages.add(KAFKA)
+    answers = iter([False, True])
+
+    def in_use(_):
+        if in_use.first:
+            in_use.first = False
+            storages.remove("k", lambda _: False)
+            storages.add(KAFKA)
+        return next(answers)
+
+    in_use.first = True
+
+    with pytest.raises(NotPermitted):
+        storages.remove("k", in_use)
+
+    assert storages.still_there("k")
+
+
+def test_a_storage_out_of_reach_is_not_added(storages, out_of_reach):
+    """Whoever adds a storage that does not answer learns it at once. (R235)"""
+    out_of_reach.add("k")
+
+    with pytest.raises(Invalid, match="The storage k cannot be reached"):
+        storages.add(KAFKA)
+
+    assert storages.find("k") is None
+
+
+def test_a_storage_out_of_reach_is_not_chosen(storages, out_of_reach):
+    """New event types keep their storage when the one that is to follow does not answer. (R239)"""
+    storages.add(KAFKA)
+    out_of_reach.add("k")
+
+    with pytest.raises(Invalid, match="The storage k cannot be reached"):
+        storages.choose("k")
+
+    assert storages.chosen().id == "default"
+
+
+def test_the_built_in_storage_can_always_be_chosen(storages, out_of_reach):
+    """The way back to the storage that the broker runs on is open, whatever answers. (R239)"""
+    storages.add(KAFKA)
+    storages.choose("k")
+    out_of_reach.update({"default", "k"})
+
+    assert storages.choose("default").default
+
+
+def test_a_storage_that_was_chosen_while_it_went_is_not_the_default(storages):
+    """When a storage is chosen just as it is removed, new event types get the built-in one, and it says so. (R239)"""
+    storages.add(KAFKA)
+    storages.remove("k", lambda _: storages.choose("k") is None)
+
+    assert storages.chosen().id == "default"
+    assert [each.id for each in storages.all() if each.default] == ["default"]
+
+
+@pytest.mark.parametrize(
+    "storage_id", ["", " ", "a b", ".", "..", "a/b", "/", "-a", ".a", "a\n", "\x00", "a%2fb", "a;b", "é", "x" * 37]
+)
+def test_an_id_can_be_a_segment_of_a_path(storages, storage_id):
+    """An id that no path could name is refused. (R236)"""
+    with pytest.raises(Invalid, match="A storage id has 1 to 36 letters"):
+        storages.add(Storage(id=storage_id, type=StorageType.EMBEDDED))
+
+
+@pytest.mark.parametrize("storage_id", ["a", "0", "_", "a.b-c_D", "x" * 36])
+def test_ids_that_were_always_fine_still_are(storages, storage_id):
+    """Letters, digits, underscores, hyphens and dots make an id. (R235)"""
+    storages.add(Storage(id=storage_id, type=StorageType.EMBEDDED))
+
+    assert storages.find(storage_id)
+
+
+def test_an_embedded_storage_has_nothing_to_configure(storages):
+    """Where events of an embedded storage lie is not for clients to say. (R233)"""
+    with pytest.raises(Invalid, match="embedded_configuration has no members"):
+        storages.add(Storage(id="e", type=StorageType.EMBEDDED, configuration={"path": "/etc"}))

@@ -1,0 +1,362 @@
+"""The event types of the broker's own."""
+
+import logging
+import threading
+from contextlib import closing
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from nakadi.bootstrap import open_broker
+from nakadi.event_types.system_event_types import (
+    AUDIT_LOG,
+    BATCH_PUBLISHED,
+    DEAD_LETTER_SCHEMA,
+    EVENT_TYPE_LOG,
+    FIGURES,
+)
+from nakadi.model.administration import Feature
+from nakadi.model.authorization import UNAUTHENTICATED, WILDCARD, Attribute, Authorization, Subject
+from nakadi.model.event_type import Category, EventTypeDraft
+from nakadi.model.outcomes import NotPermitted, Unavailable
+from nakadi.model.schema import SchemaDraft, SchemaType
+from nakadi.publishing.outcome import Verdict
+from nakadi.publishing.system_events import BROKER
+from nakadi.settings import Settings
+from tests.support.clock import HandMovedClock
+
+QUEUE = "nakadi.dead.letter.queue"
+REDRIVE = "nakadi.dead.letter.redrive"
+OPS = Attribute("service", "ops")
+OPEN = Authorization(admins=(WILDCARD,), readers=(WILDCARD,), writers=(WILDCARD,))
+
+
+@pytest.fixture
+def opened():
+    brokers = []
+
+    def open_one(**settings):
+        brokers.append(open_broker(Settings(**settings), HandMovedClock()))
+        return brokers[-1]
+
+    yield open_one
+    for each in brokers:
+        each.close()
+
+
+@pytest.fixture
+def guarded(opened):
+    """A broker that asks for tokens, and that `ops` administrates."""
+
+    def open_one(**settings):
+        return opened(**{"auth": "gateway", "default_admin": (("service", "ops"),), **settings})
+
+    return open_one
+
+
+def names(broker):
+    return [each.name for each in broker.event_types.all()]
+
+
+def test_the_queue_of_dead_letters_is_there_from_the_start(opened):
+    """It can be subscribed to before there is any dead letter. (R250, S266, S267)"""
+    broker = opened()
+
+    broker.prepare()
+
+    store = broker.event_types.get(QUEUE)
+    assert names(broker) == [QUEUE]
+    assert (store.owning_application, store.category, store.retention_time) == ("stups_nakadi", "business", 86_400_000)
+    assert (store.partition_strategy, store.cleanup_policy, store.compatibility_mode) == ("random", "delete", "forward")
+    assert (store.audience, store.partitions) == ("component-internal", ("0",))
+    assert store.authorization == OPEN
+    assert orjson.loads(store.schema.text) == DEAD_LETTER_SCHEMA
+    assert set(DEAD_LETTER_SCHEMA["required"]) == set(DEAD_LETTER_SCHEMA["properties"])
+
+
+@pytest.mark.parametrize(
+    ("feature", "added"), [(Feature.AUDIT_LOG_COLLECTION, {AUDIT_LOG}), (Feature.KPI_COLLECTION, set(FIGURES))]
+)
+def test_others_are_made_while_their_feature_is_on(opened, feature, added):
+    """The audit log and the event types for figures are made at the first look after they were asked for. (R250)"""
+    broker = opened()
+    broker.prepare()
+    broker.features.switch(feature, on=True)
+
+    broker.housekeeping.run()
+
+    assert set(names(broker)) == {QUEUE, *added}
+    assert {each.owning_application for each in broker.event_types.all()} == {"stups_nakadi"}
+
+
+def test_what_is_there_is_left_as_it_is(opened):
+    """An operator may have made or changed it, and it is not made anew. (R250)"""
+    broker = opened()
+    broker.prepare()
+    old = broker.event_types.get(QUEUE)
+    changed = broker.event_types.replace(old, replace(old, retention_time=1, updated_at=broker.clock.now()))
+
+    broker.system_event_types._there.clear()
+    broker.prepare()
+
+    assert broker.event_types.get(QUEUE) == changed
+
+
+def test_many_may_begin_at_once(tmp_path):
+    """Of several processes that find nothing, one makes it, and none leaves anything behind."""
+    url = f"sqlite:///{tmp_path / 'nakadi.db'}"
+    brokers = [open_broker(Settings(registry=url, event_log=url)) for _ in range(6)]
+    together = threading.Barrier(len(brokers))
+    topics = []
+
+    def begin(broker):
+        together.wait()
+        broker.prepare()
+        topics.append(broker.event_types.get(QUEUE).timeline.topic)
+
+    threads = [threading.Thread(target=begin, args=(broker,)) for broker in brokers]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert len(topics) == len(brokers)
+    assert len(set(topics)) == 1
+    for each in brokers:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [Feature.DISABLE_EVENT_TYPE_CREATION, Feature.FORCE_EVENT_TYPE_AUTHZ, Feature.FORCE_DATA_LAKE_ANNOTATIONS],
+)
+def test_what_binds_clients_does_not_bind_the_broker(opened, feature):
+    """Switches and limits for clients leave the broker's own event types as they are meant. (R250)"""
+    broker = opened(retention_min_ms=2 * 86_400_000)
+    broker.features.switch(feature, on=True)
+
+    broker.prepare()
+
+    assert names(broker) == [QUEUE]
+
+
+def test_a_read_only_registry_is_not_written(opened):
+    """While the registry is read-only nothing is made; afterwards it is. (R231)"""
+    broker = opened()
+    broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)
+    broker.prepare()
+    assert names(broker) == []
+
+    broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=False)
+    broker.housekeeping.run()
+
+    assert names(broker) == [QUEUE]
+
+
+def test_a_start_goes_on_without(opened, caplog):
+    """A registry that does not answer delays the broker's own event types, and not the start."""
+    broker = opened()
+    get = broker.registry.get
+
+    def out_of_order(*_):
+        raise Unavailable("not now")
+
+    broker.registry.get = out_of_order
+    broker.prepare()
+    broker.registry.get = get
+    assert "could not be looked for" in caplog.text
+
+    broker.housekeeping.run()
+
+    assert names(broker) == [QUEUE]
+
+
+# Who may
+
+
+def test_with_tokens_they_are_for_administrators(guarded):
+    """Where tokens are asked for, those who administrate the broker may read its own event types, and no others."""
+    broker = guarded()
+    for feature in (Feature.AUDIT_LOG_COLLECTION, Feature.KPI_COLLECTION):
+        broker.features.switch(feature, on=True)
+
+    broker.prepare()
+
+    lists = Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
+    assert {each.name: each.authorization for each in broker.event_types.all()} == dict.fromkeys(
+        [QUEUE, AUDIT_LOG, *FIGURES], lists
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "feature"),
+    [
+        ("dead_letter_authorization", QUEUE, None),
+        ("audit_authorization", AUDIT_LOG, Feature.AUDIT_LOG_COLLECTION),
+        ("kpi_authorization", BATCH_PUBLISHED, Feature.KPI_COLLECTION),
+    ],
+)
+@pytest.mark.parametrize("members", [(("team", "a"), ("user", "b")), (("*", "*"),)])
+def test_settings_name_others(guarded, setting, name, feature, members):
+    """An operator names those who may administer, read and write, for each kind of the broker's event types. (S266)"""
+    broker = guarded(**{setting: members})
+    if feature:
+        broker.features.switch(feature, on=True)
+
+    broker.prepare()
+
+    listed = tuple(Attribute(*each) for each in members)
+    assert broker.event_types.get(name).authorization == Authorization(admins=listed, readers=listed, writers=listed)
+
+
+def test_nobody_may_where_nobody_administrates(guarded):
+    """Without an administrator the lists are empty, and only the broker itself gets in. (P154)"""
+    broker = guarded(default_admin=())
+    broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
+    broker.prepare()
+
+    assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(), readers=(), writers=())
+    metadata = {"eid": "70779f46-950d-4e48-9fca-10c413845e7f", "occurred_at": "2026-11-21T12:00:00Z"}
+    told = {"resource_type": "feature", "resource_id": "x", "user": "ann"}
+    body = orjson.dumps([{"data_type": "feature", "data_op": "C", "data": told, "metadata": metadata}])
+    with pytest.raises(NotPermitted):
+        broker.publisher.publish(AUDIT_LOG, body, Subject(name="ann"), "")
+    assert broker.publisher.publish(AUDIT_LOG, body, BROKER, "").verdict is Verdict.STORED
+
+
+# What an earlier version left
+
+
+@pytest.mark.parametrize("lists", [None, OPEN])
+def test_what_was_left_open_is_closed(guarded, lists, caplog):
+    """An event type that an earlier version, or one without tokens, left open is closed at the next start."""
+    broker = guarded()
+    caplog.set_level(logging.INFO)
+    broker.prepare()
+    old = broker.event_types.get(QUEUE)
+    broker.event_types.replace(old, replace(old, authorization=lists))
+
+    broker.system_event_types._there.clear()
+    broker.prepare()
+
+    assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
+    assert "is closed" in caplog.text
+
+
+def test_administrators_who_are_named_later_are_put_into_empty_lists(guarded, caplog):
+    """An event type that was made while no administrator was named belongs to those of a later start."""
+    broker = guarded()
+    caplog.set_level(logging.INFO)
+    broker.prepare()
+    old = broker.event_types.get(QUEUE)
+    broker.event_types.replace(old, replace(old, authorization=Authorization(admins=(), readers=(), writers=())))
+
+    broker.system_event_types._there.clear()
+    broker.prepare()
+
+    assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
+    assert "is closed" in caplog.text
+
+
+def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(opened):
+    """Where tokens are asked for and no administrator is named, lists are empty, and stay so."""
+    broker = opened(auth="gateway")
+    broker.prepare()
+    first = broker.event_types.get(QUEUE)
+    broker.system_event_types._there.clear()
+    broker.prepare()
+
+    assert first.authorization == Authorization(admins=(), readers=(), writers=())
+    assert broker.event_types.get(QUEUE) == first
+
+
+def test_what_an_operator_has_changed_stays_open(guarded, caplog):
+    """An event type that was changed since it was made is left as it is, and a line of the log tells of it."""
+    broker = guarded()
+    broker.prepare()
+    old = broker.event_types.get(QUEUE)
+    changed = replace(old, authorization=OPEN, updated_at=old.updated_at.replace(year=2100))
+    broker.event_types.replace(old, changed)
+
+    broker.system_event_types._there.clear()
+    broker.prepare()
+
+    assert broker.event_types.get(QUEUE).authorization == OPEN
+    assert f"{QUEUE} is open to everybody" in caplog.text
+
+
+def test_what_is_to_be_open_stays_open(guarded):
+    """A setting that lets everybody in is what an operator wants."""
+    broker = guarded(dead_letter_authorization=(("*", "*"),))
+    broker.prepare()
+    broker.system_event_types._there.clear()
+    broker.prepare()
+
+    assert broker.event_types.get(QUEUE).authorization == OPEN
+
+
+def test_without_tokens_nothing_is_closed(opened):
+    """While nobody is asked who they are, lists say nothing, and stay what they are."""
+    broker = opened()
+    broker.prepare()
+    broker.system_event_types._there.clear()
+    broker.prepare()
+
+    assert broker.event_types.get(QUEUE).authorization == OPEN
+
+
+# Names
+
+
+def a_draft(name):
+    return EventTypeDraft(
+        name=name,
+        owning_application="shop",
+        category=Category.UNDEFINED,
+        schema=SchemaDraft(type=SchemaType.JSON, text="{}"),
+    )
+
+
+@pytest.mark.parametrize("name", [QUEUE, REDRIVE, AUDIT_LOG, *sorted(FIGURES)])
+def test_their_names_are_not_for_everybody(guarded, name):
+    """Whoever could make the broker's event types before it does would read what it writes into them."""
+    broker = guarded()
+    somebody = Subject(name="ops", attributes=frozenset({Attribute("user", "ops")}))
+
+    with pytest.raises(NotPermitted, match=f"Access on ADMIN event-type:{name} denied"):
+        broker.creation.create(a_draft(name), somebody)
+
+    assert names(broker) == []
+
+
+@pytest.mark.parametrize("name", [REDRIVE, EVENT_TYPE_LOG])
+def test_administrators_may_take_their_names(guarded, opened, name):
+    """An administrator makes the redrive event type, and so does anybody where nobody is asked who they are. (S273)"""
+    guarded_broker, open_to_all = guarded(), opened()
+
+    guarded_broker.creation.create(a_draft(name), Subject(name="ops", attributes=frozenset({OPS})))
+    open_to_all.creation.create(a_draft(name), UNAUTHENTICATED)
+
+    assert names(guarded_broker) == names(open_to_all) == [name]
+
+
+@pytest.mark.parametrize(("lists", "attached"), [(None, False), (OPEN, False), (replace(OPEN, writers=(OPS,)), True)])
+def test_a_redrive_event_type_has_writers(guarded, lists, attached, caplog):
+    """Where everybody may publish to the redrive event type nothing of it is sent to anybody. (S273)"""
+    broker = guarded()
+    broker.creation.create(a_draft(REDRIVE), Subject(name="ops", attributes=frozenset({OPS})))
+    old = broker.event_types.get(REDRIVE)
+    broker.event_types.replace(old, replace(old, authorization=lists))
+
+    broker.subscription_care.attachment.run()
+
+    assert ("is not attached" in caplog.text) != attached
+
+
+def test_a_missing_administrator_is_told(caplog):
+    """Whoever asks for tokens and names no administrator reads in the log that there is none."""
+    with closing(open_broker(Settings(auth="gateway"))) as broker:
+        broker.prepare()
+
+    assert "NAKADI_DEFAULT_ADMIN names nobody" in caplog.text

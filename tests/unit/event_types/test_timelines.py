@@ -1,0 +1,248 @@
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from nakadi.bootstrap import open_broker
+from nakadi.event_types.timelines import ABANDONED_AFTER, abandoned, next_timeline, switched
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.event_type import Category, EventTypeDraft
+from nakadi.model.events import Record
+from nakadi.model.outcomes import Conflict, NotFound, TryLater, Unavailable
+from nakadi.model.schema import SchemaDraft, SchemaType
+from nakadi.model.storage import Storage, StorageType
+from nakadi.ports.event_log import SealedTopic
+from nakadi.ports.registry import Put
+from nakadi.settings import Settings
+from tests.support.builders import A_MOMENT, an_event_type
+from tests.support.clock import HandMovedClock
+from tests.support.registry import meanwhile
+
+
+@pytest.fixture
+def clock():
+    return HandMovedClock()
+
+
+@pytest.fixture
+def broker(clock):
+    broker = open_broker(Settings(), clock)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def event_type(broker):
+    """A registered event type with two events in its first partition."""
+    event_type = an_event_type(partitions=2)
+    broker.logs.of("default").create_topic(event_type.timeline.topic, 2)
+    broker.event_types.add(event_type)
+    broker.logs.of("default").append(event_type.timeline.topic, {0: [Record(b"1"), Record(b"2")]})
+    return broker.event_types.get(event_type.name)
+
+
+def test_the_next_timeline_follows(event_type):
+    """The next timeline has the next order, a topic of its own, and as many partitions. (R243)"""
+    following = next_timeline(event_type, "other", A_MOMENT)
+
+    assert (following.order, following.partitions, following.storage_id) == (2, 2, "other")
+    assert following.topic != event_type.timeline.topic
+    assert following.switched_at is None
+
+
+def test_a_switch_closes_the_old_timeline(event_type):
+    """The old timeline knows its last events and how long they are kept. (R243)"""
+    announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
+
+    result = switched(announced, {0: 1, 1: -1}, A_MOMENT)
+
+    old, new = result.timelines
+    assert old.latest_positions == {0: 1, 1: -1}
+    assert old.cleaned_up_at == A_MOMENT + timedelta(milliseconds=event_type.retention_time)
+    assert new.switched_at == A_MOMENT
+    assert result.switching_to is None
+
+
+def test_after_a_switch_the_old_topic_is_closed(broker, event_type):
+    """What is written goes to the new timeline; the old one takes no more. (R243)"""
+    broker.timelines.switch(event_type.name, "default", UNAUTHENTICATED)
+
+    old, new = broker.event_types.get(event_type.name).timelines
+    with pytest.raises(SealedTopic):
+        broker.logs.of("default").append(old.topic, {0: [Record(b"3")]})
+    broker.logs.of("default").append(new.topic, {0: [Record(b"3")]})
+    assert old.latest_positions == {0: 1, 1: -1}
+
+
+def test_one_switch_at_a_time(broker, event_type):
+    """While a timeline is being created, another one is a conflict. (R242)"""
+    announced = replace(event_type, switching_to=next_timeline(event_type, "default", broker.clock.now()))
+    broker.event_types.replace(event_type, announced)
+
+    with pytest.raises(Conflict, match=f"Timeline is already being created for: {event_type.name}"):
+        broker.timelines.switch(event_type.name, "default", UNAUTHENTICATED)
+
+
+def test_a_switch_that_was_cut_short_is_finished(broker, event_type, clock):
+    """Housekeeping finishes a switch whose process died after it had begun."""
+    following = next_timeline(event_type, "default", clock.now())
+    broker.logs.of("default").create_topic(following.topic, following.partitions)
+    broker.event_types.replace(event_type, replace(event_type, switching_to=following))
+
+    broker.housekeeping.run()
+    assert len(broker.event_types.get(event_type.name).timelines) == 1
+    clock.move(ABANDONED_AFTER.total_seconds() + 1)
+    broker.housekeeping.run()
+
+    assert len(broker.event_types.get(event_type.name).timelines) == 2
+    assert broker.event_types.get(event_type.name).switching_to is None
+
+
+def test_a_switch_is_left_alone_while_it_may_be_going_on(event_type):
+    """Only a switch that has taken much too long counts as cut short."""
+    announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
+
+    assert not abandoned(event_type, A_MOMENT + timedelta(days=1))
+    assert not abandoned(announced, A_MOMENT + ABANDONED_AFTER)
+    assert abandoned(announced, A_MOMENT + ABANDONED_AFTER + timedelta(seconds=1))
+
+
+def test_a_switch_of_the_future_was_cut_short(event_type):
+    """A switch that was cut short before the clock was set back is finished as soon as anybody looks, not an hour
+    later: until then publishers find the topic closed."""
+    announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
+
+    assert abandoned(announced, A_MOMENT - timedelta(hours=1))
+
+
+def test_a_storage_out_of_reach_leaves_everything_as_it_was(broker, event_type):
+    """When the new storage does not answer, events go on to the old timeline. (R242)"""
+    added = {"type": "kinesis", "configuration": {"stream": "s"}, "closed": False}
+    broker.registry.write(Put("storages", "far", added))
+    with pytest.raises(Unavailable):
+        broker.timelines.switch(event_type.name, "far", UNAUTHENTICATED)
+
+    topic = broker.event_types.get(event_type.name).timeline.topic
+    assert topic == event_type.timeline.topic
+    broker.logs.of("default").append(topic, {0: [Record(b"3")]})
+    assert broker.event_types.get(event_type.name).switching_to is None
+
+
+def relabelled(broker, name):
+    """The event type's owner changes a label of it."""
+    old = broker.event_types.get(name)
+    broker.event_types.replace(old, replace(old, labels={"a": str(old.revision)}))
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_change_of_the_event_type_does_not_break_a_switch(broker, event_type, before):
+    """An owner may change the event type at any moment of a switch: both come about. (R242, R243)"""
+    name = event_type.name
+    meanwhile(broker.registry, *[lambda: None] * before, lambda: relabelled(broker, name))
+
+    broker.timelines.switch(name, "default", UNAUTHENTICATED)
+
+    found = broker.event_types.get(name)
+    assert [each.order for each in found.timelines] == [1, 2]
+    assert found.timelines[0].latest_positions == {0: 1, 1: -1}
+    assert found.labels
+
+
+def test_two_may_finish_a_switch(broker, event_type):
+    """A switch that another process finishes first is finished once. (R242)"""
+    name = event_type.name
+
+    def finished_by_another():
+        broker.timelines._complete(broker.event_types.get(name))
+
+    meanwhile(broker.registry, lambda: None, finished_by_another)
+
+    broker.timelines.switch(name, "default", UNAUTHENTICATED)
+
+    assert [each.order for each in broker.event_types.get(name).timelines] == [1, 2]
+
+
+def test_a_switch_of_what_is_deleted_meanwhile(broker, event_type):
+    """When the event type goes while its timeline is switched, it is not found. (R242)"""
+    name = event_type.name
+    meanwhile(broker.registry, lambda: None, lambda: broker.deletion.delete(name, UNAUTHENTICATED))
+
+    with pytest.raises(NotFound):
+        broker.timelines.switch(name, "default", UNAUTHENTICATED)
+
+
+def test_partitions_for_what_is_deleted_meanwhile(broker, event_type):
+    """When the event type goes while it is to get partitions, it is not found. (R208)"""
+    name = event_type.name
+    growing = broker.subscribing.dependents.growing
+
+    class Growing:
+        def __getattr__(self, other):
+            return getattr(broker.subscribing.dependents, other)
+
+        def growing(self, found):
+            growing(found)
+            broker.deletion.delete(name, UNAUTHENTICATED)
+
+    with pytest.raises(NotFound):
+        replace(broker.repartitioning, dependents=Growing()).set_count(name, 4, UNAUTHENTICATED)
+
+
+def a_draft(name):
+    return EventTypeDraft(
+        name=name,
+        owning_application="shop",
+        category=Category.UNDEFINED,
+        schema=SchemaDraft(type=SchemaType.JSON, text="{}"),
+        enrichment_strategies=(),
+    )
+
+
+@pytest.fixture
+def spare(broker):
+    """A storage that new event types get, for the time being."""
+    broker.storages.add(Storage(id="spare", type=StorageType.EMBEDDED, default=True))
+
+
+@pytest.mark.usefixtures("spare")
+def test_a_storage_may_change_while_an_event_type_is_created(broker):
+    """An event type whose storage is touched while it is created is created all the same. (R104)"""
+    document = broker.registry.get("storages", "spare")
+    meanwhile(broker.registry, lambda: broker.registry.write(Put("storages", "spare", document.body)))
+
+    broker.creation.create(a_draft("a.b"), UNAUTHENTICATED)
+
+    assert broker.event_types.get("a.b").timeline.storage_id == "spare"
+
+
+@pytest.mark.usefixtures("spare")
+def test_a_storage_may_go_while_an_event_type_is_created(broker):
+    """An event type whose storage is removed while it is created lives in the one that follows. (R104)"""
+
+    def removed():
+        broker.storages.choose("default")
+        broker.storages.remove("spare", lambda _: False)
+
+    meanwhile(broker.registry, removed)
+
+    broker.creation.create(a_draft("a.b"), UNAUTHENTICATED)
+
+    assert broker.event_types.get("a.b").timeline.storage_id == "default"
+
+
+@pytest.mark.usefixtures("spare")
+def test_a_storage_that_is_just_being_removed_takes_no_event_type(broker):
+    """A creation that meets a removal at work is to be repeated, and leaves no topic behind. (R104)"""
+    document = broker.registry.get("storages", "spare")
+    broker.registry.write(Put("storages", "spare", {**document.body, "closed": True}))
+    made, gone = [], []
+    log = broker.logs.of("spare")
+    create_topic, delete_topic = log.create_topic, log.delete_topic
+    log.create_topic = lambda topic, partitions: (made.append(topic), create_topic(topic, partitions))
+    log.delete_topic = lambda topic: (gone.append(topic), delete_topic(topic))
+
+    with pytest.raises(TryLater, match="please repeat request"):
+        broker.creation.create(a_draft("a.b"), UNAUTHENTICATED)
+
+    assert made == gone
+    assert broker.event_types.find("a.b") is None

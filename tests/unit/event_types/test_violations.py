@@ -1,0 +1,180 @@
+"""What is missing or malformed in an event type that somebody asks for."""
+
+from dataclasses import replace
+
+import pytest
+
+from nakadi.event_types.drafts import draft_violations
+from nakadi.model.authorization import AttributeDraft, AuthorizationDraft
+from nakadi.model.event_type import (
+    Category,
+    EventTypeDraft,
+    OwnerSelectorDraft,
+    OwnerSelectorType,
+    StatisticsDraft,
+)
+from nakadi.model.outcomes import Violations
+from nakadi.model.schema import SchemaDraft, SchemaType
+
+SOUND = EventTypeDraft(
+    name="shop.order",
+    owning_application="shop",
+    category=Category.UNDEFINED,
+    schema=SchemaDraft(type=SchemaType.JSON, text="{}"),
+)
+
+
+def told(**changes) -> list[tuple[str, str]]:
+    return [(each.path, each.message) for each in draft_violations(replace(SOUND, **changes))]
+
+
+def test_a_sound_draft():
+    """The mandatory fields are enough. (R67, R70)"""
+    assert draft_violations(SOUND) == ()
+    assert told(owning_application="") == []
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "name",
+        "owning_application",
+        "category",
+        "schema",
+        "enrichment_strategies",
+        "cleanup_policy",
+        "compatibility_mode",
+    ],
+)
+def test_fields_that_must_not_be_null(field):
+    """A mandatory field that is missing, and a field with a default that is null, is told. (R5, R21, R68, R70)"""
+    assert told(**{field: None}) == [(field, "must not be null")]
+
+
+def test_a_schema_has_a_type_and_a_text():
+    """Of a schema both members are mandatory. (R19, R70)"""
+    assert told(schema=SchemaDraft()) == [("schema.type", "must not be null"), ("schema.schema", "must not be null")]
+
+
+def test_an_enrichment_strategy_is_something():
+    """A null in the list of enrichment strategies is told with its place. (R19, R70)"""
+    assert told(enrichment_strategies=(None,)) == [("enrichment_strategies[0]", "must not be null")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "myET",
+        "my-team.cool_event_type",
+        "event-type.391.16afg",
+        "a.67f2ca98-8b2e-4f8c-9d6b-7c1d2f0b9a3e",
+        "a.0",
+        "a",
+        "a" * 255,
+        "a_.b-",
+    ],
+)
+def test_good_names(name):
+    """Names are words of letters, digits, hyphens and underscores between dots. (R69)"""
+    assert told(name=name) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "?",
+        "56mycoolET",
+        "abc^%!",
+        "myET.-abc",
+        "abc._def",
+        "_underscore",
+        "-event",
+        "many..dots",
+        ".firstDot",
+        "lastDot.",
+        "new\nline",
+        "newline\n",
+        "ümlaut",
+    ],
+)
+def test_bad_names(name):
+    """A name that begins otherwise, or holds anything else, is refused. (R68, R69)"""
+    assert told(name=name) == [("name", "format not allowed")]
+
+
+def test_long_and_short_names():
+    """A name has 1 to 255 characters. (R68, R69)"""
+    length = ("name", "the length of the name must be >= 1 and <= 255")
+    assert told(name="a" * 256) == [length]
+    assert told(name="") == [("name", "format not allowed"), length]
+
+
+def test_statistics_are_complete():
+    """A statistic has all four numbers. (R19, R72)"""
+    numbers = ("messages_per_minute", "message_size", "read_parallelism", "write_parallelism")
+    expected = [(f"default_statistic.{each}", "must not be null") for each in numbers]
+    assert told(default_statistic=StatisticsDraft()) == expected
+
+
+def test_statistics_are_possible():
+    """The numbers of a statistic have a least value each. (R72)"""
+    least = StatisticsDraft(messages_per_minute=0, message_size=1, read_parallelism=1, write_parallelism=1)
+    less = StatisticsDraft(messages_per_minute=-1, message_size=0, read_parallelism=0, write_parallelism=0)
+    assert told(default_statistic=least) == []
+    assert told(default_statistic=less) == [
+        ("default_statistic.messages_per_minute", "can't be less then zero"),
+        ("default_statistic.message_size", "can't be less then 1"),
+        ("default_statistic.read_parallelism", "at least one reader expected"),
+        ("default_statistic.write_parallelism", "at least one writer expected"),
+    ]
+
+
+def test_authorization_is_complete():
+    """All three lists of an authorization section are looked at. (R19, R49, R52)"""
+    ann = AttributeDraft("user", "ann")
+    section = AuthorizationDraft(admins=(ann,), readers=(AttributeDraft(value="x"),), writers=())
+    assert told(authorization=section) == [
+        ("authorization.readers[0].data_type", "must not be null"),
+        ("authorization.writers", "must contain at least one attribute"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        (OwnerSelectorDraft(), ["type", "name", "value"]),
+        (OwnerSelectorDraft(type=OwnerSelectorType.PATH, name="n"), ["value"]),
+        (OwnerSelectorDraft(type=OwnerSelectorType.STATIC, value="v"), ["name"]),
+        (OwnerSelectorDraft(type=OwnerSelectorType.STATIC, name="n", value="v"), []),
+    ],
+)
+def test_an_owner_selector_is_complete(selector, expected):
+    """An owner selector has a type, a name and a value. (R73)"""
+    assert told(event_owner_selector=selector) == [
+        (f"event_owner_selector.{each}", "must not be null") for each in expected
+    ]
+
+
+def test_an_owner_selector_has_a_name_of_some_length():
+    """The name of an owner selector is not empty. (R73)"""
+    selector = OwnerSelectorDraft(type=OwnerSelectorType.STATIC, name="", value="v")
+    assert told(event_owner_selector=selector) == [("event_owner_selector.name", "the length of the name must be >= 1")]
+
+
+def test_an_owner_in_the_metadata_needs_no_value():
+    """An owner selector of type `metadata` is complete without a value. (R74, deviation)"""
+    assert told(event_owner_selector=OwnerSelectorDraft(type=OwnerSelectorType.METADATA, name="owner")) == []
+
+
+def test_annotations_and_labels_are_looked_at():
+    """Keys and values of both are looked at; a key is told as it was sent. (R20, R252, R255, deviation)"""
+    assert told(annotations={"_My-Key": "a"}, labels={"ok": "!"}) == [
+        ("annotations[_My-Key]", "Key name should start and end with a letter or a digit"),
+        ("labels[ok]", "Should contain only allowed symbols"),
+    ]
+
+
+def test_everything_is_told_at_once():
+    """All violations are told together, a line each, with a line break behind the last. (R18, R19)"""
+    detail = Violations(draft_violations(replace(SOUND, name="?", category=None))).detail
+    assert detail == 'Field "name" format not allowed\nField "category" must not be null\n'
