@@ -10,7 +10,7 @@ STAGE  ?= dev
 PREFIX ?= nakadi
 
 BIN := $(VENV)/bin
-export PYTHONPATH := layers/nakadi/python:.
+export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 
 .PHONY: help run jobs kill-jobs test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws compare structure lock synth diff bootstrap deploy destroy destroy-data clean
 
@@ -50,9 +50,9 @@ run: $(VENV)/.run $(BIN)/nakadi
 endif
 
 jobs: $(VENV)/.test
-	@$(BIN)/python glue_jobs/compaction.py --data $(DATA) $(ARGS)
-	@$(BIN)/python glue_jobs/statistics.py --data $(DATA) --plots $(DATA)/plots $(ARGS)
-	@$(BIN)/python glue_jobs/retention.py --data $(DATA) $(ARGS)
+	@$(BIN)/python -m nakadi_jobs.compaction --data $(DATA) $(ARGS)
+	@$(BIN)/python -m nakadi_jobs.statistics --data $(DATA) --plots $(DATA)/plots $(ARGS)
+	@$(BIN)/python -m nakadi_jobs.retention --data $(DATA) $(ARGS)
 
 kill-jobs: $(VENV)/.test
 	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)

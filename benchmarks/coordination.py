@@ -3,7 +3,7 @@
     python benchmarks/coordination.py [--streams 200] [--seconds 120] [--json FILE]
 
 DynamoDB is moto in this process, which carries out requests and does not price them: units are counted here, by the
-sizes of what is read and written, as the documentation says. Dollars are those of `nakadi.cost`.
+sizes of what is read and written, as the documentation says. Dollars are those of `infra.cost`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 
 from benchmarks.stream import raise_file_limit
+from infra.cost.prices import HOURS, PRICES
 from nakadi.bootstrap import open_broker
-from nakadi.cost.prices import HOURS, PRICES
 from nakadi.engines.dynamodb.client import Address
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.local.serving import Serving

@@ -21,12 +21,12 @@ from io import StringIO
 from pathlib import Path
 from uuid import UUID
 
-from glue_jobs import compaction, statistics
-from nakadi.analytics.columns import Field, Struct, ddl
-from nakadi.analytics.event_tables import columns_for
-from nakadi.analytics.lines import HEADER
-from nakadi.analytics.session import open_spark
 from nakadi.model.event_type import Category
+from nakadi_jobs import compaction, statistics
+from nakadi_jobs.columns import Field, Struct, ddl
+from nakadi_jobs.session import open_spark
+from nakadi_jobs.tables import columns_for
+from nakadi_jobs.transform import HEADER
 from tests.support.jobs import ORDERS, DataFolder
 
 PARTITIONS = 4

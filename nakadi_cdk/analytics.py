@@ -27,6 +27,9 @@ WORKER = "G.1X"
 LONGEST_MINUTES = 180
 HOURS_OF_A_DAY = 24
 
+# Each module of a job is a script of its own too, and imports the others from the zip beside it.
+JOBS = "glue_jobs/nakadi_jobs"
+
 # A query of the workgroup that would read more than a terabyte ends.
 MOST_SCANNED = 10**12
 
@@ -37,7 +40,7 @@ PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A script of `glue_jobs/`, started by the clock. Every job can be repeated, and is, once, when it fails."""
+    """A module of `nakadi_jobs`, started by the clock. Every job can be repeated, and is, once, when it fails."""
 
     name: str
     what: str
@@ -96,7 +99,10 @@ class Analytics(Construct):
         self._data = data
         self._workers = workers
         self._database = database_name(data.prefix)
-        self._package = s3_assets.Asset(self, "Package", path=str(ASSETS / "layers/nakadi/python"), exclude=COMPILED)
+        self._packages = [
+            s3_assets.Asset(self, name, path=str(ASSETS / folder), exclude=COMPILED)
+            for name, folder in (("Package", "layers/nakadi/python"), ("Jobs", "glue_jobs"))
+        ]
         self.jobs = {job.name: self._job(job) for job in jobs}
         self._tell_of_failures(alarms)
         if queries.athena:
@@ -105,7 +111,7 @@ class Analytics(Construct):
             self._grants(queries.readers)
 
     def _job(self, job: Job) -> glue.CfnJob:
-        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(ASSETS / "glue_jobs" / f"{job.name}.py"))
+        script = s3_assets.Asset(self, f"Script-{job.name}", path=str(ASSETS / JOBS / f"{job.name}.py"))
         full_name = f"{self._data.prefix}-{job.name}"
         role = iam.Role(self, f"Role-{job.name}", assumed_by=iam.ServicePrincipal("glue.amazonaws.com"))
         for statement in (*PERMISSIONS[job.name].statements(self._data), *self._statements(script)):
@@ -145,7 +151,7 @@ class Analytics(Construct):
         places = self._data.settings
         return {
             "--datalake-formats": "iceberg",
-            "--extra-py-files": self._package.s3_object_url,
+            "--extra-py-files": ",".join(each.s3_object_url for each in self._packages),
             "--additional-python-modules": ",".join(pinned(MODULES)),
             "--enable-auto-scaling": "true",
             "--enable-metrics": "true",
@@ -160,7 +166,7 @@ class Analytics(Construct):
         }
 
     def _statements(self, script: s3_assets.Asset) -> Iterator[iam.PolicyStatement]:
-        assets = [each.bucket.arn_for_objects(each.s3_object_key) for each in (script, self._package)]
+        assets = [each.bucket.arn_for_objects(each.s3_object_key) for each in (script, *self._packages)]
         yield iam.PolicyStatement(actions=["s3:GetObject"], resources=assets)
         yield iam.PolicyStatement(
             actions=["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],

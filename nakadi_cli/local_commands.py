@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
-from pathlib import Path
 
 import click
 
 from nakadi_cli.commands import command
-from nakadi_cli.failures import BadInput, Failed
+from nakadi_cli.failures import Failed
 
 _SHELLS = ("bash", "zsh", "fish")
 _JOBS = ("compaction", "statistics", "retention")
@@ -50,12 +48,9 @@ def serve(options: tuple[str, ...]) -> None:
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def jobs(job: str, options: tuple[str, ...]) -> None:
     """Run a job on what a broker has archived on this machine; OPTIONS are those of the job. It needs Spark."""
-    script = next((file for file in _job_files(job) if file.exists()), None)
-    if script is None:
-        raise BadInput("The jobs are not beside this installation.")
     sys.argv = [f"nakadi jobs {job}", *options]
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        runpy.run_module(f"nakadi_jobs.{job}", run_name="__main__", alter_sys=True)
     except ModuleNotFoundError as missing:
         raise Failed(f"{missing.name} is missing: pip install 'nakadi-serverless[jobs]'") from missing
 
@@ -83,9 +78,3 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     click.echo(found(nakadi, {}, "nakadi", "_NAKADI_COMPLETE").source())
-
-
-def _job_files(job: str) -> tuple[Path, Path]:
-    """Return where a job is in a checkout, and where it is in what is installed."""
-    beside = Path(os.path.realpath(__file__)).parents[1]
-    return beside / "glue_jobs" / f"{job}.py", beside / "nakadi_cdk" / "deployed" / "glue_jobs" / f"{job}.py"

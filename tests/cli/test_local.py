@@ -5,10 +5,11 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
-from nakadi_cli.local_commands import _job_files
+from nakadi_cli.local_commands import _JOBS
 from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT, ROOT_ENVIRONMENT
 
@@ -39,10 +40,10 @@ def test_a_broker_is_served_until_a_signal(run, tmp_path):
     assert (tmp_path / "data").is_dir()
 
 
-@pytest.mark.parametrize("job", ["compaction", "statistics", "retention"])
-def test_a_job_is_found_in_the_checkout(job):
-    """Each job that can be named is there."""
-    assert _job_files(job)[0].exists()
+@pytest.mark.parametrize("job", _JOBS)
+def test_each_job_that_can_be_named_exists(job):
+    """Each job that can be named is a module."""
+    assert find_spec(f"nakadi_jobs.{job}") is not None
 
 
 def test_a_job_that_there_is_not_is_refused(run):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from glue_jobs import compaction
 from nakadi.model.event_type import Category
+from nakadi_jobs import compaction
 from tests.support.jobs import DataFolder
 from tests.support.spark import quick_spark
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nakadi.cost.__main__ import main
+from infra.cost.__main__ import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cost.md").read_text()
-EXAMPLES = re.findall(r"```sh\npython -m nakadi\.cost(.*?)```\n\n```text\n(.*?)```\n", PAGE, re.DOTALL)
+EXAMPLES = re.findall(r"```sh\npython -m infra\.cost(.*?)```\n\n```text\n(.*?)```\n", PAGE, re.DOTALL)
 
 
 def told(capsys, *arguments: str) -> str:

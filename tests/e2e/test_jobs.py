@@ -12,15 +12,15 @@ import boto3
 import httpx
 import pytest
 
-from glue_jobs import compaction, statistics
 from infra.laptop.templates import REGION
-from nakadi.analytics.session import open_spark
-from nakadi.analytics.tables import table_name
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.caching import Cache
 from nakadi.event_types.repository import EventTypes
 from nakadi.local import Broker
 from nakadi.ports.clock import SystemClock
+from nakadi_jobs import compaction, statistics
+from nakadi_jobs.session import open_spark
+from nakadi_jobs.tables import table_name
 from tests.e2e.conftest import on_a_laptop
 from tests.support.api import a_business_definition, created
 from tests.support.laptop import TABLES

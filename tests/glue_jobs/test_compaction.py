@@ -6,11 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from glue_jobs import compaction
-from nakadi.analytics.event_tables import events_table
-from nakadi.analytics.tables import ChangedMeanwhile
 from nakadi.event_types.rules import MATERIALIZE
 from nakadi.model.event_type import Category, CleanupPolicy
+from nakadi_jobs import compaction
+from nakadi_jobs.tables import ChangedMeanwhile, events_table
 from tests.support.jobs import ORDERS, STORED_AT, order
 
 
@@ -174,7 +173,7 @@ def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
     data.archived(pages, [{"url": "/"}])
     listed = list(data.event_types.all())
     data.delete("order.placed")
-    monkeypatch.setattr("nakadi.analytics.command.Workplace.chosen", lambda _: iter(listed))
+    monkeypatch.setattr("nakadi_jobs.command.Workplace.chosen", lambda _: iter(listed))
 
     told = jobs.compacted()
 
@@ -202,7 +201,7 @@ def test_two_runs_at_once_double_nothing(jobs, data):
 
 def test_tidying(jobs, data, monkeypatch):
     """Small files become large ones, and a run that was cut short leaves nothing to see."""
-    monkeypatch.setattr("nakadi.analytics.tables.SMALL_FILES", 3)
+    monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 3)
     orders = data.event_type("order.placed")
     for number in range(3):
         data.archived(orders, [order(number)])

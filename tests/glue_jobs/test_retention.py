@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nakadi.analytics.stretches import NOTHING_READ, stretches
 from nakadi.engines.archive import objects
 from nakadi.event_types.rules import PERIOD
 from nakadi.model.event_type import Category, CleanupPolicy
+from nakadi_jobs.archive_ranges import NOTHING_READ, stretches
 from tests.support.jobs import order
 
 NOW = datetime.now(UTC)

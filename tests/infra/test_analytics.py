@@ -20,8 +20,10 @@ def arguments(job):
 
 
 def test_there_is_a_job_for_each_script(jobs):
-    """Every script of the folder is started by somebody."""
-    scripts = {path.stem for path in (ROOT / "glue_jobs").glob("*.py")} - {"__init__"}
+    """Every module that can be run is a job."""
+    scripts = {
+        path.stem for path in (ROOT / "glue_jobs" / "nakadi_jobs").glob("*.py") if "__main__" in path.read_text()
+    }
 
     assert set(jobs) == scripts == set(NAMES)
 
@@ -29,7 +31,7 @@ def test_there_is_a_job_for_each_script(jobs):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_understands_what_it_is_given(jobs, name):
     """The arguments of a job are those that its script knows, and lead to what the data stack made."""
-    script = import_module(f"glue_jobs.{name}")
+    script = import_module(f"nakadi_jobs.{name}")
     given = [part for pair in arguments(jobs[name]).items() for part in pair]
     known = script._options([*given, "--JOB_NAME", f"nakadi-test-{name}"])
 
@@ -52,12 +54,13 @@ def test_a_job_runs_where_it_was_tested(jobs, name):
 
 
 def test_the_package_comes_with_the_job(analytics, jobs):
-    """The zip beside the script has the package at its root, so that it can be imported from it."""
-    [url] = {arguments(job)["--extra-py-files"] for job in jobs.values()}
-    digest = url.rpartition("/")[2].removesuffix(".zip")
-    folder = analytics.path.parent / f"asset.{digest}"
+    """The zips beside the script have the packages at their root, so that they can be imported from them."""
+    [urls] = {arguments(job)["--extra-py-files"] for job in jobs.values()}
+    digests = [url.rpartition("/")[2].removesuffix(".zip") for url in urls.split(",")]
+    folders = [analytics.path.parent / f"asset.{digest}" for digest in digests]
 
-    assert (folder / "nakadi" / "analytics" / "__init__.py").exists()
+    packages = {path.parent.name for folder in folders for path in folder.glob("*/__init__.py")}
+    assert packages == {"nakadi", "nakadi_jobs"}
 
 
 def test_jobs_are_started_by_the_clock(analytics):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nakadi.cost.load import Deployment as Counted
-from nakadi.cost.standing import standing
+from infra.cost.load import Deployment as Counted
+from infra.cost.standing import standing
 from nakadi_cdk.context import Context
 from nakadi_cdk.network import ENDPOINTS
 from tests.infra.conftest import CONTEXT

@@ -121,7 +121,7 @@ def test_an_alarm_that_is_named_is_one(serving):
 def test_arguments_of_jobs_are_what_they_take():
     """An erasure is started with arguments that the script knows."""
     [given] = [json.loads(found) for found in re.findall(r"'(\{\"--do\".*?\})'", DEPLOY)]
-    script = (ROOT / "glue_jobs" / "retention.py").read_text()
+    script = (ROOT / "glue_jobs" / "nakadi_jobs" / "retention.py").read_text()
 
     assert all(f'"{each}"' in script for each in given)
 

@@ -10,7 +10,6 @@ import boto3
 import httpx
 import pytest
 
-from glue_jobs import compaction, retention, statistics
 from nakadi.areas import STREAMED
 from nakadi.bootstrap import open_broker
 from nakadi.doorways import log_indexer
@@ -20,6 +19,7 @@ from nakadi.model.log_index import Location
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi.settings import Settings
 from nakadi_cdk.needs import NEEDS
+from nakadi_jobs import compaction, retention, statistics
 from tests.support.aws import REGION
 from tests.support.http import client_of
 from tests.support.patience import PATIENCE

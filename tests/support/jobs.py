@@ -14,8 +14,6 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from glue_jobs import compaction, retention, statistics
-from nakadi.analytics.session import open_spark
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.caching import Cache
 from nakadi.engines.archive import objects
@@ -26,6 +24,8 @@ from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.model.schema import Version
 from nakadi.ports.clock import SystemClock
+from nakadi_jobs import compaction, retention, statistics
+from nakadi_jobs.session import open_spark
 from tests.support.builders import a_schema, a_timeline, an_event_type
 
 STORED_AT = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)

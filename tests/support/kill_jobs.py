@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from nakadi.analytics.session import open_spark
-from nakadi.analytics.stretches import NOTHING_READ, stretches
 from nakadi.engines.archive import objects
 from nakadi.model.event_type import Category, CleanupPolicy, EventType
+from nakadi_jobs.archive_ranges import NOTHING_READ, stretches
+from nakadi_jobs.session import open_spark
 from tests.support.jobs import STORED_AT, DataFolder
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 300
 UNTIL = ("--until", (STORED_AT + timedelta(hours=3)).isoformat(), "--hours", "3")
 ERASE = ("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", "name 3")
@@ -59,7 +58,8 @@ class Killed:
         """Run a job in a process of its own, to its end or to a random moment."""
         command = [
             sys.executable,
-            str(ROOT / "glue_jobs" / f"{job}.py"),
+            "-m",
+            f"nakadi_jobs.{job}",
             "--data",
             str(self.data.folder),
             "--memory",

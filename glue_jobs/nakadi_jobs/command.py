@@ -1,0 +1,273 @@
+"""The command line that all jobs share, and what it opens: the same on a laptop and on Glue."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+from nakadi.app.engines import UnknownEngine, open_log_index, open_registry
+from nakadi.caching import Cache
+from nakadi.engines.archive.stores import UnknownStore, open_archive
+from nakadi.engines.sqlite.file import BadDataFile
+from nakadi.event_types.repository import EventTypes
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.clock import Clock, SystemClock
+from nakadi.ports.log_index import LogIndex
+from nakadi.ports.registry import Registry
+from nakadi_jobs.reading import Archive
+from nakadi_jobs.reports import NOT_DONE, Report, progress_shown
+from nakadi_jobs.session import open_spark
+
+GATHERED = "_gathered"
+
+
+class BadArguments(Exception):
+    """Raised for arguments that make no sense together; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """Everything that a job works with."""
+
+    spark: SparkSession
+    registry: Registry
+    event_types: EventTypes
+    index: LogIndex
+    store: ArchiveStore
+    archive: Archive
+    clock: Clock
+    database: str
+    tables: str
+    report: Report
+    options: argparse.Namespace
+
+    def chosen(self) -> Iterator[EventType]:
+        """The event types that the command line names, or all."""
+        names = self.options.event_types
+        return (each for each in self.event_types.all() if not names or each.name in names)
+
+    def show(self, table: str) -> None:
+        """What the job is about, for whoever started it; the rest of what is told goes elsewhere."""
+        print(table, flush=True)
+
+    @contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """Be the only one on this machine who works on something. In a folder, commits of two could meet unseen."""
+        folder = local_folder(self.tables)
+        if folder is None:
+            yield
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f".{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def parser(job: str, description: str) -> argparse.ArgumentParser:
+    """The arguments that all jobs have."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m nakadi_jobs.{job}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        epilog=EXIT_CODES,
+    )
+    places = made.add_argument_group("places", "Without any of these: the data folder of `make run`.")
+    places.add_argument("--data", default="data", help="the broker's data folder, default ./data")
+    places.add_argument("--registry", help="as NAKADI_REGISTRY; default sqlite:///DATA/nakadi.db")
+    places.add_argument("--log-index", help="as NAKADI_LOG_INDEX; default sqlite:///DATA/nakadi.db")
+    places.add_argument("--archive", help="as NAKADI_ARCHIVE; default DATA/archive")
+    places.add_argument("--tables", help="folder or s3:// prefix of the tables; default DATA/tables")
+    places.add_argument("--catalog", choices=("hadoop", "glue"), default="hadoop", help="who knows the tables")
+    places.add_argument("--database", default="nakadi", help="the tables' database, default nakadi")
+    places.add_argument("--report", help="folder or s3:// prefix to write a report of the run to, as JSON")
+    work = made.add_argument_group("work")
+    work.add_argument("--event-types", type=_words, default=(), help="only these, with commas between; default all")
+    work.add_argument("--master", help="Spark's master, default local[*], on Glue what it is there")
+    work.add_argument("--memory", default="2g", help="memory of a Spark on this machine, default 2g")
+    return made
+
+
+EXIT_CODES = """\
+Exit codes: 0 done; 3 done, but for what the last lines name and somebody has to look at; 1 not done; 2 wrong arguments.
+A run can be repeated at any time, also after it was killed: nothing is done twice."""
+
+GLUE = (
+    "JOB_ID",
+    "JOB_NAME",
+    "JOB_RUN_ID",
+    "SECURITY_CONFIGURATION",
+    "WORKFLOW_NAME",
+    "WORKFLOW_RUN_ID",
+    "RedshiftTempDir",
+    "TempDir",
+    "additional-python-modules",
+    "auto-scale-within-microbatch",
+    "class",
+    "conf",
+    "datalake-formats",
+    "debug",
+    "encryption-type",
+    "endpoint",
+    "executor-cores",
+    "executor-memory",
+    "mode",
+    "number-of-workers",
+    "packages",
+    "pip-install",
+    "python-modules-installer-option",
+    "scriptLocation",
+    "security-configuration",
+    "use-postgres-driver",
+    "user-jars-first",
+    "worker-type",
+)
+"""What Glue adds on its own account, or takes for itself; so does everything with one of these beginnings.
+
+Others are refused on Glue as well: a job that passed over a misspelled name of an event type would work on all of them.
+"""
+
+GLUE_BEGINNINGS = (
+    "continuous-log-",
+    "customer-driver-",
+    "customer-executor-",
+    "disable-",
+    "enable-",
+    "extra-",
+    "job-",
+    "spark-",
+    "write-shuffle-",
+)
+
+
+WITH_OPTIONS_OF_OTHERS = ("--conf", "--python-modules-installer-option")
+"""The values of these are options of Spark and of pip, and may look like arguments."""
+
+
+def options(made: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments, without what Glue adds to them."""
+    known, others = made.parse_known_args(arguments)
+    foreign = _without_glues(others)
+    if foreign:
+        made.error(f"unknown arguments: {' '.join(foreign)}")
+    return known
+
+
+def run(job: str, known: argparse.Namespace, work: Callable[[Workplace], None]) -> int:
+    """Open what the arguments name, do the work, and tell how it went; the exit code."""
+    clock = SystemClock()
+    report = Report(job, clock.now())
+    try:
+        with ExitStack() as stack:
+            workplace = open_workplace(known, report, clock, stack)
+            print(f"{job}: begun", file=sys.stderr, flush=True)
+            stack.enter_context(progress_shown(workplace.spark))
+            work(workplace)
+    except (BadArguments, UnknownEngine, UnknownStore, BadDataFile, Unavailable) as reason:
+        print(f"{job}: cannot be done. {reason}", file=sys.stderr)
+        return NOT_DONE
+    except Exception:  # noqa: BLE001  # whatever it was, who started the job is told, and the exit code says so
+        traceback.print_exc()
+        print(f"{job}: not done. It can be run again.", file=sys.stderr)
+        return NOT_DONE
+    if known.report:
+        write(known.report, f"{job}-{report.begun:%Y-%m-%dT%H-%M-%S}.json", report.document(clock.now()).encode())
+    print(report.summary(), file=sys.stderr)
+    return report.exit_code
+
+
+def open_workplace(known: argparse.Namespace, report: Report, clock: Clock, stack: ExitStack) -> Workplace:
+    data = Path(known.data).absolute()
+    file = f"sqlite:///{data / 'nakadi.db'}"
+    if not (known.registry or known.log_index or data.is_dir()):
+        raise BadArguments(f"There is no folder {data}; --data names the broker's.")
+    archive_url = with_scheme(known.archive or str(data / "archive"))
+    tables = with_scheme(known.tables or str(data / "tables"))
+    registry = stack.enter_context(closing(open_registry(known.registry or file)))
+    index = stack.enter_context(closing(open_log_index(known.log_index or file)))
+    store = stack.enter_context(closing(open_archive(archive_url)))
+    master = known.master or ("local[*]" if known.catalog == "hadoop" else "")
+    spark = open_spark(report.job, tables, known.catalog, master, known.memory)
+    gathered_url = _gathered_url(tables, stack)
+    # The tables lie with the archive, as far as regions and the like go.
+    gathered = open_archive(f"{gathered_url}?{urlsplit(archive_url).query}".rstrip("?"))
+    return Workplace(
+        spark=spark,
+        registry=registry,
+        event_types=EventTypes(registry, Cache(clock, 1)),
+        index=index,
+        store=store,
+        archive=Archive(spark, store, archive_url, stack.enter_context(closing(gathered)), gathered_url),
+        clock=clock,
+        database=known.database,
+        tables=tables,
+        report=report,
+        options=known,
+    )
+
+
+def write(place: str, name: str, content: bytes) -> None:
+    """Write a file to a folder or a bucket."""
+    with closing(open_archive(with_scheme(place))) as store:
+        store.put(name, content)
+
+
+def with_scheme(place: str) -> str:
+    """A plain folder as a URL."""
+    return place if urlsplit(place).scheme else f"file://{Path(place).absolute()}"
+
+
+def local_folder(url: str) -> Path | None:
+    parts = urlsplit(url)
+    return Path(parts.path) if parts.scheme == "file" else None
+
+
+def _gathered_url(tables: str, stack: ExitStack) -> str:
+    if local_folder(tables) is None:
+        return f"{tables.rstrip('/')}/{GATHERED}"
+    return f"file://{stack.enter_context(tempfile.TemporaryDirectory(prefix='nakadi-', dir=os.environ.get('TMPDIR')))}"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _without_glues(arguments: Sequence[str]) -> Sequence[str]:
+    """What Glue has not added: of its own arguments each may have a value, with `=` or as the next word."""
+    foreign, may_be_value = [], False
+    for before, each in pairwise(("", *arguments)):
+        if each.startswith("--") and before not in WITH_OPTIONS_OF_OTHERS:
+            is_glues = _is_glues(each)
+            may_be_value = is_glues and "=" not in each
+        else:
+            is_glues, may_be_value = may_be_value, False
+        if not is_glues:
+            foreign.append(each)
+    return foreign
+
+
+def _is_glues(argument: str) -> bool:
+    name = argument.removeprefix("--").partition("=")[0]
+    return name in GLUE or name.startswith(GLUE_BEGINNINGS)
+
+
+def choices(made: argparse.ArgumentParser, name: str, values: Sequence[str], **more: Any) -> None:
+    """An argument that may stand alone on a laptop, and has to have a name on Glue."""
+    group = made.add_mutually_exclusive_group()
+    group.add_argument(name, nargs="?", choices=values, default=None, **more)
+    group.add_argument(f"--{name}", dest=f"{name}_named", choices=values, help=argparse.SUPPRESS)

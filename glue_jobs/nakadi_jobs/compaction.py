@@ -1,0 +1,303 @@
+"""Tables from the archive: an Iceberg table for each event type, for compacted ones a second with the newest events.
+
+`python -m nakadi_jobs.compaction --help` tells how to run it, on a laptop as on Glue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from py4j.protocol import Py4JError
+from pyspark import inheritable_thread_target
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from nakadi.event_types.rules import MATERIALIZE
+from nakadi.model.event_type import EventType
+from nakadi_jobs import command, transform
+from nakadi_jobs.archive_ranges import NOTHING_READ, Progress, Stretch, again, in_batches, stretches
+from nakadi_jobs.columns import Struct
+from nakadi_jobs.command import Workplace
+from nakadi_jobs.reading import Reading
+from nakadi_jobs.reports import in_a_line
+from nakadi_jobs.tables import (
+    PROGRESS,
+    ChangedMeanwhile,
+    Table,
+    all_tables,
+    columns_for,
+    events_table,
+    latest_table,
+    made_ready,
+)
+
+DESCRIPTION = """\
+Keep the tables of the event types up to date with the archive.
+
+Each event type has a table, named after it (order.placed: order_placed), with a column for each property of its
+schema, and columns nakadi_… that tell an event's place. It is partitioned by day and sorted by partition and offset.
+Event types that are compacted have a second table, …__latest, with the newest event of each key.
+An event is in its table exactly once, however often this runs; what was archived late is picked up by the next run."""
+
+ATTEMPTS = 5
+
+BranchWriter = Callable[[Reading], int]
+
+
+class Incomplete(Exception):
+    """Raised when there were fewer events in the archive than it is known to have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a batch came to."""
+
+    events: int = 0
+    misfits: int = 0
+    damaged: Sequence[tuple[Stretch, str]] = ()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return command.run("compaction", _options(arguments), compact)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser("compaction", DESCRIPTION)
+    work = parser.add_argument_group("tables")
+    work.add_argument("--batch-mb", type=int, default=2048, help="compressed megabytes of a commit, default 2048")
+    work.add_argument("--at-once", type=int, default=2, help="event types worked on at the same time, default 2")
+    work.add_argument(
+        "--keep-snapshots-days", type=float, default=3.0, help="how long queries can look back, default 3"
+    )
+    work.add_argument("--orphans-after-days", type=float, default=3.0, help="age at which lost files go, default 3")
+    work.add_argument("--no-tidying", action="store_true", help="leave small files, old snapshots and lost files alone")
+    return command.options(parser, sys.argv[1:] if arguments is None else arguments)
+
+
+def compact(work: Workplace) -> None:
+    """Bring all tables up to date. What goes wrong with one event type stops no other."""
+    # Spark gives each thread a connection, and this takes it back.
+    one = inheritable_thread_target(partial(_one, work))
+    with ThreadPoolExecutor(max(1, work.options.at_once)) as pool:
+        for _ in pool.map(one, list(work.chosen())):
+            pass
+    work.show(table_of(list(all_tables(work.spark, work.database))))
+
+
+def table_of(tables: Sequence[Table]) -> str:
+    """What there is now, for a terminal."""
+    lines = [f"{'table':40s} {'events':>14s} {'files':>8s} {'MB':>10s}"]
+    for table in tables:
+        known = table.summary()
+        records, files = known.get("total-records", "0"), known.get("total-data-files", "0")
+        size = int(known.get("total-files-size", 0)) / 1e6
+        lines.append(f"{table.name:40s} {records:>14s} {files:>8s} {size:10.1f}")
+    return "\n".join(lines)
+
+
+def _one(work: Workplace, event_type: EventType) -> None:
+    if event_type.annotations.get(MATERIALIZE) == "off":
+        work.report.tell(event_type.name, f"no table, as its annotation {MATERIALIZE} says")
+        return
+    try:
+        with work.alone(event_type.id):
+            tabulate(work, event_type)
+    except (Py4JError, PySparkException, Incomplete, ChangedMeanwhile) as error:
+        if _is_gone(work, event_type):
+            work.report.complain(event_type.name, "was deleted meanwhile, and is left as it is")
+        else:
+            work.report.complain(event_type.name, f"is not done. {in_a_line(error)}")
+
+
+def tabulate(work: Workplace, event_type: EventType) -> None:
+    """Have the tables of an event type hold what the archive holds."""
+    events = events_table(work.spark, work.database, event_type)
+    columns = columns_for(work.event_types, event_type)
+    made_ready(events, event_type, columns, by_day=True)
+    _filled(work, event_type, events, columns)
+    if event_type.cleanup_policy.compacts:
+        latest = latest_table(events)
+        made_ready(latest, event_type, columns, by_day=False)
+        _renewed(work, event_type, events, latest)
+        _tidied(work, event_type, latest)
+    _tidied(work, event_type, events)
+
+
+# All events
+
+
+def _filled(work: Workplace, event_type: EventType, table: Table, columns: Struct) -> None:
+    for _ in range(ATTEMPTS):
+        try:
+            return _fill(work, event_type, table, columns)
+        except ChangedMeanwhile:
+            work.report.tell(event_type.name, "somebody else changed the table or the archive; looking again")
+    raise ChangedMeanwhile(f"somebody else changed the table {table.name} {ATTEMPTS} times")
+
+
+def _fill(work: Workplace, event_type: EventType, table: Table, columns: Struct) -> None:
+    """Batch by batch; each is one commit, with which the table knows that it has these events."""
+    progress = _progress(table)
+    found = list(stretches(work.index, event_type, progress))
+    if not found:
+        work.report.tell(event_type.name, "nothing new")
+    for batch in in_batches(found, work.options.batch_mb * 2**20):
+        outcome, progress = _added(work, event_type, table, columns, batch, progress)
+        _tell(work, event_type, table, outcome)
+
+
+def _added(
+    work: Workplace, event_type: EventType, table: Table, columns: Struct, batch: Sequence[Stretch], progress: Progress
+) -> tuple[Outcome, Progress]:
+    """Add a batch to a table, from where it lies if that goes well, else member by member."""
+    if work.archive.worth_reading_in_place(batch):
+        try:
+            return _written(work, event_type, table, columns, work.archive.in_place(batch), progress)
+        except (Py4JError, PySparkException, Incomplete) as error:
+            work.report.tell(event_type.name, f"looking at every member of the archive, because: {in_a_line(error)}")
+    with work.archive.gathering(batch) as reading:
+        return _written(work, event_type, table, columns, reading, progress)
+
+
+def _written(
+    work: Workplace, event_type: EventType, table: Table, columns: Struct, reading: Reading, progress: Progress
+) -> tuple[Outcome, Progress]:
+    following = progress.with_read(reading.stretches, (stretch for stretch, _ in reading.damaged))
+    seen = Observation()
+    with table.change() as change:
+        told = rows_of(reading, columns).observe(seen, F.sum(F.col(transform.MISFIT).cast("int")).alias("misfits"))
+        count = change.append(transform.in_order(told.drop(transform.MISFIT)), following.written())
+        if reading.expected() is not None and count != reading.expected():
+            raise Incomplete(f"{reading.expected()} events should be there, {count} are")
+        _see_that_all_is_still_there(work, event_type, [*reading.stretches, *(each for each, _ in reading.damaged)])
+        if count or following != progress:
+            change.publish()
+    return Outcome(count, (seen.get["misfits"] or 0) if count else 0, reading.damaged), following
+
+
+def rows_of(reading: Reading, columns: Struct) -> DataFrame:
+    """From lines of the archive to rows of the table."""
+    ours = transform.of_topics(reading.lines, (stretch.topic for stretch in reading.stretches))
+    wanted = transform.among(transform.located(ours), reading.wanted(), by_file=reading.by_file)
+    return transform.rows(transform.parsed(wanted, columns), columns)
+
+
+def _see_that_all_is_still_there(work: Workplace, event_type: EventType, read: Sequence[Stretch]) -> None:
+    """What was replaced while it was read, because something in it had to go, is read again."""
+    now = {each.location for each in again(work.index, event_type, read)}
+    if any(stretch.location not in now for stretch in read):
+        raise ChangedMeanwhile(event_type.name)
+
+
+def _tell(work: Workplace, event_type: EventType, table: Table, outcome: Outcome) -> None:
+    work.report.tell(event_type.name, f"{outcome.events} events into {table.name}")
+    if outcome.misfits:
+        work.report.complain(
+            event_type.name,
+            f"{outcome.misfits} events do not fit the columns; they are whole in nakadi_event (table {table.name})",
+        )
+    for stretch, problem in outcome.damaged:
+        place = (
+            f"partition {stretch.partition} of timeline {stretch.timeline}, offsets {stretch.first}-{stretch.end - 1}"
+        )
+        work.report.complain(event_type.name, f"{place} are missing, {stretch.location.key} {problem}")
+
+
+# The newest event of each key
+
+
+def _renewed(work: Workplace, event_type: EventType, events: Table, latest: Table) -> None:
+    """Bring the second table up to the first. Doing it again changes nothing, so the note of it may come later."""
+    for _ in range(ATTEMPTS):
+        known, there = _progress(latest), _progress(events)
+        if known == there:
+            return
+        try:
+            _renew(event_type, events, latest, _news(known, there))
+        except ChangedMeanwhile:
+            continue
+        latest.set(PROGRESS, there.written())
+        work.report.tell(event_type.name, f"newest events into {latest.name}")
+        return
+    raise ChangedMeanwhile(f"somebody else changed the table {latest.name} {ATTEMPTS} times")
+
+
+def _renew(event_type: EventType, events: Table, latest: Table, news: Sequence[tuple[str, int, int, int]]) -> None:
+    orders = {timeline.topic: timeline.order for timeline in event_type.timelines}
+    ranges = [(orders[topic], partition, first, end) for topic, partition, first, end in news if topic in orders]
+    chosen = F.broadcast(events.spark.createDataFrame(ranges, "timeline int, partition int, from long, to long"))
+    new = events.rows().join(
+        chosen,
+        (F.col("nakadi_timeline") == F.col("timeline"))
+        & (F.col("nakadi_partition") == F.col("partition"))
+        & (F.col("nakadi_offset") >= F.col("from"))
+        & (F.col("nakadi_offset") < F.col("to")),
+        "left_semi",
+    )
+    view = f"newest_of_{events.name}"
+    transform.newest_per_key(new).createOrReplaceTempView(view)
+    with latest.change() as change:
+        events.spark.sql(merge_statement(change.path, view))
+        change.publish()
+
+
+def merge_statement(table: str, newest: str) -> str:
+    """How newer events take the place of older ones, and tombstones take them away."""
+    newer = " > ".join(
+        f"struct({each}.nakadi_timeline, {each}.nakadi_time, {each}.nakadi_partition, {each}.nakadi_offset)"
+        for each in ("new", "old")
+    )
+    return f"""
+        MERGE INTO {table} old USING {newest} new ON old.nakadi_key = new.nakadi_key
+        WHEN MATCHED AND new.nakadi_tombstone AND {newer} THEN DELETE
+        WHEN MATCHED AND {newer} THEN UPDATE SET *
+        WHEN NOT MATCHED AND NOT new.nakadi_tombstone THEN INSERT *
+    """
+
+
+def _news(known: Progress, there: Progress) -> Sequence[tuple[str, int, int, int]]:
+    """What the first table has got since the second was brought up to it."""
+    gained = [(*place, known.following.get(place, 0), end) for place, end in there.following.items()]
+    filled = [(*place, *gap) for place, gaps in known.gaps.items() for gap in gaps]
+    return [each for each in (*gained, *filled) if each[2] < each[3]]
+
+
+# Housekeeping
+
+
+def _tidied(work: Workplace, event_type: EventType, table: Table) -> None:
+    if work.options.no_tidying:
+        return
+    try:
+        done = table.tidy(
+            work.clock.now(),
+            keep_snapshots=timedelta(days=work.options.keep_snapshots_days),
+            orphans_after=timedelta(days=max(1.0, work.options.orphans_after_days)),
+        )
+    except (Py4JError, PySparkException) as error:
+        # Somebody else may be at it; the next run tidies as well.
+        work.report.tell(event_type.name, f"{table.name} is not tidied now. {in_a_line(error)}")
+        return
+    for what, count in done.items():
+        work.report.tell(event_type.name, f"{table.name}: {count} {what}")
+
+
+def _progress(table: Table) -> Progress:
+    text = table.progress()
+    return Progress.read(text) if text else NOTHING_READ
+
+
+def _is_gone(work: Workplace, event_type: EventType) -> bool:
+    now = work.event_types.find(event_type.name)
+    return now is None or now.id != event_type.id
+
+
+if __name__ == "__main__":
+    sys.exit(main())

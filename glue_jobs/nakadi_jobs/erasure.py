@@ -1,0 +1,219 @@
+"""Erasing: which events hold a value at a path, what is left of them, and archive objects written anew without them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from nakadi.engines.archive import manifest, objects
+from nakadi.engines.archive.maintenance import Busy, alone
+from nakadi.engines.archive.objects import BadArchive
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import Location, Segment
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
+from nakadi.ports.log_index import LogIndex
+from nakadi_jobs.archive_ranges import Stretch
+
+ENVELOPE = ("metadata", "data_type", "data_op")
+"""What a blanked event keeps: nothing that its publisher had to say."""
+
+
+class How(StrEnum):
+    REMOVE = "remove"
+    BLANK = "blank"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A value, as text, at a path from the top of the event; lists on the way are looked through."""
+
+    path: tuple[str, ...]
+    value: str
+
+    @property
+    def is_number(self) -> bool:
+        return _number(self.value) is not None
+
+    def found_in(self, event: Any) -> bool:
+        return any(self._is_it(value) for value in _values(event, self.path))
+
+    def found_in_text(self, text: bytes) -> bool:
+        """What cannot be parsed holds whatever is written in it."""
+        try:
+            event = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return self.value.encode() in text
+        return self.found_in(event)
+
+    def found_in_record(self, record: Record) -> bool:
+        """A tombstone has nothing but its key."""
+        return record.key == self.value if record.value is None else self.found_in_text(record.value)
+
+    def _is_it(self, value: Any) -> bool:
+        if isinstance(value, str):
+            return value == self.value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return _number(repr(value)) == _number(self.value)
+        return not isinstance(value, dict | list) and orjson.dumps(value).decode() == self.value
+
+
+def erased(events: Sequence[StoredEvent], wanted: Wanted, how: How) -> tuple[list[StoredEvent], list[int]]:
+    """What stays of these events, and the offsets of those that were meant."""
+    kept: list[StoredEvent] = []
+    meant: list[int] = []
+    for event in events:
+        if not wanted.found_in_record(event.record):
+            kept.append(event)
+            continue
+        meant.append(event.offset)
+        # What is blank already stays as it is found: a tombstone has nothing that could be left.
+        if how is How.BLANK and event.record.value is not None:
+            kept.append(event._replace(record=blank(event.record)))
+    return kept, meant
+
+
+def blank(record: Record) -> Record:
+    """The event without what was said in it; nobody finds it under its key any more."""
+    assert record.value is not None
+    event = orjson.loads(record.value)
+    left = {name: event[name] for name in ENVELOPE if name in event}
+    if "metadata" in left and isinstance(left["metadata"], dict):
+        left["metadata"] = {name: text for name, text in left["metadata"].items() if name != "partition_compaction_key"}
+    if "data_type" in left:
+        left["data"] = {}
+    return record._replace(value=orjson.dumps(left), key=None)
+
+
+def is_candidate(text: str, value: str) -> bool:
+    """Whether a text could hold the value: as it is, or written with escapes."""
+    return value in text or "\\" in text
+
+
+def _values(found: Any, path: Sequence[str]) -> Iterator[Any]:
+    if isinstance(found, list):
+        for each in found:
+            yield from _values(each, path)
+    elif not path:
+        yield found
+    elif isinstance(found, dict):
+        if path[0] in found:
+            yield from _values(found[path[0]], path[1:])
+    elif isinstance(found, str) and found[:1] in ("{", "["):
+        # Tables keep what they know no more of as text.
+        yield from _values(_parsed(found), path)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+# Rewriting objects of the archive. Offsets stay as they are -----------------------------------------------------------
+
+
+PATIENCE = 60.0
+"""How long compaction of the same partition is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A stretch whose object was replaced, and the offsets that were meant."""
+
+    stretch: Stretch
+    offsets: Sequence[int]
+    old: str
+    new: str
+
+
+class Unreadable(Exception):
+    """Raised for a part of the archive of which nobody can say what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriter:
+    index: LogIndex
+    store: ArchiveStore
+    wanted: Wanted
+    how: How
+    compacted: Callable[[str, int, int], None]
+    """Told topic, partition and end of what was replaced, so that readers turn to the archive for it."""
+
+    def meant(self, stretch: Stretch) -> Sequence[int]:
+        """The offsets of the events in a stretch that have to go."""
+        return erased(self._events(stretch.location), self.wanted, How.REMOVE)[1]
+
+    def rewrite(self, stretch: Stretch) -> Rewritten | None:
+        """Replace the object of a stretch, if it holds anything that has to go."""
+        with self._alone(stretch) as make_sure:
+            segment = self.index.segment(stretch.topic, stretch.partition, stretch.first)
+            if segment is None or segment.archived is None:
+                return None
+            kept, meant = erased(self._events(segment.archived), self.wanted, self.how)
+            if not meant:
+                return None
+            written = self._written(stretch, segment, kept)
+            make_sure()
+            self.index.replace(stretch.topic, stretch.partition, [written], segment.end)
+            self.compacted(stretch.topic, stretch.partition, segment.end)
+            assert written.archived is not None
+            return Rewritten(stretch, meant, segment.archived.key, written.archived.key)
+
+    def _written(self, stretch: Stretch, segment: Segment, kept: Sequence[StoredEvent]) -> Segment:
+        assert segment.archived is not None
+        content = objects.member(stretch.topic, stretch.partition, kept)
+        key = manifest.rewritten(segment.archived.key, stretch.topic, stretch.partition, segment.first)
+        self.store.put(key, content)
+        return replace(segment, archived=Location(key, 0, len(content)), events=len(kept))
+
+    def _events(self, location: Location) -> Sequence[StoredEvent]:
+        try:
+            return objects.events_in(self.store.get(location))
+        except (BadArchive, ArchiveGone) as error:
+            raise Unreadable(f"{location.key} cannot be read: {error}") from error
+
+    @contextmanager
+    def _alone(self, stretch: Stretch) -> Iterator[Callable[[], None]]:
+        """Be the only one who rewrites a partition; the broker's own compaction asks in the same way."""
+        give_up = time.monotonic() + PATIENCE
+        with ExitStack() as claimed:
+            while True:
+                try:
+                    make_sure = claimed.enter_context(alone(self.index, stretch.topic, stretch.partition))
+                    break
+                except Busy:
+                    if time.monotonic() > give_up:
+                        raise self._not_alone(stretch) from None
+                time.sleep(0.5)
+            try:
+                yield make_sure
+            except Busy as busy:
+                raise self._not_alone(stretch) from busy
+
+    def _not_alone(self, stretch: Stretch) -> Unavailable:
+        return Unavailable(f"Somebody else compacts partition {stretch.partition} of {stretch.topic}")
+
+
+def by_place(rewritten: Sequence[Rewritten]) -> Mapping[tuple[int, int], Sequence[int]]:
+    """Timeline and partition -> offsets."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for each in rewritten:
+        found.setdefault((each.stretch.timeline, each.stretch.partition), []).extend(each.offsets)
+    return found

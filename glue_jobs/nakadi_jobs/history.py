@@ -1,0 +1,130 @@
+"""The table of what was measured, window by window."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pyspark.sql import Row, SparkSession
+
+from nakadi.model.event_type import EventType
+from nakadi_jobs.measuring import Advice, Traffic
+from nakadi_jobs.tables import ChangedMeanwhile, Table
+
+NAME = "nakadi__statistics"
+"""No event type's table has two underscores together."""
+
+ATTEMPTS = 5
+
+COLUMNS = (
+    ("event_type", "string", "the name of the event type"),
+    ("event_type_id", "string", "its id, which is new when a name is used again"),
+    ("window_start", "timestamp", "when the window began"),
+    ("window_minutes", "int", "how long windows are"),
+    ("measured_minutes", "double", "how much of this one was over"),
+    ("events", "bigint", "events in the window"),
+    ("bytes", "bigint", "their bytes, metadata included"),
+    ("size_mean", "double", "bytes of an event on average"),
+    ("size_p50", "bigint", "half of the events have at most so many bytes, within one percent"),
+    ("size_p95", "bigint", "95 percent have at most so many"),
+    ("size_max", "bigint", "the greatest event"),
+    ("per_minute_mean", "double", "events a minute"),
+    ("per_minute_peak", "bigint", "the most in one minute"),
+    ("publishers", "int", "distinct publishing applications"),
+    ("consumers", "int", "distinct subscribed applications and groups"),
+    ("partitions", "int", "partitions there are"),
+    ("partition_skew", "double", "events of the fullest partition, in even shares"),
+    ("recommended_partitions", "int", "partitions that the whole period asks for"),
+    ("partition_error", "int", "partitions too many; too few, if negative"),
+    ("measured_at", "timestamp", "when this was measured"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A window of an event type."""
+
+    event_type: EventType
+    traffic: Traffic
+    consumers: int
+    advice: Advice
+
+
+def history_table(spark: SparkSession, database: str) -> Table:
+    table = Table(spark, database, NAME)
+    if not table.exists():
+        table.create(COLUMNS, {}, "PARTITIONED BY (days(window_start))")
+        table.ordered_by("event_type", "window_start")
+    return table
+
+
+def recorded(
+    table: Table,
+    measurements: Sequence[Measurement],
+    length: timedelta,
+    since: datetime,
+    until: datetime,
+    now: datetime,
+) -> None:
+    """Write what was measured in the place of what was measured before."""
+    kinds = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
+    rows = table.spark.createDataFrame([_row(each, length, now) for each in measurements], kinds)
+    again = _again({each.event_type.id for each in measurements}, length, since, until)
+    for _ in range(ATTEMPTS if measurements else 0):
+        try:
+            with table.change() as change:
+                change.delete(again)
+                change.append(rows.coalesce(1).sortWithinPartitions("event_type", "window_start"), "")
+                change.publish()
+        except ChangedMeanwhile:
+            continue
+        return
+    if measurements:
+        raise ChangedMeanwhile(f"somebody else changed the table {table.name} {ATTEMPTS} times")
+
+
+def rows_since(table: Table, since: datetime) -> Sequence[Row]:
+    """What was measured from a moment on, by event type and time."""
+    later = table.rows().where(f"window_start >= TIMESTAMP '{since:%Y-%m-%d %H:%M:%S}'")
+    return later.orderBy("event_type", "window_start").collect()
+
+
+def _again(ids: Collection[str], length: timedelta, since: datetime, until: datetime) -> str:
+    """The condition that says which rows are measured anew."""
+    listed = ", ".join(f"'{each}'" for each in sorted(ids))
+    first, last = (f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S}'" for moment in (since, until))
+    return f"""
+        event_type_id IN ({listed}) AND window_minutes = {_minutes(length):.0f}
+        AND window_start >= {first} AND window_start < {last}
+    """
+
+
+def _row(measured: Measurement, length: timedelta, now: datetime) -> tuple[object, ...]:
+    told, advised = measured.traffic, measured.advice
+    return (
+        measured.event_type.name,
+        measured.event_type.id,
+        told.since,
+        round(_minutes(length)),
+        _minutes(told.until - told.since),
+        told.events,
+        told.bytes,
+        told.size_mean,
+        told.size_p50,
+        told.size_p95,
+        told.size_max,
+        told.per_minute_mean,
+        told.per_minute_peak,
+        told.publishers,
+        measured.consumers,
+        advised.partitions,
+        told.partition_skew,
+        advised.recommended,
+        advised.error,
+        now,
+    )
+
+
+def _minutes(length: timedelta) -> float:
+    return length / timedelta(minutes=1)

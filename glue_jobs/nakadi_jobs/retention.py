@@ -1,0 +1,361 @@
+"""Letting go: of what is too old, of what deleted event types left, and of what somebody has a right to see erased.
+
+`python -m nakadi_jobs.retention --help` tells how to run it, on a laptop as on Glue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from nakadi.app.engines import open_event_log
+from nakadi.engines.archive.archiver import cool
+from nakadi.engines.archive.library import Unreadable as Lost
+from nakadi.engines.archive.maintenance import Blocks, Busy, Merger, Sweep
+from nakadi.event_types.repository import TopicDirectory
+from nakadi.event_types.rules import kept_for
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.event_log import EventLog, UnknownTopic
+from nakadi.ports.log_index import LogIndex
+from nakadi_jobs import command
+from nakadi_jobs.archive_ranges import NOTHING_READ, Stretch, stretches
+from nakadi_jobs.command import BadArguments, Workplace
+from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place
+from nakadi_jobs.reports import in_a_line
+from nakadi_jobs.tables import (
+    EVENT_TYPE,
+    EVENT_TYPE_ID,
+    LATEST,
+    ChangedMeanwhile,
+    Table,
+    all_tables,
+    events_table,
+    latest_table,
+)
+from nakadi_jobs.transform import ORDER, PLACES, of_topics
+
+DESCRIPTION = """\
+Let go of events.
+
+  expire   of tables, what is older than the event type's annotation datalake.zalando.org/retention-period says, or than
+           its retention time if it has none; the tables of event types that were deleted; and of the archive, objects
+           that nothing refers to any more, after their grace time. Many small neighbours in the archive become one,
+           which is read in less time.
+  erase    of one event type, the events with a certain value at a certain path, in the archive and in the tables.
+           Offsets stay as they are: `remove` leaves holes, `blank` leaves events that say nothing.
+           What was touched is reported, and looked for again."""
+
+DELETED_SEEN = "nakadi.deleted-seen-at"
+
+ATTEMPTS = 5
+
+MERGED_SPAN = 24 * 3600 * 1_000_000
+"""Microseconds. A part of the archive goes when all of it is too old: nothing stays for longer than a day for that."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    known = _options(arguments)
+    return command.run("retention", known, erase if known.do == "erase" else expire)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser("retention", DESCRIPTION)
+    parser.add_argument("--do", choices=("expire", "erase"), default="expire", help="default expire")
+    work = parser.add_argument_group("expire")
+    work.add_argument("--grace-hours", type=float, default=24.0, help="how long what is not needed stays, default 24")
+    work.add_argument(
+        "--merge-below",
+        type=int,
+        default=8_000,
+        metavar="BYTES",
+        help="neighbours in the archive that are smaller, packed, become one; 0 for none; default 8000",
+    )
+    work = parser.add_argument_group("erase")
+    work.add_argument("--event-type", help="the event type")
+    work.add_argument("--path", help="where the value is, from the top of the event: customer.id, data.customer.id")
+    work.add_argument("--value", help="the value; for a number or a text")
+    work.add_argument("--how", type=How, choices=tuple(How), default=How.REMOVE, help="default remove")
+    work.add_argument("--event-log", help="as NAKADI_EVENT_LOG; default sqlite:///DATA/nakadi.db")
+    return command.options(parser, sys.argv[1:] if arguments is None else arguments)
+
+
+# Expiry
+
+
+def expire(work: Workplace) -> None:
+    now = work.clock.now()
+    known = {event_type.id: event_type for event_type in work.event_types.all()}
+    for table in list(all_tables(work.spark, work.database)):
+        identity = table.properties()[EVENT_TYPE_ID]
+        try:
+            with work.alone(identity):
+                _expire(work, table, known.get(identity), now)
+        except (Py4JError, PySparkException, ChangedMeanwhile) as error:
+            work.report.complain(table.name, f"is not done. {in_a_line(error)}")
+    # In this order: what is replaced now stays until this runs again, for those who are reading in it.
+    _sweep(work, now)
+    _merge(work)
+
+
+def _expire(work: Workplace, table: Table, event_type: EventType | None, now: datetime) -> None:
+    if event_type is None:
+        _let_go(work, table, now)
+        return
+    keep = kept_for(event_type)
+    if keep is None or table.name.endswith(LATEST):
+        return
+    before = f"nakadi_time < TIMESTAMP '{now - keep:%Y-%m-%d %H:%M:%S}'"
+    count = table.rows().where(before).count()
+    if count:
+        _changed(table, lambda path: f"DELETE FROM {path} WHERE {before}")  # noqa: S608  # nothing that anybody sent
+        work.report.tell(event_type.name, f"{count} events older than {keep} are gone from {table.name}")
+
+
+def _let_go(work: Workplace, table: Table, now: datetime) -> None:
+    """The event type is deleted; its table goes when that was so for the grace time."""
+    name, seen = table.properties()[EVENT_TYPE], table.properties().get(DELETED_SEEN)
+    if seen is None:
+        table.set(DELETED_SEEN, now.isoformat())
+    grace = timedelta(hours=work.options.grace_hours)
+    if now - datetime.fromisoformat(seen or now.isoformat()) >= grace:
+        table.drop()
+        work.report.tell(name, f"was deleted, and {table.name} is gone too")
+    else:
+        work.report.tell(name, f"was deleted; {table.name} goes after {work.options.grace_hours:g} hours")
+
+
+def _sweep(work: Workplace, now: datetime) -> None:
+    swept = Sweep(work.index, work.store).run(now - timedelta(hours=work.options.grace_hours))
+    work.report.tell("archive", f"{swept.removed} objects ({swept.bytes_freed} bytes) that nothing refers to are gone")
+
+
+def _merge(work: Workplace) -> None:
+    """Make few objects of many small ones. By time, for what was stored at one time lies in one object."""
+    merger = Merger(
+        index=work.index,
+        store=Blocks(work.store),
+        event_type_of=TopicDirectory(work.event_types, work.clock.monotonic).event_type_of,
+        small=work.options.merge_below,
+        span=MERGED_SPAN,
+        in_haste=True,
+    )
+    merged = pieces = 0
+    for piece in sorted(piece for place in _places(work.index) for piece in merger.plan(*place)):
+        try:
+            found = merger.merge(piece)
+        except Busy:
+            continue  # somebody else writes this partition anew; the next run may find it at rest
+        except (Lost, Unavailable) as problem:
+            work.report.complain("archive", f"not everything could be merged: {problem}")
+            continue
+        merged, pieces = merged + found, pieces + (found > 0)
+    if pieces:
+        work.report.tell("archive", f"{merged + pieces} small segments are {pieces} now")
+
+
+def _places(index: LogIndex) -> Iterator[tuple[str, int]]:
+    for topic in index.topics():
+        known = index.topic(topic)
+        yield from ((topic, partition) for partition in range(known.partitions if known else 0))
+
+
+# Erasure
+
+
+def erase(work: Workplace) -> None:
+    """Find, rewrite, and find again."""
+    event_type, wanted = _asked(work)
+    how = work.options.how
+    work.report.details["erasure"] = about(event_type, wanted, how)
+    with _rewriter(work, wanted) as rewriter, work.alone(event_type.id):
+        rewritten = _rewritten(work, event_type, rewriter)
+        for table in _tables(work, event_type):
+            _erase_from(work, table, wanted, how)
+        left = [each for each in _candidates(work, event_type, wanted) if _meant(work, rewriter, each)]
+        _verify(work, event_type, wanted, left)
+    _tell_what_was_done(work, event_type, rewritten)
+
+
+def about(event_type: EventType, wanted: Wanted, how: How) -> dict[str, str]:
+    """The report must not keep what was to be erased."""
+    digest = hashlib.sha256(wanted.value.encode()).hexdigest()
+    return {"event_type": event_type.name, "path": ".".join(wanted.path), "sha256_of_value": digest, "how": str(how)}
+
+
+def _asked(work: Workplace) -> tuple[EventType, Wanted]:
+    asked = work.options
+    if not (asked.event_type and asked.path and asked.value):
+        raise BadArguments("To erase, --event-type, --path and --value are needed.")
+    if asked.how is How.BLANK and asked.path.split(".")[0] in ENVELOPE:
+        raise BadArguments("A blanked event keeps its metadata; use --how remove.")
+    event_type = work.event_types.find(asked.event_type)
+    if event_type is None:
+        raise BadArguments(f'There is no event type "{asked.event_type}".')
+    return event_type, Wanted(tuple(asked.path.split(".")), asked.value)
+
+
+@contextmanager
+def _rewriter(work: Workplace, wanted: Wanted) -> Iterator[Rewriter]:
+    url = work.options.event_log or f"sqlite:///{Path(work.options.data).absolute() / 'nakadi.db'}"
+    if url.startswith("sqlite:"):
+        with closing(open_event_log(url, work.clock)) as hot:
+            yield Rewriter(work.index, work.store, wanted, work.options.how, lambda *place: _cooled(work, hot, *place))
+    else:
+        yield Rewriter(work.index, work.store, wanted, work.options.how, work.index.note_compacted)
+        work.report.tell("stream", "what is still in the stream goes with the stream's own retention; nobody reads it")
+
+
+def _cooled(work: Workplace, hot: EventLog, topic: str, partition: int, _end: int) -> None:
+    # A log that does not have the topic has nothing of it to let go of.
+    with suppress(UnknownTopic):
+        cool(hot, work.index, topic, partition)
+
+
+def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter) -> Sequence[Rewritten]:
+    done: list[Rewritten] = []
+    for stretch in _candidates(work, event_type, rewriter.wanted):
+        try:
+            found = rewriter.rewrite(stretch)
+        except (Unreadable, Unavailable) as problem:
+            work.report.complain(event_type.name, f"not everything could be looked at: {problem}")
+            continue
+        if found is not None:
+            done.append(found)
+            work.report.tell(event_type.name, f"{len(found.offsets)} events erased: {found.new} replaces {found.old}")
+    return done
+
+
+def _candidates(work: Workplace, event_type: EventType, wanted: Wanted) -> Sequence[Stretch]:
+    """Parts of the archive that could hold the value; a number has too many ways to be written to be looked for."""
+    everything = list(stretches(work.index, event_type, NOTHING_READ))
+    if wanted.is_number or not everything:
+        return everything
+    with work.archive.gathering(everything) as reading:
+        damaged = [stretch for stretch, _ in reading.damaged]
+        lines = of_topics(reading.lines, (stretch.topic for stretch in reading.stretches))
+        found = {(row["topic"], row["partition"], row["offset"]) for row in holding(lines, wanted.value).collect()}
+    return [*damaged, *(each for each in everything if each not in damaged and _holds(each, found))]
+
+
+def holding(lines: DataFrame, value: str) -> DataFrame:
+    """Where lines are that could hold a value: as it is, or written with escapes."""
+    possible = F.col("value").contains(value) | F.col("value").contains("\\")
+    place = F.from_json("value", "topic string, partition int, offset bigint").alias("place")
+    return lines.where(possible).select(place).select("place.*")
+
+
+def _holds(stretch: Stretch, found: set[tuple[str, int, int]]) -> bool:
+    return any(
+        topic == stretch.topic and partition == stretch.partition and stretch.first <= offset < stretch.end
+        for topic, partition, offset in found
+    )
+
+
+def _meant(work: Workplace, rewriter: Rewriter, stretch: Stretch) -> bool:
+    try:
+        return bool(rewriter.meant(stretch))
+    except Unreadable as problem:
+        work.report.complain(work.options.event_type, f"not everything could be looked at: {problem}")
+        return False
+
+
+def _verify(work: Workplace, event_type: EventType, wanted: Wanted, left: Sequence[Stretch]) -> None:
+    in_tables = [table.name for table in _tables(work, event_type) if places_of(table, wanted)]
+    gone = not left and not in_tables
+    work.report.details["verified_gone"] = gone
+    if gone:
+        work.report.tell(event_type.name, "verified: nothing of it is found in the archive or in tables")
+    for stretch in left:
+        work.report.complain(event_type.name, f"still found in {stretch.location.key}; run this again")
+    for name in in_tables:
+        work.report.complain(event_type.name, f"still found in the table {name}; run this again")
+
+
+def _tell_what_was_done(work: Workplace, event_type: EventType, rewritten: Sequence[Rewritten]) -> None:
+    work.report.details["archive"] = [
+        {"timeline": timeline, "partition": partition, "offsets": sorted(offsets)}
+        for (timeline, partition), offsets in by_place(rewritten).items()
+    ]
+    work.report.details["replaced_objects"] = [each.old for each in rewritten]
+    count = sum(len(each.offsets) for each in rewritten)
+    work.report.tell(event_type.name, f"{count} events erased from the archive")
+    if rewritten:
+        hours = work.options.grace_hours
+        work.report.tell("archive", f"replaced objects go when --do expire runs, {hours:g} hours from now or later")
+
+
+# Erasure in tables
+
+
+def _tables(work: Workplace, event_type: EventType) -> Sequence[Table]:
+    events = events_table(work.spark, work.database, event_type)
+    return [table for table in (events, latest_table(events)) if table.exists()]
+
+
+def _erase_from(work: Workplace, table: Table, wanted: Wanted, how: How) -> None:
+    found = places_of(table, wanted)
+    if found:
+        view = f"erased_from_{table.name}"
+        table.spark.createDataFrame(found, "timeline int, partition int, offset bigint").createOrReplaceTempView(view)
+        _changed(table, lambda path: statement(path, view, table.rows().columns, how))
+        work.report.tell(work.options.event_type, f"{len(found)} events erased from {table.name}")
+    # Old snapshots would still have them.
+    table.forget_before(work.clock.now())
+
+
+def places_of(table: Table, wanted: Wanted) -> Sequence[tuple[int, int, int]]:
+    """Where the events are in a table that hold the value. Every row that could is looked at closely."""
+    ours = {name for name, _, _ in PLACES}
+    payload = F.struct(*(F.col(f"`{name}`") for name in table.rows().columns if name not in ours))
+    rows = table.rows().select(
+        *ORDER, "nakadi_key", "nakadi_tombstone", "nakadi_event", F.to_json(payload).alias("told")
+    )
+    if not wanted.is_number:
+        texts = F.concat_ws(" ", "nakadi_key", "nakadi_event", "told")
+        rows = rows.where(texts.contains(wanted.value) | texts.contains("\\"))
+    return [tuple(row[name] for name in ORDER) for row in rows.toLocalIterator() if _row_holds(row, wanted)]
+
+
+def _row_holds(row: object, wanted: Wanted) -> bool:
+    told = row["nakadi_event"] or row["told"]  # type: ignore[index]  # a row of the table
+    if row["nakadi_tombstone"]:  # type: ignore[index]  # as above
+        return bool(row["nakadi_key"] == wanted.value)  # type: ignore[index]  # as above
+    return told is not None and wanted.found_in_text(told.encode())
+
+
+def statement(path: str, view: str, columns: Sequence[str], how: How) -> str:
+    """How the events of a view go, or lose what they say."""
+    meant = f"({', '.join(ORDER)}) IN (TABLE {view})"
+    if how is How.REMOVE:
+        return f"DELETE FROM {path} WHERE {meant}"  # noqa: S608  # nothing that anybody sent
+    kept = {*ENVELOPE, *(name for name, _, _ in PLACES)} - {"nakadi_event", "nakadi_key"}
+    emptied = ", ".join(f"`{name}` = NULL" for name in columns if name not in kept)
+    return f"UPDATE {path} SET {emptied} WHERE {meant}"  # noqa: S608  # as above
+
+
+def _changed(table: Table, wanted: Callable[[str], str]) -> None:
+    """Carry out a statement on a branch, and again when somebody else was faster."""
+    for _ in range(ATTEMPTS):
+        try:
+            with table.change() as change:
+                table.spark.sql(wanted(change.path))
+                change.publish()
+        except ChangedMeanwhile:
+            continue
+        return
+    raise ChangedMeanwhile(f"somebody else changed the table {table.name} {ATTEMPTS} times")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""The archive's lines as rows of tables. Nothing here reads or writes: tables in, tables out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from nakadi_jobs.archive_ranges import Stretch
+from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, ddl
+
+EVENT = ',"event":'
+"""Where the event begins in a line; in a text the quotes would have a backslash before them."""
+
+HEADER = (
+    Field("topic", STRING),
+    Field("partition", Scalar("int")),
+    Field("offset", Scalar("bigint")),
+    Field("time", STRING),
+    Field("event_type", STRING),
+    Field("key", STRING),
+    Field("owner", Array(STRING)),
+    Field("directed_to", STRING),
+)
+
+PLACES = (
+    ("nakadi_timeline", "int", "the order of the timeline, from 1"),
+    ("nakadi_partition", "int", "the partition"),
+    ("nakadi_offset", "bigint", "the offset in the partition and timeline"),
+    ("nakadi_time", "timestamp", "when the broker stored the event"),
+    ("nakadi_key", "string", "what the event is compacted or partitioned by"),
+    ("nakadi_owner", "struct<data_type:string,value:string>", "who alone may read the event"),
+    ("nakadi_directed_to", "string", "the subscription that the event is for"),
+    ("nakadi_tombstone", "boolean", "whether this says that there is nothing under the key any more"),
+    ("nakadi_event", "string", "the whole event as JSON, if the columns do not tell all of it"),
+)
+"""Columns that every table has: name, type, and what it says."""
+
+ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
+"""What tells an event from every other, and what tables are sorted by."""
+
+MISFIT = "_misfit"
+
+# What Spark makes of the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
+_HEAD = f"substring_index(value, '{EVENT}', 1)"
+_TOPIC = "substring_index(substring_index(head, '\"', 4), '\"', -1)"
+_PARTITION = "substring_index(substring_index(head, ',', 2), ':', -1)"
+_OFFSET = "substring_index(substring_index(head, ',', 3), ':', -1)"
+_TIME = "substring_index(substring_index(head, '\"time\":\"', -1), '\"', 1)"
+
+WANTED = "file string, topic string, partition int, timeline int, from long, to long"
+
+
+def wanted(spark: SparkSession, stretches: Iterable[Stretch], *, by_file: bool) -> DataFrame:
+    """Which offsets to take, and if several objects may have them, from which."""
+    rows = [
+        Row(
+            file=each.location.key.rpartition("/")[2] if by_file else None,
+            topic=each.topic,
+            partition=each.partition,
+            timeline=each.timeline,
+            **{"from": each.first, "to": each.end},
+        )
+        for each in stretches
+    ]
+    return spark.createDataFrame(rows, WANTED)
+
+
+def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
+    """The lines of some topics, before anybody looks closely."""
+    beginnings = [F.col("value").startswith(f'{{"topic":"{topic}"') for topic in sorted(set(topics))]
+    condition = F.lit(False)
+    for beginning in beginnings:
+        condition = condition | beginning
+    return lines.where(condition)
+
+
+def located(lines: DataFrame) -> DataFrame:
+    """Where each line belongs, as its beginning tells; `head` is what stands in front of the event.
+
+    Lines are parsed only after it is known which of them are wanted: Spark would parse them once more to see whether
+    what they are joined by is there.
+    """
+    return lines.withColumn("head", F.expr(_HEAD)).select(
+        "value",
+        "file",
+        "head",
+        F.expr(_TOPIC).alias("topic"),
+        F.expr(_PARTITION).cast("int").alias("partition"),
+        F.expr(_OFFSET).cast("long").alias("offset"),
+    )
+
+
+def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
+    """Those whose place was asked for, and their timeline."""
+    same = [
+        F.col("lines.topic") == F.col("chosen.topic"),
+        F.col("lines.partition") == F.col("chosen.partition"),
+        F.col("lines.offset") >= F.col("chosen.from"),
+        F.col("lines.offset") < F.col("chosen.to"),
+    ]
+    if by_file:
+        same.append(F.col("lines.file") == F.col("chosen.file"))
+    return lines.alias("lines").join(F.broadcast(chosen.alias("chosen")), same).select("lines.*", "chosen.timeline")
+
+
+def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
+    """What the lines say: `line`, the whole as a structure, beside the text as it was."""
+    line = ddl(Struct((*_line(columns).fields, Field(MISFIT, STRING))))
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MISFIT}
+    return lines.withColumn("line", F.from_json("value", line, options))
+
+
+def rows(events: DataFrame, columns: Struct) -> DataFrame:
+    """The rows of the table: places, payload, and the text where it is needed."""
+    misfit = F.col(f"line.`{MISFIT}`").isNotNull()
+    incomplete = misfit | F.expr(f"{told_by('line', _line(columns))} < {names_in('value')}")
+    event = F.expr(f"substring(value, instr(value, '{EVENT}') + {len(EVENT)}, length(value))")
+    has_event = F.instr(F.col("value"), EVENT) > 0
+    text = F.when(has_event, event.substr(F.lit(1), F.length(event) - 1)).otherwise(F.col("value"))
+    tombstone = F.col("line.event").isNull() & ~has_event & ~misfit
+    owner = F.struct(F.col("line.owner")[0].alias("data_type"), F.col("line.owner")[1].alias("value"))
+    places = {
+        "nakadi_timeline": F.col("timeline"),
+        "nakadi_partition": F.col("partition"),
+        "nakadi_offset": F.col("offset"),
+        # What cannot be parsed has a place nevertheless.
+        "nakadi_time": F.coalesce("line.time", F.expr(_TIME)).cast("timestamp"),
+        "nakadi_key": F.col("line.key"),
+        "nakadi_owner": F.when(F.col("line.owner").isNotNull(), owner),
+        "nakadi_directed_to": F.col("line.directed_to"),
+        "nakadi_tombstone": tombstone,
+        "nakadi_event": F.when(~tombstone & incomplete, text),
+        MISFIT: misfit,
+    }
+    return events.select(*(value.alias(name) for name, value in places.items()), *_payload(columns))
+
+
+def in_order(events: DataFrame) -> DataFrame:
+    """As tables keep them: by day, and in a day by their place."""
+    return events.sortWithinPartitions(F.to_date("nakadi_time"), *ORDER)
+
+
+def newest_per_key(events: DataFrame) -> DataFrame:
+    """Of the events of each key the newest, which may be a tombstone. Those without a key are nobody's successors."""
+    newness = F.struct("nakadi_timeline", "nakadi_time", "nakadi_partition", "nakadi_offset")
+    whole = F.struct(*(F.col(f"`{name}`") for name in events.columns))
+    newest = events.where("nakadi_key is not null").groupBy("nakadi_key").agg(F.max_by(whole, newness).alias("newest"))
+    return newest.select("newest.*")
+
+
+def _payload(columns: Struct) -> Sequence[Column]:
+    return [F.col(f"line.event.`{field.name}`").alias(field.name) for field in columns.fields]
+
+
+def _line(columns: Struct) -> Struct:
+    if not columns.fields:
+        return Struct((*HEADER, Field("event", STRING, contested=True)))
+    return Struct((*HEADER, Field("event", columns)))
+
+
+# Completeness: how many members of an event its columns hold, as an expression of Spark SQL ---------------------------
+
+
+def names_in(text: str) -> str:
+    """At least as many as there are members."""
+    return f"((octet_length({text}) - octet_length(replace({text}, '\":', ''))) div 2)"
+
+
+def told_by(value: str, kind: Struct) -> str:
+    """The members that a value of this type tells, those of its members included."""
+    return _inside(value, kind, 0)
+
+
+def _told(value: str, field: Field, depth: int) -> str:
+    if field.contested:
+        return "0"
+    if _is_plain(field.kind):
+        return f"cast({value} is not null as int)"
+    return f"if({value} is null, 0, 1 + {_inside(value, field.kind, depth)})"
+
+
+def _is_plain(kind: Kind) -> bool:
+    return isinstance(kind, Scalar) or (isinstance(kind, Array) and _is_plain(kind.of))
+
+
+def _inside(value: str, kind: Kind, depth: int) -> str:
+    match kind:
+        case Struct(fields):
+            told = [_told(f"{value}.`{field.name}`", field, depth) for field in fields]
+            return "(" + " + ".join(told or ["0"]) + ")"
+        case Texts():
+            return f"coalesce(size({value}), 0)"
+        case Json():
+            return _inside_json(value)
+        case Array(element) if not _is_plain(element):
+            each = f"each{depth}"
+            inside = _inside(each, element, depth + 1)
+            return f"aggregate({value}, 0, (sum{depth}, {each}) -> sum{depth} + cast({inside} as int))"
+    return "0"
+
+
+def _inside_json(value: str) -> str:
+    """At most as many as there are. A text that is no object and no array was something else when it was written."""
+    certain = f"({names_in(value)} - (octet_length({value}) - octet_length(replace({value}, '\\\\\":', ''))) div 3)"
+    return f"coalesce(if(substring({value}, 1, 1) in ('{{', '['), {certain}, -1), 0)"

@@ -1,0 +1,120 @@
+"""`python -m infra.cost`: the bill of a month for a load."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+
+from infra.cost import report
+from infra.cost.bill import bill
+from infra.cost.elsewhere import elsewhere
+from infra.cost.flows import Flows
+from infra.cost.idle import idle
+from infra.cost.load import Assumed, BadLoad, Deployment, Load, Measured
+from infra.cost.prices import PRICES, UnknownPrice, priced
+
+MODES = ("provisioned", "on-demand")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = parser().parse_args(arguments)
+    if asked.prices:
+        return _told(report.price_lines(PRICES))
+    try:
+        prices = priced(asked.price)
+        flows = Flows(
+            load=Load(**{each.name: getattr(asked, each.name) for each in fields(Load)}),
+            deployment=Deployment(**{each.name: getattr(asked, each.name) for each in fields(Deployment)}),
+            measured=Measured(),
+            assumed=Assumed(),
+        )
+        lines = bill(flows, prices)
+    except BadLoad as error:
+        return _refused(str(error))
+    except (UnknownPrice, ValueError) as error:
+        return _refused(f"--price is like api-request=0.0000035, and --prices tells the names; not like {error}")
+    others = elsewhere(flows.load, prices, asked.confluent_units)
+    return _told(report.lines(flows, lines, others, idle(flows, prices), details=asked.details))
+
+
+def _told(lines: Iterable[str]) -> int:
+    sys.stdout.write("".join([f"{line.rstrip()}\n" for line in lines]))
+    return 0
+
+
+def _refused(why: str) -> int:
+    sys.stderr.write(f"{why}\n")
+    return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m infra.cost", description="What a load costs on AWS in a month.")
+    load = made.add_argument_group("the load")
+    for name, text in LOAD.items():
+        _number(load, name, getattr(Load(), name), text)
+    deployment = made.add_argument_group("the deployment")
+    deployment.add_argument("--stream-mode", choices=MODES, default=Deployment().stream_mode)
+    for name, text in DEPLOYMENT.items():
+        _number(deployment, name, getattr(Deployment(), name), text)
+    for name, text in CHOSEN.items():
+        default = getattr(Deployment(), name)
+        deployment.add_argument(_option(name), action=argparse.BooleanOptionalAction, default=default, help=text)
+    prices = made.add_argument_group("prices")
+    prices.add_argument("--price", action="append", default=[], metavar="NAME=DOLLARS", help="another price")
+    prices.add_argument("--prices", action="store_true", help="tell all prices with their sources, and end")
+    prices.add_argument("--confluent-units", type=float, default=0.0, help="eCKUs beyond the first, which is free")
+    made.add_argument("--details", action="store_true", help="every line of the bill")
+    return made
+
+
+def _number(group: argparse._ArgumentGroup, name: str, default: float, text: str) -> None:
+    group.add_argument(_option(name), type=type(default), default=default, help=f"{text} ({default:g})")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+LOAD = {
+    "events_per_second": "events published per second",
+    "event_bytes": "size of an event as JSON",
+    "batch": "events of a publish request",
+    "event_types": "event types that they are published to, evenly",
+    "partitions": "partitions of an event type",
+    "consumers": "applications that read everything",
+    "streams": "streams of each of them",
+    "delivered_batch": "events of a delivered batch, and so of a commit",
+    "retention_days": "days that events are kept",
+}
+DEPLOYMENT = {
+    "kinesis_streams": "streams of Kinesis, whose shards are told together",
+    "shards": "shards at least; more are counted when they are needed",
+    "index_seconds": "time that the indexer collects records",
+    "publish_memory": "MiB of the functions that publish and index",
+    "function_memory": "MiB of the others",
+    "streaming_vcpu": "processors of a streaming task",
+    "streaming_gb": "memory of a streaming task",
+    "min_tasks": "tasks at least",
+    "streams_per_task": "streams of a task",
+    "endpoints": "interface endpoints beside those of a private network",
+    "own_keys": "keys of KMS that are one's own",
+    "stream_minutes": "minutes that a stream lasts",
+    "flush_seconds": "longest time until a batch is delivered",
+    "log_days": "days that log lines are kept",
+    "dpu_hours_per_day": "DPU-hours of jobs a day",
+}
+CHOSEN = {
+    "compressed_streams": "streams are packed with gzip",
+    "fan_out": "each task has consumers of its own that shards are pushed to",
+    "private_network": "tasks have no addresses, and reach AWS by endpoints",
+    "direct": "events, commits and streams by the load balancer of direct_domain, and none by the gateway",
+    "asleep": "no streaming tasks and no load balancer",
+    "canary": "new versions of functions are tried first, and have alarms for it",
+    "dashboard": "a dashboard of CloudWatch",
+    "detailed_metrics": "metrics of each method of the API",
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

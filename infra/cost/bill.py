@@ -1,0 +1,214 @@
+"""The bill of a month: what is used, at which price."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from infra.cost.flows import Flows
+from infra.cost.prices import GB, HOURS, SECONDS, Price, Prices
+from infra.cost.standing import IMAGE_GB, callers_of_keys, standing
+
+AUTHORIZED_FOR = 60.0
+"""Seconds that an authorizer's word is taken for; see `authorizer_cache_seconds` of the CDK app."""
+
+ROUNDS = HOURS * 12
+"""Of housekeeping: one every five minutes."""
+
+METRICS_OF_A_FUNCTION = 4
+"""Answers, refusals, faults and how long they took; of functions that are asked at all."""
+
+METRICS_OF_THE_INDEXER = 3
+METRICS_WHEN_IDLE = 1
+"""How late the index is. Streaming tasks tell how many streams are open."""
+
+METRICS_OF_A_METHOD = 5
+"""That API Gateway tells of each method that is called, when detailed metrics are asked for."""
+
+KEY_SECONDS = 300
+"""That a table or a stream remembers a key for each role that uses it."""
+
+IDLE_LOG_BYTES = 1_500
+"""Of a round of housekeeping, and of what streaming tasks and the network tell meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    part: str
+    what: str
+    quantity: float
+    price: Price
+
+    @property
+    def dollars(self) -> float:
+        return self.quantity * self.price.dollars
+
+
+Rest = tuple[str, float, str]
+"""What, how many, and the name of its price."""
+
+
+def bill(flows: Flows, prices: Prices) -> list[Line]:
+    return [
+        Line(part, what, quantity, prices[name])
+        for part, lines in PARTS.items()
+        for what, quantity, name in lines(flows)
+        if quantity
+    ]
+
+
+def total(lines: Sequence[Line]) -> float:
+    return sum(line.dollars for line in lines)
+
+
+def by_part(lines: Sequence[Line]) -> Mapping[str, float]:
+    return {part: total([line for line in lines if line.part == part]) for part in PARTS}
+
+
+def _gateway(flows: Flows) -> Iterator[Rest]:
+    if flows.deployment.direct:
+        return
+    yield "publish requests", flows.publishes * SECONDS, "api-request"
+    yield "commits", flows.commits * SECONDS, "api-request"
+    yield "streams", flows.streamed_requests * SECONDS, "api-request"
+    yield "events out", flows.delivered_bytes * SECONDS / GB, "api-out"
+
+
+def _lambda(flows: Flows) -> Iterator[Rest]:
+    measured, assumed, deployment = flows.measured, flows.assumed, flows.deployment
+    invoked = not deployment.direct
+    index_ms = measured.index_batch_ms
+    if flows.index_batches:
+        index_ms += flows.plain_bytes / flows.index_batches / measured.index_mb_per_second / 1000
+    index_wait = assumed.s3_put_ms + assumed.dynamodb_ms * (3 + flows.partitions_per_index_batch)
+    house_ms = measured.house_type_ms * flows.load.event_types
+    house_wait = assumed.dynamodb_ms * flows.load.event_types
+    work = {
+        "publish": (invoked * flows.publishes, flows.publish_ms, assumed.kinesis_put_ms, deployment.publish_memory),
+        "commits": (invoked * flows.commits, measured.commit_ms, 2 * assumed.dynamodb_ms, deployment.function_memory),
+        "authorizer": (_authorized(flows), 1.0, 0.0, deployment.function_memory),
+        "log indexer": (flows.index_batches, index_ms, index_wait, deployment.publish_memory),
+        "housekeeping": (ROUNDS / SECONDS, house_ms, house_wait, deployment.function_memory),
+    }
+    for name, (times, cpu_ms, wait_ms, memory) in work.items():
+        seconds = times * SECONDS * flows.seconds(cpu_ms, wait_ms, memory)
+        yield f"{name}, invocations", times * SECONDS, "lambda-request"
+        yield f"{name}, time", seconds * memory / 1024, "lambda-gb-second"
+
+
+def _authorized(flows: Flows) -> float:
+    """Every consumer and every event type's publisher has a token of its own."""
+    return min(flows.by_gateway, (flows.load.consumers + flows.load.event_types) / AUTHORIZED_FOR)
+
+
+def _kinesis(flows: Flows) -> Iterator[Rest]:
+    if flows.deployment.stream_mode == "provisioned":
+        yield "shards", flows.shards * HOURS, "kinesis-shard-hour"
+        yield "put units", flows.put_units * SECONDS, "kinesis-put-unit"
+        yield (
+            "consumers of tasks",
+            flows.deployment.fan_out * flows.tasks * flows.shards * HOURS,
+            "kinesis-consumer-hour",
+        )
+        yield "pushed to tasks", flows.pushed_bytes * SECONDS / GB, "kinesis-pushed"
+        return
+    stored = max(flows.frame_bytes, 1024.0) * flows.frames * SECONDS / GB
+    yield "stream", HOURS, "kinesis-stream-hour"
+    yield "in", stored, "kinesis-in"
+    yield "out, to those who ask", flows.stored_bytes * SECONDS / GB * flows.polling, "kinesis-out"
+    yield "pushed to tasks", flows.pushed_bytes * SECONDS / GB, "kinesis-pushed-on-demand"
+
+
+def _dynamodb(flows: Flows) -> Iterator[Rest]:
+    batches, touched = flows.index_batches * SECONDS, flows.partitions_per_index_batch
+    # A head and a segment in one transaction, each counted twice; and how far the shard is.
+    yield "log index, written", batches * (4 * touched + 1), "dynamodb-write"
+    # A head and, at worst, a topic for each partition; progress.
+    yield "log index, read", batches * (2 * touched + 1), "dynamodb-read"
+    yield (
+        "log index, kept",
+        batches / SECONDS * touched * 600 * flows.load.retention_days * 86400 / GB,
+        "dynamodb-month",
+    )
+    # The offset, and news of it.
+    yield "commits, written", 2 * flows.commits * SECONDS, "dynamodb-write"
+    yield "commits, read", 2 * flows.commits * SECONDS, "dynamodb-read"
+    watched = flows.tasks * flows.streamed_types * flows.measured.streamed_type_reads_per_hour
+    yield "streams, read", (flows.tasks * flows.measured.task_reads_per_hour + watched) * HOURS, "dynamodb-read"
+    yield "streams, written", flows.tasks * flows.measured.task_writes_per_hour * HOURS, "dynamodb-write"
+    yield "housekeeping, read", ROUNDS * (flows.load.event_types + 2), "dynamodb-read"
+
+
+def _s3(flows: Flows) -> Iterator[Rest]:
+    yield "archive, kept", flows.kept_bytes / GB, "s3-month"
+    yield "archive, written", flows.index_batches * SECONDS, "s3-put"
+
+
+def _fargate(flows: Flows) -> Iterator[Rest]:
+    yield "processors", flows.tasks * flows.deployment.streaming_vcpu * HOURS, "fargate-vcpu-hour"
+    yield "memory", flows.tasks * flows.deployment.streaming_gb * HOURS, "fargate-gb-hour"
+
+
+def _network(flows: Flows) -> Iterator[Rest]:
+    stands = standing(flows.deployment)
+    through = flows.delivered_bytes + (flows.plain_bytes if flows.deployment.direct else 0)
+    units = max(through * 3600 / GB, flows.load.connections / 3000)
+    yield "load balancer", stands.balancers * HOURS, "balancer-hour"
+    yield "load balancer, capacity", units * HOURS * (stands.balancers > 0), "balancer-unit-hour"
+    if flows.deployment.direct:
+        yield "events out", flows.delivered_bytes * SECONDS / GB, "balancer-out"
+    of_tasks = 0 if flows.deployment.private_network else 1
+    of_balancer = stands.addresses - of_tasks * stands.tasks
+    yield "addresses of tasks", of_tasks * flows.tasks * HOURS, "address-hour"
+    yield "addresses of the load balancer", of_balancer * HOURS, "address-hour"
+    yield "interface endpoints", stands.endpoints * HOURS, "endpoint-hour"
+
+
+def _watching(flows: Flows) -> Iterator[Rest]:
+    requests = flows.by_gateway
+    told = (requests + flows.index_batches) * flows.log_bytes + ROUNDS / SECONDS * IDLE_LOG_BYTES
+    stands = standing(flows.deployment)
+    yield "log lines", told * SECONDS / GB, "logs-in"
+    yield "log lines, kept", told * flows.deployment.log_days * 86400 / GB, "logs-month"
+    yield "metrics", _metrics(flows), "metric-month"
+    yield "alarms", stands.alarm_metrics, "alarm-month"
+    yield "dashboard", stands.dashboards, "dashboard-month"
+    # One request a second is traced, and a part of the others.
+    traced = min(requests, 1 + flows.assumed.traced_share * requests) * SECONDS + ROUNDS
+    yield "traces", traced, "trace"
+
+
+def _metrics(flows: Flows) -> int:
+    """Only those that are told: a metric without figures costs nothing."""
+    publishing, streaming = flows.publishes > 0, flows.load.connections > 0
+    asked = 0 if flows.deployment.direct else publishing + streaming
+    told = METRICS_WHEN_IDLE + (not flows.deployment.asleep)
+    told += METRICS_OF_A_FUNCTION * asked + METRICS_OF_THE_INDEXER * publishing
+    if flows.deployment.detailed_metrics:
+        told += METRICS_OF_A_METHOD * (publishing + 2 * streaming) * (not flows.deployment.direct)
+    return told
+
+
+def _keys_and_images(flows: Flows) -> Iterator[Rest]:
+    stands = standing(flows.deployment)
+    yield "keys", stands.encrypted * callers_of_keys(flows.deployment) * SECONDS / KEY_SECONDS, "kms-request"
+    yield "keys of one's own", stands.own_keys, "key-month"
+    yield "image of the streaming service", IMAGE_GB, "ecr-month"
+
+
+def _glue(flows: Flows) -> Iterator[Rest]:
+    yield "jobs", flows.deployment.dpu_hours_per_day * HOURS / 24, "glue-dpu-hour"
+
+
+PARTS: Mapping[str, Callable[[Flows], Iterator[Rest]]] = {
+    "API Gateway": _gateway,
+    "Lambda": _lambda,
+    "Kinesis": _kinesis,
+    "DynamoDB": _dynamodb,
+    "S3": _s3,
+    "Fargate": _fargate,
+    "Load balancer and network": _network,
+    "CloudWatch": _watching,
+    "Keys and images": _keys_and_images,
+    "Glue": _glue,
+}

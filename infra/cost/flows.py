@@ -1,0 +1,177 @@
+"""What a load sets in motion, per second: requests, frames, records, batches of the indexer, streams."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from infra.cost.load import Assumed, Deployment, Load, Measured
+from infra.cost.prices import SECONDS
+
+PUT_UNIT = 25 * 1024
+SHARD_BYTES = 1 << 20
+SHARD_READ_BYTES = 2 * SHARD_BYTES
+"""For all that ask together."""
+SHARD_RECORDS = 1000
+ON_DEMAND_SHARDS = 4
+INDEX_RECORDS = 10_000
+"""Of the stream that an invocation of the indexer takes at most."""
+
+FRAME_HEAD = 60
+"""Bytes of a record beside its events: heads, and the partition key."""
+
+STREAMED_AT_ONCE = 10 * (1 << 20)
+"""API Gateway counts so many bytes of a streamed answer as a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flows:
+    load: Load
+    deployment: Deployment
+    measured: Measured
+    assumed: Assumed
+
+    # Publishing
+
+    @property
+    def publishes(self) -> float:
+        return self.load.events_per_second / self.load.batch
+
+    @property
+    def publish_ms(self) -> float:
+        return self.measured.publish_request_ms + self.load.batch * self.measured.publish_event_ms
+
+    @property
+    def by_gateway(self) -> float:
+        """Requests that come by the gateway, and by functions where they are no streams."""
+        return 0.0 if self.deployment.direct else self.publishes + self.commits + self.streamed_requests
+
+    @property
+    def frames_per_publish(self) -> float:
+        return spread(self.load.batch, self.load.partitions)
+
+    @property
+    def frames(self) -> float:
+        """Records of the stream."""
+        return self.publishes * self.frames_per_publish
+
+    @property
+    def frame_bytes(self) -> float:
+        events = self.load.batch / self.frames_per_publish
+        return FRAME_HEAD + events * self.load.event_bytes * share(self.measured.packed, events)
+
+    @property
+    def stored_bytes(self) -> float:
+        return self.frames * self.frame_bytes
+
+    @property
+    def put_units(self) -> float:
+        return self.frames * math.ceil(self.frame_bytes / PUT_UNIT)
+
+    @property
+    def plain_bytes(self) -> float:
+        return self.load.events_per_second * self.load.event_bytes
+
+    @property
+    def shards(self) -> int:
+        read = self.stored_bytes * self.polling / (SHARD_READ_BYTES / SHARD_BYTES)
+        fullest = max(max(self.stored_bytes, read) / SHARD_BYTES, self.frames / SHARD_RECORDS)
+        fullest /= self.assumed.use_of_a_shard
+        least = self.deployment.shards if self.deployment.stream_mode == "provisioned" else ON_DEMAND_SHARDS
+        return max(least, math.ceil(fullest))
+
+    @property
+    def polling(self) -> int:
+        """Readers that share what a shard gives: the indexer, and tasks that are not pushed."""
+        return 1 if self.deployment.fan_out else 1 + self.tasks
+
+    @property
+    def pushed_bytes(self) -> float:
+        return self.stored_bytes * self.tasks if self.deployment.fan_out else 0.0
+
+    # Indexing
+
+    @property
+    def index_batches(self) -> float:
+        """Invocations of the indexer: one for each shard and window, more when so many records come in sooner."""
+        of_a_shard = self.frames / self.shards
+        by_time = min(of_a_shard, 1 / self.deployment.index_seconds) if self.deployment.index_seconds else of_a_shard
+        return self.shards * max(by_time, of_a_shard / INDEX_RECORDS)
+
+    @property
+    def partitions_per_index_batch(self) -> float:
+        if not self.frames:
+            return 0.0
+        return spread(self.frames / self.index_batches, self.load.all_partitions / self.shards)
+
+    # Streams
+
+    @property
+    def delivered(self) -> float:
+        """Events to all consumers."""
+        return self.load.events_per_second * self.load.consumers
+
+    @property
+    def delivered_bytes(self) -> float:
+        packed = self.measured.gzipped if self.deployment.compressed_streams else 1.0
+        return self.delivered * self.load.event_bytes * packed
+
+    @property
+    def commits(self) -> float:
+        """One for each batch: by number when there is much, by time when there is little."""
+        by_time = min(self.load.events_per_second, self.load.all_partitions / self.deployment.flush_seconds)
+        return self.load.consumers * max(self.load.events_per_second / self.load.delivered_batch, by_time)
+
+    @property
+    def streamed_types(self) -> int:
+        """Event types that a task looks after, each again and again: what it knows of them has to be fresh."""
+        return self.load.event_types if self.load.connections else 0
+
+    @property
+    def streamed_requests(self) -> float:
+        """Streams end after so many minutes and begin anew; long answers count several times."""
+        begun = self.load.connections / (60 * self.deployment.stream_minutes)
+        return max(begun, self.delivered_bytes / STREAMED_AT_ONCE)
+
+    @property
+    def tasks(self) -> int:
+        if self.deployment.asleep:
+            return 0
+        busy = self.delivered * self.measured.stream_event_ms
+        if self.deployment.direct:
+            busy += self.publishes * self.publish_ms + self.commits * self.measured.commit_ms
+        busy /= 1000 * self.assumed.use_of_a_task
+        wanted = max(self.load.connections / self.deployment.streams_per_task, busy / self.deployment.streaming_vcpu)
+        return max(self.deployment.min_tasks, math.ceil(wanted))
+
+    def seconds(self, cpu_ms: float, wait_ms: float, memory: int) -> float:
+        """How long a function runs that has a part of a core only, and waits for others."""
+        slower = max(1.0, self.assumed.full_vcpu_memory / memory)
+        return (wait_ms + cpu_ms * slower) / 1000
+
+    @property
+    def log_bytes(self) -> float:
+        """Of a request: what the function tells, and the gateway's line."""
+        return self.measured.log_bytes_per_request + self.assumed.access_log_bytes
+
+    @property
+    def kept_bytes(self) -> float:
+        return min(self.load.retention_days * 86400, 10 * 12 * SECONDS) * self.plain_bytes * self.measured.archived
+
+
+def spread(things: float, places: float) -> float:
+    """How many of these places get any, when so many things fall on them by chance."""
+    if things <= 1 or places <= 1:
+        return min(things, max(places, 1.0))
+    return places * -math.expm1(things * math.log1p(-1 / places))
+
+
+def share(packed: tuple[tuple[float, float], ...], events: float) -> float:
+    """Between two frames that were measured, by the number of digits of their events."""
+    at = bisect_right(packed, events, key=lambda each: each[0])
+    if at in (0, len(packed)):
+        return packed[min(at, len(packed) - 1)][1]
+    (few, more), (many, less) = packed[at - 1], packed[at]
+    way = math.log(events / few) / math.log(many / few)
+    return more + way * (less - more)

@@ -1,0 +1,63 @@
+"""What it costs that something is there and nothing happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from infra.cost.bill import ROUNDS
+from infra.cost.flows import Flows
+from infra.cost.prices import GB, HOURS, Prices
+
+DOCUMENTS_BYTES = 5000
+"""An event type, its schema, its topic, and its name in the lists."""
+
+KEEP_ALIVE_BYTES = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    what: str
+    dollars: float
+
+
+def idle(flows: Flows, prices: Prices) -> list[Idle]:
+    return [
+        Idle("an idle event type", sum(_event_type(flows, prices))),
+        Idle("an idle event type that a task streams", sum(_event_type(flows, prices)) + _streamed(flows, prices)),
+        Idle("an idle stream", sum(_stream(flows, prices))),
+        Idle("an idle stream of a subscription", sum(_stream(flows, prices)) + _looks(flows, prices)),
+        Idle("an event type, if each had a shard of its own", prices["kinesis-shard-hour"].dollars * HOURS),
+        Idle("an event type, if each had an on-demand stream", prices["kinesis-stream-hour"].dollars * HOURS),
+    ]
+
+
+def _event_type(flows: Flows, prices: Prices) -> Iterator[float]:
+    """Housekeeping has a look at it, and it has to be written down."""
+    deployment, measured, assumed = flows.deployment, flows.measured, flows.assumed
+    seconds = flows.seconds(measured.house_type_ms, assumed.dynamodb_ms, deployment.function_memory)
+    yield ROUNDS * prices["dynamodb-read"].dollars
+    yield ROUNDS * seconds * deployment.function_memory / 1024 * prices["lambda-gb-second"].dollars
+    yield DOCUMENTS_BYTES / GB * prices["dynamodb-month"].dollars
+
+
+def _streamed(flows: Flows, prices: Prices) -> float:
+    return flows.measured.streamed_type_reads_per_hour * HOURS * prices["dynamodb-read"].dollars
+
+
+def _looks(flows: Flows, prices: Prices) -> float:
+    """It asks for news of its subscription."""
+    return flows.measured.subscription_stream_reads_per_hour * HOURS * prices["dynamodb-read"].dollars
+
+
+def _stream(flows: Flows, prices: Prices) -> Iterator[float]:
+    """It begins anew before API Gateway ends it, is kept alive, and takes its place in a task."""
+    deployment = flows.deployment
+    begun = HOURS * 60 / deployment.stream_minutes
+    kept_alive = HOURS * 3600 / deployment.flush_seconds * flows.load.partitions
+    task = deployment.streaming_vcpu * prices["fargate-vcpu-hour"].dollars
+    task += deployment.streaming_gb * prices["fargate-gb-hour"].dollars
+    yield begun * prices["api-request"].dollars
+    yield kept_alive * KEEP_ALIVE_BYTES / GB * prices["api-out"].dollars
+    yield task * HOURS / deployment.streams_per_task
+    yield begun * flows.log_bytes / GB * prices["logs-in"].dollars

@@ -1,1 +1,0 @@
-"""What a load costs on AWS in a month, part by part, and elsewhere. Nothing in here knows the broker."""

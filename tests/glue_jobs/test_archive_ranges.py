@@ -1,0 +1,133 @@
+from dataclasses import replace
+
+import pytest
+
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi_jobs.archive_ranges import NOTHING_READ, Progress, again, in_batches, sizes, stretches
+from tests.support.builders import an_event_type
+
+EVENT_TYPE = an_event_type(partitions=2)
+TOPIC = EVENT_TYPE.timeline.topic
+
+
+@pytest.fixture
+def index():
+    made = MemoryLogIndex()
+    made.create_topic(TOPIC, 2)
+    return made
+
+
+def add(index, count, *, partition=0, key=None, archived=True):
+    """The next events of a partition, in an object of their own."""
+    head = index.heads([(TOPIC, partition)])[TOPIC, partition]
+    first = head.counted.next
+    location = Location(key or f"log/x/{partition}-{first}", 0, 100) if archived else None
+    segment = Segment(before=head.counted, count=count, since=first, until=first + count, archived=location)
+    assert index.extend(TOPIC, partition, head.revision, Head(Counted(next=first + count)), segment)
+    return segment
+
+
+def offsets(index, progress=NOTHING_READ):
+    return [(each.partition, each.first, each.end) for each in stretches(index, EVENT_TYPE, progress)]
+
+
+def test_everything_is_to_be_read_at_first(index):
+    """A table that has nothing yet reads all partitions."""
+    add(index, 10)
+    add(index, 5)
+    add(index, 3, partition=1)
+
+    assert offsets(index) == [(0, 0, 10), (0, 10, 15), (1, 0, 3)]
+
+
+def test_what_was_read_is_not_read_again(index):
+    """After a run only newer events are to be read, also where objects were joined meanwhile."""
+    add(index, 10)
+    first = add(index, 5)
+    progress = NOTHING_READ.with_read(stretches(index, EVENT_TYPE, NOTHING_READ), ())
+    add(index, 5)
+    assert offsets(index, progress) == [(0, 15, 20)]
+
+    joined = replace(first, count=10, archived=Location("log/x/joined", 0, 50))
+    index.replace(TOPIC, 0, [joined], 20)
+
+    assert offsets(index, progress) == [(0, 15, 20)]
+
+
+def test_what_was_let_go_is_not_looked_for(index):
+    """Offsets before the oldest are gone, and no part of what is to be read."""
+    add(index, 10)
+    add(index, 10)
+    index.let_go(TOPIC, 0, 12)
+    assert offsets(index) == [(0, 12, 20)]
+
+
+def test_reading_stops_where_nothing_is_archived(index):
+    """What is behind a part that is not archived waits, so that nothing is passed over."""
+    add(index, 10)
+    add(index, 10, archived=False)
+    add(index, 10)
+    assert offsets(index) == [(0, 0, 10)]
+
+
+def test_damaged_parts_are_gaps(index):
+    """What could not be read is tried again by every run until it can be; the rest goes on."""
+    add(index, 10)
+    damaged = add(index, 5)
+    add(index, 5)
+    found = list(stretches(index, EVENT_TYPE, NOTHING_READ))
+
+    progress = NOTHING_READ.with_read([found[0], found[2]], [found[1]])
+
+    assert offsets(index, Progress.read(progress.written())) == [(0, damaged.first, damaged.end)]
+    assert offsets(index, progress.with_read(stretches(index, EVENT_TYPE, progress), ())) == []
+
+
+def test_a_deleted_topic_has_nothing(index):
+    """A topic that is gone is no reason to fail."""
+    add(index, 10)
+    index.delete_topic(TOPIC)
+    assert offsets(index) == []
+
+
+def test_compacted_parts_are_known_as_such(index):
+    """Where events were compacted away, nobody expects one for each offset."""
+    add(index, 10)
+    add(index, 10)
+    index.note_compacted(TOPIC, 0, 10)
+    assert [each.whole for each in stretches(index, EVENT_TYPE, NOTHING_READ)] == [False, True]
+
+
+def test_batches_go_forward(index):
+    """A batch holds as much as one commit is to hold, and each partition's parts in their order."""
+    for _ in range(5):
+        add(index, 10)
+        add(index, 10, partition=1)
+
+    batches = list(in_batches(stretches(index, EVENT_TYPE, NOTHING_READ), 300))
+
+    assert [len(batch) for batch in batches] == [3, 3, 3, 1]
+    firsts = [each.first for batch in batches for each in batch if each.partition == 0]
+    assert firsts == sorted(firsts)
+
+
+def test_sizes_of_objects(index):
+    """Bytes that are wanted are counted once for each member."""
+    add(index, 10, key="log/x/shared")
+    found = list(stretches(index, EVENT_TYPE, NOTHING_READ))
+    assert sizes([*found, replace(found[0], first=5)]) == {"log/x/shared": 100}
+
+
+def test_what_was_read_can_be_looked_up_again(index):
+    """The places of a batch are found again, and what was replaced there meanwhile is seen."""
+    add(index, 10)
+    middle = add(index, 5)
+    add(index, 5)
+    add(index, 5, partition=1)
+    read = [each for each in stretches(index, EVENT_TYPE, NOTHING_READ) if each.first == 10]
+    assert list(again(index, EVENT_TYPE, read)) == read
+
+    index.replace(TOPIC, 0, [replace(middle, archived=Location("log/x/new", 0, 1))], 15)
+
+    assert [each.location.key for each in again(index, EVENT_TYPE, read)] == ["log/x/new"]

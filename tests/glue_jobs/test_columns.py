@@ -1,0 +1,133 @@
+import pytest
+
+from nakadi.model.event_type import Category
+from nakadi_jobs.columns import (
+    BIGINT,
+    DOUBLE,
+    STRING,
+    Array,
+    Field,
+    Json,
+    Scalar,
+    Struct,
+    Texts,
+    columns_of,
+    ddl,
+    new_columns,
+)
+from tests.support.builders import an_event_type
+
+UNDEFINED = an_event_type()
+
+
+def of(*versions):
+    """The columns of payloads with these properties, one version after the other."""
+    schemas = [{"type": "object", "properties": properties} for properties in versions]
+    return columns_of(UNDEFINED, schemas)
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        ({"type": "string"}, STRING),
+        ({"type": "integer"}, BIGINT),
+        ({"type": "number"}, DOUBLE),
+        ({"type": ["integer", "number"]}, DOUBLE),
+        ({"type": "boolean"}, Scalar("boolean")),
+        ({"type": ["string", "null"]}, STRING),
+        ({"enum": ["a", "b"]}, STRING),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, BIGINT),
+        ({"$ref": "#/definitions/name"}, None),
+        ({"type": "array", "items": {"type": "integer"}}, Array(BIGINT)),
+        ({"type": "array"}, Json()),
+        ({"type": "object"}, Json()),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, Texts()),
+        ({"properties": {"a": {"type": "integer"}}}, Struct((Field("a", BIGINT),))),
+        ({"allOf": [{"properties": {"a": {"type": "integer"}}}]}, Struct((Field("a", BIGINT),))),
+        ({"type": ["string", "integer"]}, None),
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, None),
+        ({}, None),
+        (True, None),
+    ],
+)
+def test_a_type_becomes_a_column(schema, kind):
+    """A property is a column if its values have one type; a mixed one is not."""
+    assert of({"it": schema}) == Struct(() if kind is None else (Field("it", kind),))
+
+
+def test_references_are_followed():
+    """A reference within the schema is what it points at; one in a circle is no column."""
+    schema = {
+        "definitions": {"name": {"type": "string"}, "tree": {"properties": {"child": {"$ref": "#/definitions/tree"}}}},
+        "properties": {"name": {"$ref": "#/definitions/name"}, "tree": {"$ref": "#/definitions/tree"}},
+    }
+    assert columns_of(UNDEFINED, [schema]) == Struct((Field("name", STRING), Field("tree", Json())))
+
+
+@pytest.mark.parametrize("name", ["a.b", "", "a b", "order-number", "nakadi_offset", "x" * 200])
+def test_a_name_that_cannot_be_a_column_is_none(name):
+    """What no query engine would take as a name is left to the text of the event."""
+    assert of({name: {"type": "string"}, "fine": {"type": "string"}}) == Struct((Field("fine", STRING),))
+
+
+def test_names_that_differ_by_case_alone():
+    """Of two such names the first is the column."""
+    assert of({"id": {"type": "string"}, "ID": {"type": "string"}}) == Struct((Field("id", STRING),))
+
+
+def test_a_new_property_is_a_new_column():
+    """Later versions only ever add columns, on every level."""
+    first = {"a": {"type": "string"}, "b": {"properties": {"c": {"type": "string"}}}}
+    second = {"b": {"properties": {"d": {"type": "integer"}}}, "e": {"type": "boolean"}}
+
+    known, both = of(first), of(first, second)
+
+    assert both.fields[: len(known.fields)][0] == known.fields[0]
+    assert new_columns(known, both) == [(("b", "d"), "bigint"), (("e",), "boolean")]
+
+
+def test_new_columns_in_lists():
+    """The elements of a list can get new columns as well."""
+    items = {"type": "array", "items": {"properties": {"a": {"type": "string"}}}}
+    more = {"type": "array", "items": {"properties": {"b": {"type": "string"}}}}
+    assert new_columns(of({"items": items}), of({"items": items}, {"items": more})) == [
+        (("items", "element", "b"), "string")
+    ]
+
+
+def test_a_type_that_changed_is_contested():
+    """A column keeps its first type, and is marked as telling less than was written."""
+    assert of({"a": {"type": "string"}}, {"a": {"type": "integer"}}) == Struct((Field("a", STRING, contested=True),))
+
+
+def test_the_metadata_of_a_business_event():
+    """Metadata has the columns that publishers may fill, and those that the broker stamps."""
+    columns = columns_of(an_event_type(category=Category.BUSINESS), [{"properties": {"a": {"type": "string"}}}])
+
+    metadata = next(field.kind for field in columns.fields if field.name == "metadata")
+    names = {field.name for field in metadata.fields}
+
+    assert {"eid", "occurred_at", "partition_compaction_key", "published_by", "received_at", "version"} <= names
+    assert [field.name for field in columns.fields if field.name != "metadata"] == ["a"]
+
+
+def test_the_envelope_of_a_data_event():
+    """A data event has its envelope as columns, and its payload within `data`."""
+    columns = columns_of(an_event_type(category=Category.DATA), [{"properties": {"a": {"type": "string"}}}])
+
+    kinds = {field.name: field.kind for field in columns.fields}
+
+    assert kinds["data"] == Struct((Field("a", STRING),))
+    assert kinds["data_op"] == STRING
+
+
+def test_a_very_wide_schema():
+    """A table has at most a thousand columns; the rest is in the text."""
+    wide = {f"p{number}": {"type": "string"} for number in range(1500)}
+    assert len(of(wide).fields) == 1000
+
+
+def test_the_types_as_spark_writes_them():
+    """Types are written with their names quoted."""
+    kind = Struct((Field("a", Array(Struct((Field("b", BIGINT),)))), Field("c", Json()), Field("d", Texts())))
+    assert ddl(kind) == "struct<`a`:array<struct<`b`:bigint>>,`c`:string,`d`:map<string,string>>"

@@ -1,0 +1,67 @@
+import pytest
+
+from nakadi_jobs import command
+
+
+def parsed(*arguments):
+    return command.options(command.parser("compaction", "Does it."), arguments)
+
+
+def test_what_glue_adds_is_passed_over():
+    """A job takes the arguments that Glue gives to every job."""
+    known = parsed(
+        "--JOB_NAME", "nakadi-compaction", "--JOB_RUN_ID=jr_1", "--TempDir", "s3://x/y", "--enable-metrics", "true",
+        "--datalake-formats", "iceberg", "--tables", "s3://tables/t",
+    )  # fmt: skip
+    assert known.tables == "s3://tables/t"
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        ["--JOB_ID", "j_1"],
+        ["--SECURITY_CONFIGURATION", "own-key"],
+        ["--WORKFLOW_NAME", "nightly", "--WORKFLOW_RUN_ID", "wr_1"],
+        ["--job-bookmark-option", "job-bookmark-disable", "--job-bookmark-from", "-1"],
+        ["--job-language", "python", "--scriptLocation", "s3://x/compaction.py"],
+        ["--enable-job-insights", "", "--enable-observability-metrics", "true", "--disable-proxy-v2", "true"],
+        ["--conf", "spark.a=1 --conf spark.b=2", "--extra-spark-options", "-Dx=y"],
+        ["--auto-scale-within-microbatch", "--use-postgres-driver", "--python-modules-installer-option", "--no-cache"],
+    ],
+    ids=lambda added: added[0],
+)
+def test_whatever_glue_adds_is_passed_over(added):
+    """All that Glue documents to add leaves a job's own arguments as they are, wherever it stands."""
+    for arguments in ((*added, "--database", "d"), ("--database", "d", *added)):
+        assert parsed(*arguments).database == "d"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--tabels", "x"],
+        ["x"],
+        ["--JOB_NAME", "a", "b", "c"],
+        ["--JOB_NAME=a", "b"],
+        ["--enable-metrics", "true", "--event-type", "true"],
+    ],
+)
+def test_a_mistake_is_told(wrong, capsys):
+    """Arguments that nobody knows end the program before it begins."""
+    with pytest.raises(SystemExit) as ended:
+        parsed(*wrong)
+    assert ended.value.code == 2
+    assert "unknown arguments" in capsys.readouterr().err
+
+
+def test_event_types_by_name():
+    """Event types are named with commas between."""
+    assert parsed("--event-types", "a.b, c.d").event_types == ("a.b", "c.d")
+
+
+def test_help_explains_itself(capsys):
+    """`--help` tells what the job does, its arguments, and what its exit codes mean."""
+    with pytest.raises(SystemExit):
+        parsed("--help")
+    told = capsys.readouterr().out
+    assert all(each in told for each in ("Does it.", "--archive", "--tables", "Exit codes", "killed"))

@@ -1,0 +1,89 @@
+import json
+
+import pytest
+
+from nakadi.model.events import Record, StoredEvent
+from nakadi_jobs.erasure import How, Wanted, erased
+from tests.support.builders import A_MOMENT
+
+
+def stored(*values, key=None):
+    return [
+        StoredEvent(offset, Record(None if value is None else json.dumps(value).encode(), key), A_MOMENT)
+        for offset, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "path", "value"),
+    [
+        ({"customer": {"id": "c-1"}}, "customer.id", "c-1"),
+        ({"customers": [{"id": "c-2"}, {"id": "c-1"}]}, "customers.id", "c-1"),
+        ({"ids": [["c-1"]]}, "ids", "c-1"),
+        ({"id": 4711}, "id", "4711"),
+        ({"id": 4711.0}, "id", "4711"),
+        ({"id": 1e3}, "id", "1000"),
+        ({"id": "4711"}, "id", "4711"),
+        ({"deleted": True}, "deleted", "true"),
+        ({"name": "Zoë \u2028"}, "name", "Zoë \u2028"),
+        ({"free": '{"id":"c-1"}'}, "free.id", "c-1"),
+    ],
+)
+def test_a_value_is_found(event, path, value):
+    """A value is found through objects and lists, however it was written."""
+    assert Wanted(tuple(path.split(".")), value).found_in(event)
+
+
+@pytest.mark.parametrize(
+    ("event", "path", "value"),
+    [
+        ({"customer": {"id": "c-10"}}, "customer.id", "c-1"),
+        ({"customer": "c-1"}, "customer.id", "c-1"),
+        ({"other": {"id": "c-1"}}, "customer.id", "c-1"),
+        ({"customer": {"id": {"x": "c-1"}}}, "customer.id", "c-1"),
+        ({"id": True}, "id", "1"),
+        ({"id": None}, "id", "c-1"),
+    ],
+)
+def test_another_value_is_not_meant(event, path, value):
+    """What merely looks like the value, or is somewhere else, stays."""
+    assert not Wanted(tuple(path.split(".")), value).found_in(event)
+
+
+def test_removing_keeps_offsets():
+    """Removed events leave holes; the others keep their numbers."""
+    kept, meant = erased(stored({"id": "a"}, {"id": "b"}, {"id": "c"}), Wanted(("id",), "b"), How.REMOVE)
+    assert [each.offset for each in kept] == [0, 2]
+    assert meant == [1]
+
+
+def test_blanking_keeps_the_event():
+    """A blanked event has its metadata, and says nothing; it has no key either."""
+    event = {"metadata": {"eid": "e", "partition_compaction_key": "b"}, "id": "b", "name": "Jane"}
+
+    kept, meant = erased(stored(event, key="b"), Wanted(("id",), "b"), How.BLANK)
+
+    assert meant == [0]
+    assert json.loads(kept[0].record.value) == {"metadata": {"eid": "e"}}
+    assert kept[0].record.key is None
+
+
+def test_blanking_a_data_event():
+    """A data event keeps its form."""
+    event = {"metadata": {"eid": "e"}, "data_type": "t", "data_op": "U", "data": {"id": "b"}}
+    kept, _ = erased(stored(event), Wanted(("data", "id"), "b"), How.BLANK)
+    assert json.loads(kept[0].record.value) == {"metadata": {"eid": "e"}, "data_type": "t", "data_op": "U", "data": {}}
+
+
+@pytest.mark.parametrize("how", How)
+def test_a_tombstone_is_known_by_its_key(how):
+    """A tombstone under the value goes, since nothing else is in it."""
+    kept, meant = erased(stored(None, key="c-1"), Wanted(("id",), "c-1"), how)
+    assert (kept, meant) == ([], [0])
+
+
+def test_a_value_is_found_in_what_cannot_be_parsed():
+    """Tables keep broken events as text; whoever has to go is not overlooked there."""
+    wanted = Wanted(("customer", "id"), "c-1")
+    assert wanted.found_in_text(b'{broken "c-1"')
+    assert not wanted.found_in_text(b'{broken "c-2"')

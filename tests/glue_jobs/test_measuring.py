@@ -1,0 +1,76 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nakadi.model.event_type import Statistics
+from nakadi_jobs.measuring import Counts, advice, begun, percentile, statistic, step_of, traffic, windows
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
+    return Counts(NOON + timedelta(minutes=minute), partition, publisher, step_of(size), events, events * size, size)
+
+
+def test_rates():
+    """The mean counts every minute of the time, the peak is the busiest minute."""
+    told = traffic([counts(30), counts(90, minute=3)], NOON, NOON + HOUR, 1)
+    assert (told.events, told.per_minute_mean, told.per_minute_peak) == (120, 2.0, 90)
+
+
+def test_sizes():
+    """Percentiles are within one percent, mean and greatest are exact."""
+    told = traffic([counts(90, size=100), counts(10, size=1000)], NOON, NOON + HOUR, 1)
+    assert told.size_p50 == pytest.approx(100, rel=0.01)
+    assert told.size_p95 == pytest.approx(1000, rel=0.01)
+    assert (told.size_mean, told.size_max) == (190, 1000)
+
+
+def test_publishers_are_told_apart():
+    """Every publishing application counts once; events without one count for none."""
+    told = traffic([counts(1), counts(1, minute=1), counts(1, publisher="b"), counts(1, publisher=None)], NOON, NOON, 1)
+    assert told.publishers == 2
+
+
+@pytest.mark.parametrize(("spread", "skew"), [([10, 10], 1.0), ([30, 10], 1.5), ([40], 2.0)])
+def test_skew(spread, skew):
+    """The skew is what the fullest partition holds, in even shares; empty partitions count."""
+    found = [counts(events, partition=number) for number, events in enumerate(spread)]
+    assert traffic(found, NOON, NOON + HOUR, 2).partition_skew == skew
+
+
+def test_no_traffic():
+    """A time without events has measures too."""
+    told = traffic([], NOON, NOON + HOUR, 3)
+    assert (told.events, told.size_mean, told.size_p95, told.per_minute_peak, told.partition_skew) == (0, 0, 0, 0, 1.0)
+    assert percentile({}, 0.5) == 0
+
+
+@pytest.mark.parametrize(
+    ("readers", "writers", "partitions", "recommended"),
+    [(3, 1, 1, 3), (1, 5, 8, 5), (20, 1, 4, 8), (0, 0, 2, 1)],
+)
+def test_advice_is_what_a_new_event_type_would_get(readers, writers, partitions, recommended):
+    """The recommended number is the rule by which event types are made; the error says how far off it is."""
+    measured = Statistics(messages_per_minute=1, message_size=1, read_parallelism=readers, write_parallelism=writers)
+    told = advice(measured, partitions, 8)
+    assert (told.recommended, told.error) == (recommended, partitions - recommended)
+
+
+def test_the_statistic():
+    """What was measured is told in the words in which owners expect it."""
+    told = traffic([counts(120, size=250), counts(60, size=250, publisher="b")], NOON, NOON + HOUR, 1)
+    assert statistic(told, 4) == Statistics(
+        messages_per_minute=3, message_size=250, read_parallelism=4, write_parallelism=2
+    )
+
+
+def test_windows_begin_with_the_day():
+    """Windows are the same whenever a run begins; the last one may be shorter."""
+    since = begun(NOON + timedelta(minutes=59), HOUR)
+    assert since == NOON
+    assert windows(since, NOON + timedelta(minutes=90), HOUR) == [
+        (NOON, NOON + HOUR),
+        (NOON + HOUR, NOON + timedelta(minutes=90)),
+    ]

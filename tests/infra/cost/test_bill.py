@@ -1,0 +1,197 @@
+"""The bill: quantities times prices, by part."""
+
+from dataclasses import replace
+
+import pytest
+
+from infra.cost.bill import PARTS, Line, bill, by_part, total
+from infra.cost.elsewhere import elsewhere
+from infra.cost.flows import Flows
+from infra.cost.idle import idle
+from infra.cost.load import Assumed, Deployment, Load, Measured
+from infra.cost.prices import PRICES, SECONDS, priced
+
+MILLION_EVENTS_A_MONTH = 1e6 / SECONDS
+
+
+def flows(deployment: Deployment | None = None, **load: float) -> Flows:
+    return Flows(load=Load(**load), deployment=deployment or Deployment(), measured=Measured(), assumed=Assumed())
+
+
+def dollars(lines: list[Line], part: str, what: str) -> float:
+    [line] = [line for line in lines if (line.part, line.what) == (part, what)]
+    return line.dollars
+
+
+def test_a_million_requests_cost_what_they_cost():
+    """What can be reckoned by hand comes out so."""
+    hasty = Deployment(index_seconds=1)
+    load = flows(events_per_second=MILLION_EVENTS_A_MONTH, batch=1, event_bytes=1000, consumers=0, deployment=hasty)
+    lines = bill(load, PRICES)
+    assert dollars(lines, "API Gateway", "publish requests") == pytest.approx(3.5)
+    assert dollars(lines, "Lambda", "publish, invocations") == pytest.approx(0.2)
+    assert dollars(lines, "Kinesis", "shards") == pytest.approx(10.95)
+    assert dollars(lines, "Kinesis", "put units") == pytest.approx(0.014)
+    # A lone event: head and segment in a transaction, progress; heads, topic and progress.
+    assert dollars(lines, "DynamoDB", "log index, written") == pytest.approx(5 * 0.625)
+    assert dollars(lines, "DynamoDB", "log index, read") == pytest.approx(3 * 0.125)
+
+
+def test_nothing_published_costs_what_stands_there():
+    """Without events there is no line for them; what is paid by the hour remains."""
+    lines = bill(flows(events_per_second=0, consumers=0, event_types=1), PRICES)
+    assert {line.part for line in lines} == {
+        *("Kinesis", "Fargate", "Load balancer and network", "CloudWatch", "Glue", "Lambda", "DynamoDB"),
+        "Keys and images",
+    }
+    assert by_part(lines)["Lambda"] < 0.1
+    assert by_part(lines)["DynamoDB"] < 2
+
+
+def test_batches_make_events_cheap():
+    """A publisher who sends ten events at once pays a fraction for each."""
+    alone, ten = (total(bill(flows(events_per_second=1000, batch=batch), PRICES)) for batch in (1, 10))
+    assert ten < alone / 3
+
+
+def test_the_parts_are_the_bill():
+    """Every line belongs to a part, and the parts add up."""
+    lines = bill(flows(), PRICES)
+    assert list(by_part(lines)) == list(PARTS)
+    assert sum(by_part(lines).values()) == pytest.approx(total(lines))
+
+
+def test_an_on_demand_stream_is_paid_by_what_goes_through():
+    """A stream without shards to pay for has its hours, and what comes in and goes out."""
+    lines = bill(flows(Deployment(stream_mode="on-demand")), PRICES)
+    assert dollars(lines, "Kinesis", "stream") == pytest.approx(29.2)
+    assert {line.what for line in lines if line.part == "Kinesis"} == {*("stream", "in", "out, to those who ask")}
+
+
+def test_consumers_of_tasks_are_paid_by_the_hour_and_by_what_is_pushed():
+    """With fan-out each task has a consumer of each shard, and the stream's bytes once more."""
+    load = {"events_per_second": 1000.0, "streams": 5000}
+    lines = bill(flows(Deployment(fan_out=True, shards=2), **load), PRICES)
+    tasks, shards = flows(**load).tasks, 2
+    gigabytes = flows(**load).stored_bytes * SECONDS / (1 << 30)
+    assert tasks == 3
+    assert dollars(lines, "Kinesis", "consumers of tasks") == pytest.approx(tasks * shards * 10.95)
+    assert dollars(lines, "Kinesis", "pushed to tasks") == pytest.approx(tasks * gigabytes * 0.013)
+    pushed = bill(flows(Deployment(fan_out=True, stream_mode="on-demand"), **load), PRICES)
+    assert dollars(pushed, "Kinesis", "pushed to tasks") == pytest.approx(tasks * gigabytes * 0.05)
+    assert dollars(pushed, "Kinesis", "out, to those who ask") == pytest.approx(gigabytes * 0.04)
+
+
+def test_only_metrics_that_are_told_are_paid_for():
+    """An idle stage tells how late its index is and how many streams are open; a function that is asked, four more."""
+    assert dollars(bill(flows(events_per_second=0, consumers=0), PRICES), "CloudWatch", "metrics") == pytest.approx(0.6)
+    few, many = (
+        dollars(bill(flows(Deployment(detailed_metrics=detailed)), PRICES), "CloudWatch", "metrics")
+        for detailed in (False, True)
+    )
+    assert few == pytest.approx((2 + 3 * 4 + 3) * 0.3 - 4 * 0.3)
+    assert many - few == pytest.approx(3 * 5 * 0.3)
+
+
+def test_direct_requests_are_paid_by_the_byte():
+    """Without the gateway no request is paid for, nor functions, logs and traces: bytes, addresses and tasks are."""
+    load = {"events_per_second": 1000.0, "batch": 100.0}
+    lines = bill(flows(Deployment(direct=True), **load), PRICES)
+    usual = bill(flows(**load), PRICES)
+    assert by_part(lines)["API Gateway"] == 0
+    assert {line.what for line in lines if line.part == "Lambda"} == {
+        *("log indexer, invocations", "log indexer, time", "housekeeping, invocations", "housekeeping, time")
+    }
+    assert dollars(lines, "Load balancer and network", "events out") == pytest.approx(
+        dollars(usual, "API Gateway", "events out")
+    )
+    assert dollars(lines, "Load balancer and network", "load balancer") == pytest.approx(2 * 16.425)
+    assert dollars(lines, "Load balancer and network", "addresses of the load balancer") == pytest.approx(7.3)
+    assert by_part(lines)["DynamoDB"] == pytest.approx(by_part(usual)["DynamoDB"])
+
+
+def test_tasks_that_are_asked_directly_work_for_it():
+    """What functions would have done needs processors of tasks."""
+    busy = {"events_per_second": 20_000.0, "batch": 10.0, "event_bytes": 100.0}
+    assert flows(Deployment(direct=True), **busy).tasks > flows(**busy).tasks
+
+
+def test_a_private_network_and_a_key_are_paid_for():
+    """Endpoints instead of addresses, and a dollar for a key; a stage that sleeps has neither tasks nor endpoints."""
+    private = bill(flows(Deployment(private_network=True, own_keys=1)), PRICES)
+    assert dollars(private, "Load balancer and network", "interface endpoints") == pytest.approx(58.4)
+    assert "addresses of tasks" not in {line.what for line in private}
+    assert dollars(private, "Keys and images", "keys of one's own") == 1.0
+    asleep = bill(flows(Deployment(private_network=True, asleep=True), consumers=0), PRICES)
+    assert by_part(asleep)["Load balancer and network"] == 0
+
+
+def test_a_stage_that_sleeps_has_no_streams():
+    """Neither tasks nor a balancer are paid for, nor their alarms, while events are kept as ever."""
+    awake, asleep = (bill(flows(Deployment(asleep=asleep), consumers=0), PRICES) for asleep in (False, True))
+    assert by_part(asleep)["Fargate"] == by_part(asleep)["Load balancer and network"] == 0
+    assert by_part(asleep)["Kinesis"] == by_part(awake)["Kinesis"]
+    assert dollars(awake, "CloudWatch", "alarms") - dollars(asleep, "CloudWatch", "alarms") == pytest.approx(0.7)
+
+
+STREAMS_READ = ("DynamoDB", "streams, read")
+
+
+def test_idle_event_types_cost_next_to_nothing():
+    """An event type without events is a few documents and a glance now and then; a shard of its own is dear."""
+    event_type, streamed, stream, subscribed, shard, on_demand = idle(flows(), PRICES)
+    assert event_type.dollars < 0.01
+    assert streamed.dollars < 0.01
+    assert stream.dollars < subscribed.dollars < 0.05
+    assert (shard.dollars, on_demand.dollars) == (pytest.approx(10.95), pytest.approx(29.2))
+
+
+def test_streaming_many_idle_event_types_costs_what_one_costs():
+    """A task asks what changed for all its event types together; five hundred in two tasks are cents."""
+    one, many = (
+        dollars(bill(flows(Deployment(min_tasks=2), events_per_second=0, event_types=count), PRICES), *STREAMS_READ)
+        for count in (1, 500)
+    )
+    assert many - one < 0.2
+
+
+def test_idle_event_types_are_what_more_of_them_cost():
+    """What is said of one event type is what the bill grows by when there are a thousand more."""
+    few, many = (
+        [
+            line
+            for line in bill(flows(events_per_second=0, consumers=0, event_types=count), PRICES)
+            if line.what.startswith("housekeeping")
+        ]
+        for count in (10, 1010)
+    )
+    documents = 5000 / (1 << 30) * 0.25
+    each = idle(flows(), PRICES)[0].dollars
+    assert (total(many) - total(few)) / 1000 + documents == pytest.approx(each)
+
+
+def test_others_are_reckoned_for_the_same_load():
+    """What can be reckoned by hand comes out so: a million events of 1 KB, read once."""
+    load = Load(events_per_second=MILLION_EVENTS_A_MONTH, event_bytes=1024, batch=10, retention_days=0)
+    offers = {offer.name: offer.dollars for offer in elsewhere(load, PRICES)}
+    assert offers["EventBridge"] == pytest.approx(1.0)
+    assert offers["Pub/Sub"] == pytest.approx(2 * 40 * 1e6 / (1 << 30))
+    assert offers["Confluent Basic"] == pytest.approx(2 * 0.05 * 1e6 / (1 << 20))
+    assert offers["MSK Serverless"] == pytest.approx(547.5 + 10.95 + 0.15 * 1e6 / (1 << 20))
+    assert offers["MSK, 3 m7g.large"] == pytest.approx(446.76)
+    large = {offer.name: offer.dollars for offer in elsewhere(replace(load, event_bytes=100_000), PRICES)}
+    assert large["EventBridge"] == pytest.approx(2.0)
+
+
+def test_small_requests_are_counted_as_larger_ones_where_that_is_so():
+    """Pub/Sub counts a thousand bytes for a request at least."""
+    small, larger = (
+        elsewhere(Load(event_bytes=size, batch=1, delivered_batch=1), PRICES)[1].dollars for size in (10, 1000)
+    )
+    assert small == larger
+
+
+def test_prices_can_be_others():
+    """Whoever has other prices gets another bill."""
+    usual, dear = (total(bill(flows(), prices)) for prices in (PRICES, priced(["api-request=1"])))
+    assert dear > 1000 * usual

@@ -1,0 +1,40 @@
+"""The program."""
+
+import pytest
+
+from infra.cost.__main__ import main
+from infra.cost.bill import PARTS
+from infra.cost.prices import PRICES
+
+
+def test_it_prints_every_part(capsys):
+    """A bill has all its parts, what others ask for, and what idle things cost."""
+    assert main(["--events-per-second", "50", "--details"]) == 0
+    told = capsys.readouterr().out
+    assert all(part in told for part in PARTS)
+    assert all(text in told for text in ("Total", "EventBridge", "an idle event type", "publish requests"))
+
+
+def test_what_rests_on_an_assumption_is_marked(capsys):
+    """A part whose price nobody could read has a mark, one whose prices were read has none."""
+    main([])
+    lines = {line.rsplit(" ", 1)[0].strip(): line for line in capsys.readouterr().out.splitlines()}
+    marked = {part: any(line.startswith(part) and line.endswith("*") for line in lines.values()) for part in PARTS}
+    assert marked["S3"]
+    assert not marked["API Gateway"]
+
+
+def test_it_tells_its_prices(capsys):
+    """All prices can be read, with where they come from."""
+    assert main(["--prices"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in PRICES)
+
+
+@pytest.mark.parametrize("wrong", [["--price", "gold=3"], ["--price", "trace=much"], ["--batch", "0"]])
+def test_it_refuses_in_words(capsys, wrong):
+    """What cannot be reckoned is told on stderr."""
+    assert main(wrong) == 2
+    told = capsys.readouterr()
+    assert told.err
+    assert not told.out

@@ -1,0 +1,28 @@
+"""The table of prices."""
+
+import pytest
+
+from infra.cost.prices import PRICES, UnknownPrice, priced
+
+
+@pytest.mark.parametrize("price", PRICES.values(), ids=PRICES)
+def test_every_price_says_where_it_was_read(price):
+    """A price has a unit and a source, and one that was read nowhere is marked as assumed."""
+    assert price.dollars > 0
+    assert price.unit
+    assert price.source
+    assert price.assumed == price.source.startswith("not read")
+
+
+def test_a_price_that_is_given_is_no_assumption():
+    """Whoever knows a price gives it, and the others stay."""
+    prices = priced(["s3-month=0.02"])
+    assert prices["s3-month"].dollars == 0.02
+    assert not prices["s3-month"].assumed
+    assert prices["api-request"] == PRICES["api-request"]
+
+
+def test_an_unknown_price_is_refused():
+    """A slip of the pen does not go unseen."""
+    with pytest.raises(UnknownPrice, match="s3-moth"):
+        priced(["s3-moth=1"])
