@@ -55,7 +55,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     from nakadi.http.application import Application  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.routing import Route  # noqa: PLC0415
-    from nakadi.http.security import nobody_is_asked  # noqa: PLC0415
+    from nakadi.http.security import no_authentication  # noqa: PLC0415
     from nakadi.http.server import settle_in  # noqa: PLC0415
     from nakadi.local.serving import Serving  # noqa: PLC0415
     from nakadi.settings import Settings  # noqa: PLC0415
@@ -84,7 +84,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
             return Response(body=json.dumps(told).encode(), headers={"content-type": "application/json"})
 
         route = Route(method="GET", template="/settle", handler=settle, operation="settle")
-        application = Application([*broker.application.router.routes, route], nobody_is_asked)
+        application = Application([*broker.application.router.routes, route], no_authentication)
         settle_in()
         with Serving(application) as serving:
             ready.send(serving.url)

@@ -31,7 +31,7 @@ from nakadi.bootstrap import Broker, open_broker
 from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, empty_response
 from nakadi.http.routing import Route
-from nakadi.http.security import nobody_is_asked
+from nakadi.http.security import no_authentication
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.metrics import Metrics
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -246,7 +246,7 @@ def serve_floor(listening: socket.socket, _folder: str) -> None:
 
     template = "/event-types/{name}/events"
     route = Route(method="POST", template=template, handler=answer, operation="publish_events", any_body=True)
-    serve(listening, Application([route], nobody_is_asked))
+    serve(listening, Application([route], no_authentication))
 
 
 def serve(listening: socket.socket, application: Application) -> None:

@@ -23,7 +23,7 @@ from nakadi.bootstrap import Broker, open_broker
 from nakadi.http.application import Application
 from nakadi.http.message import empty_response
 from nakadi.http.routing import Route
-from nakadi.http.security import nobody_is_asked
+from nakadi.http.security import no_authentication
 from nakadi.local.serving import Serving
 from nakadi.settings import Settings
 from tests.support.builders import an_event_type
@@ -48,7 +48,7 @@ def main() -> None:
 
 def creating(engine: str, broker: Broker) -> None:
     """Pairs of requests in turn, so that both meet the same machine."""
-    floor = Application([Route(method="POST", template="/", handler=_created, operation="floor")], nobody_is_asked)
+    floor = Application([Route(method="POST", template="/", handler=_created, operation="floor")], no_authentication)
     with _client(broker.application) as ours, _client(floor) as theirs:
         took, floor_took = [], []
         for number in range(CREATIONS):

@@ -47,7 +47,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     from nakadi.http.application import Application  # noqa: PLC0415
     from nakadi.http.message import Outlet, Request, Response, Streaming  # noqa: PLC0415
     from nakadi.http.routing import Route  # noqa: PLC0415
-    from nakadi.http.security import nobody_is_asked  # noqa: PLC0415
+    from nakadi.http.security import no_authentication  # noqa: PLC0415
     from nakadi.http.server import settle_in  # noqa: PLC0415
     from nakadi.local.serving import Serving  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
@@ -80,7 +80,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
 
         append_route = Route(method="GET", template="/append", handler=append, operation="append")
         floor_route = Route(method="GET", template="/floor", handler=floor, operation="floor")
-        application = Application([*broker.application.router.routes, floor_route, append_route], nobody_is_asked)
+        application = Application([*broker.application.router.routes, floor_route, append_route], no_authentication)
         settle_in()
         with Serving(application) as serving:
             ready.send(serving.url)

@@ -54,7 +54,7 @@ def serve(url: str, parent: Any) -> None:
     from nakadi.http.application import Application  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.routing import Route  # noqa: PLC0415
-    from nakadi.http.security import nobody_is_asked  # noqa: PLC0415
+    from nakadi.http.security import no_authentication  # noqa: PLC0415
     from nakadi.http.server import settle_in  # noqa: PLC0415
     from nakadi.local.serving import Serving  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
@@ -73,7 +73,7 @@ def serve(url: str, parent: Any) -> None:
 
     fill_route = Route(method="GET", template="/fill", handler=fill, operation="fill")
     settle_in()
-    with Serving(Application([*broker.application.router.routes, fill_route], nobody_is_asked)) as serving:
+    with Serving(Application([*broker.application.router.routes, fill_route], no_authentication)) as serving:
         parent.send(serving.url)
         parent.poll(None)  # until it says anything, or ends
     broker.close()

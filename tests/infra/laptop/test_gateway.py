@@ -114,7 +114,7 @@ def test_bodies_in_base64_become_bytes(client, functions):
     assert client.get("/types").content == b"\xff"
 
 
-def test_without_a_token_nobody_is_asked(client, functions):
+def test_without_a_token_no_authentication(client, functions):
     """The answer is the one that the API wants to have given."""
     answer = client.get("/types/a")
     assert (answer.status_code, answer.json()) == (401, {"detail": "Unauthorized"})

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from nakadi.http.application import Application
 from nakadi.http.message import Request
 from nakadi.http.routes import publishing as routes
-from nakadi.http.security import nobody_is_asked
+from nakadi.http.security import no_authentication
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from tests.support.builders import an_event_type
 from tests.support.publishing import House, a_business_type, metadata
@@ -94,7 +94,7 @@ def application():
     house = House()
     for event_type in event_types():
         house.add(event_type)
-    return Application(routes.routes(house.publisher, house.permissions, house.figures), nobody_is_asked)
+    return Application(routes.routes(house.publisher, house.permissions, house.figures), no_authentication)
 
 
 @settings(max_examples=400)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nakadi.http.security import Scopes, ScopeTable, gateway_has_asked, nobody_is_asked, token_is_asked
+from nakadi.http.security import Scopes, ScopeTable, gateway_authentication, no_authentication, token_authentication
 from nakadi.settings import BadSetting, Settings
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def authentication(settings: Settings, clock: Clock) -> Authenticate:
     match settings.auth:
         case "off":
-            return nobody_is_asked
+            return no_authentication
         case "jwt":
-            return token_is_asked(tokens(settings, clock), _scope_table(settings), settings.auth_realms)
+            return token_authentication(tokens(settings, clock), _scope_table(settings), settings.auth_realms)
         case "gateway":
-            return gateway_has_asked(_scope_table(settings), settings.auth_realms)
+            return gateway_authentication(_scope_table(settings), settings.auth_realms)
         case other:
             raise BadSetting(f"NAKADI_AUTH is 'off', 'jwt' or 'gateway', not {other!r}")
 

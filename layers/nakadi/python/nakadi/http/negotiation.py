@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from nakadi.http.message import JSON, Answer, Request, Response
 from nakadi.http.problem import NotAcceptable, UnsupportedMediaType
-from nakadi.http.routing import Route
 
 OLD_PROBLEM_JSON = "application/x.problem+json"
 
@@ -35,26 +34,23 @@ class _Range:
     parameters: str
 
 
-def check_body(request: Request, route: Route) -> None:
-    """Raise `UnsupportedMediaType` for a body that the route does not read."""
-    if request.body and not route.any_body and request.method in ("POST", "PUT", "PATCH"):
-        content_type = request.headers.get("content-type", "")
-        if not JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()):
-            raise UnsupportedMediaType(f"Content type '{content_type}' not supported")
+def check_content_type(request: Request) -> None:
+    """Raise `UnsupportedMediaType` for a body that is not JSON by its name."""
+    content_type = request.headers.get("content-type", "")
+    if content_type != JSON and not JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()):
+        raise UnsupportedMediaType(f"Content type '{content_type}' not supported")
 
 
-def negotiated(request: Request, route: Route, answer: Answer) -> Answer:
-    """The answer with its JSON under the name that the client asks for. Raises `NotAcceptable` if it accepts none.
+def negotiated(request: Request, answer: Answer) -> Answer:
+    """An answer in JSON, under the name that the client asks for. Raises `NotAcceptable` if it accepts none.
 
     Only the body of a success is negotiated. By then the work is done, so a client that is refused may have changed
     something; refusing it before would refuse those as well whose success has no body to read.
     """
-    if isinstance(answer, Response) and answer.headers.get("content-type") == JSON and answer.status < 400:
-        name = JSON if route.any_accept else json_name(request.headers.get("accept", ""))
-        if name is None:
-            raise NotAcceptable("Could not find acceptable representation")
-        return answer if name == JSON else replace(answer, headers={**answer.headers, "content-type": name})
-    return answer
+    name = json_name(request.headers.get("accept", ""))
+    if name is None:
+        raise NotAcceptable("Could not find acceptable representation")
+    return answer if name == JSON else replace(answer, headers={**answer.headers, "content-type": name})
 
 
 def adapted(request: Request, problem: Response) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import unquote
@@ -60,7 +60,8 @@ class Route:
 class _Node:
     literals: dict[str, _Node] = field(default_factory=dict)
     parameter: _Node | None = None
-    routes: dict[str, Route] = field(default_factory=dict)
+    # By method, with the names of the parameters on the way.
+    routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
 
 
 class Router:
@@ -71,57 +72,65 @@ class Router:
             self._add(route)
 
     def _add(self, route: Route) -> None:
-        node = self._root
+        node, names = self._root, []
         for segment in _segments(route.template):
-            if _is_parameter(segment):
+            if segment.startswith("{"):
+                names.append(segment[1:-1])
                 node.parameter = node.parameter or _Node()
                 node = node.parameter
             else:
                 node = node.literals.setdefault(segment, _Node())
         assert route.method not in node.routes, f"two routes for {route.method} {route.template}"
-        node.routes[route.method] = route
+        node.routes[route.method] = route, tuple(names)
 
     def find(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
         """The route and its path parameters. `HEAD` goes where `GET` goes."""
-        node = self._node(raw_path)
-        route = node.routes.get("GET" if method == "HEAD" else method)
-        if route is None:
+        found = self._match(raw_path)
+        if found is None:
+            raise NotFound(f"There is nothing at {unquote(raw_path)}")
+        node, values = found
+        entry = node.routes.get("GET" if method == "HEAD" else method)
+        if entry is None:
             raise MethodNotAllowed(method, _allowed(node))
-        pairs = zip(_segments(route.template), _segments(raw_path), strict=True)
-        return route, {name[1:-1]: unquote(value) for name, value in pairs if _is_parameter(name)}
+        route, names = entry
+        return route, dict(zip(names, values, strict=True))
 
     def lane(self, method: str, raw_path: str) -> Lane:
         """The lane of a request, also of one that no route is for."""
-        node = self._found(raw_path)
-        if node is None:
+        found = self._match(raw_path)
+        if found is None:
             return Lane.REGISTRY
-        route = node.routes.get("GET" if method == "HEAD" else method)
-        # That a path lacks a method is said where the methods that it has are answered.
-        return (route or next(iter(node.routes.values()))).lane
+        node, _ = found
+        # A path that lacks the method is refused where the methods that it has are answered.
+        route, _ = node.routes.get("GET" if method == "HEAD" else method) or next(iter(node.routes.values()))
+        return route.lane
 
     def allowed(self, raw_path: str) -> str:
         """The methods of a path, as the `Allow` header lists them."""
-        return _allowed(self._node(raw_path))
-
-    def _node(self, raw_path: str) -> _Node:
-        node = self._found(raw_path)
-        if node is None:
+        found = self._match(raw_path)
+        if found is None:
             raise NotFound(f"There is nothing at {unquote(raw_path)}")
-        return node
+        return _allowed(found[0])
 
-    def _found(self, raw_path: str) -> _Node | None:
-        return _reached(self._root, [unquote(segment) for segment in _segments(raw_path)])
+    def _match(self, raw_path: str) -> tuple[_Node, tuple[str, ...]] | None:
+        """The node with routes that a path leads to, and the values of its parameters.
 
-
-def _reached(node: _Node, segments: Sequence[str]) -> _Node | None:
-    """The node with routes that the segments lead to. A word goes before a parameter, unless it leads nowhere."""
-    if not segments:
-        return node if node.routes else None
-    for following in (node.literals.get(segments[0]), node.parameter):
-        found = following and _reached(following, segments[1:])
-        if found:
-            return found
-    return None
+        A word goes before a parameter, unless it leads nowhere: then the parameter, which waits on the stack, is next.
+        """
+        segments = [*map(unquote, _segments(raw_path))]
+        waiting: list[tuple[_Node, int, tuple[str, ...]]] = [(self._root, 0, ())]
+        while waiting:
+            node, depth, values = waiting.pop()
+            if depth == len(segments):
+                if node.routes:
+                    return node, values
+                continue
+            segment = segments[depth]
+            if node.parameter is not None:
+                waiting.append((node.parameter, depth + 1, (*values, segment)))
+            if segment in node.literals:
+                waiting.append((node.literals[segment], depth + 1, values))
+        return None
 
 
 def _allowed(node: _Node) -> str:
@@ -130,9 +139,5 @@ def _allowed(node: _Node) -> str:
 
 
 def _segments(path: str) -> list[str]:
-    """A path's segments; one slash at the end says nothing."""
+    """A path's segments; one slash at the end means nothing."""
     return path.removeprefix("/").removesuffix("/").split("/")
-
-
-def _is_parameter(segment: str) -> bool:
-    return segment.startswith("{")

@@ -56,17 +56,17 @@ class ScopeTable:
         return self._otherwise
 
 
-def nobody_is_asked(_: Request) -> Subject:
+def no_authentication(_: Request) -> Subject:
     """Authentication off: a token may be sent, and is not looked at."""
     return UNAUTHENTICATED
 
 
-def token_is_asked(tokens: Tokens, table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
+def token_authentication(tokens: Tokens, table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
     """Authentication by bearer token, with the scope that the operation needs and one of the realms, if any are set."""
-    return _somebody_is_asked(lambda request: tokens.subject(request.headers.get("authorization")), table, realms)
+    return _authentication(lambda request: tokens.subject(request.headers.get("authorization")), table, realms)
 
 
-def gateway_has_asked(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
+def gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
     """Behind a gateway whose authorizer has looked at the token: the subject is the one that it found."""
 
     def subject_of(request: Request) -> Subject:
@@ -74,10 +74,10 @@ def gateway_has_asked(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[R
             raise NotAuthenticated("Full authentication is required to access this resource")
         return request.subject
 
-    return _somebody_is_asked(subject_of, table, realms)
+    return _authentication(subject_of, table, realms)
 
 
-def _somebody_is_asked(
+def _authentication(
     subject_of: Callable[[Request], Subject], table: ScopeTable, realms: tuple[str, ...]
 ) -> Callable[[Request], Subject]:
     def authenticate(request: Request) -> Subject:

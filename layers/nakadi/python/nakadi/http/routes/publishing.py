@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nakadi.auth.permissions import Permissions
 from nakadi.http.compression import MAX_UNPACKED
-from nakadi.http.message import Request, Response, empty_response, json_response
+from nakadi.http.message import JSON, Request, Response, json_response
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
@@ -56,11 +57,9 @@ class _Publishing:
 
     def publish(self, request: Request) -> Response:
         try:
-            _check_body(request)
-            tag = directed_to(request.headers.get("x-consumer-tag"))
-            name = self._unblocked(request)
-            request.memory.take(self.publisher.memory_needed(request.body))
-            began = time.perf_counter()
+            tag = directed_to(_checked_headers(request).get("x-consumer-tag"))
+            self._check_producer(request)
+            name, began = request.path_parameters["name"], time.perf_counter()
             outcome = self.publisher.publish(name, request.body, request.subject, request.flow_id, tag, request.gone)
         except Exception as error:
             self._count(error)
@@ -69,15 +68,19 @@ class _Publishing:
 
     def delete(self, request: Request) -> Response:
         try:
-            _check_body(request)
-            name = self._unblocked(request)
-            request.memory.take(self.publisher.memory_needed(request.body))
-            began = time.perf_counter()
+            _checked_headers(request)
+            self._check_producer(request)
+            name, began = request.path_parameters["name"], time.perf_counter()
             outcome = self.publisher.delete(name, request.body, request.subject, request.flow_id, request.gone)
         except Exception as error:
             self._count(error)
             raise
         return self._answer(request, outcome, began)
+
+    def _check_producer(self, request: Request) -> None:
+        """Refuse who is blocked before anything about the event type is found out, and what there is no memory for."""
+        self.permissions.require_producer(request.subject, request.path_parameters["name"])
+        request.memory.take(self.publisher.memory_needed(request.body))
 
     def _count(self, error: Exception) -> None:
         """Count a batch that was refused as a whole, by the kind of the outcome: `not_found` or `try_later`."""
@@ -85,39 +88,27 @@ class _Publishing:
         self.publisher.metrics.batches_refused.add(1, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower())
 
     def _answer(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
-        if outcome.verdict is Verdict.STORED:
-            self.figures.batch_published(
-                request.path_parameters["name"],
-                request.subject,
-                request.flow_id,
-                events=outcome.stored,
-                seconds=time.perf_counter() - began,
-                size=len(request.body),
-            )
-        return _answer(outcome)
-
-    def _unblocked(self, request: Request) -> str:
-        """The event type's name; asked before anything else is found out about it."""
-        name = request.path_parameters["name"]
-        self.permissions.require_producer(request.subject, name)
-        return name
+        if outcome.verdict is not Verdict.STORED:
+            return json_response(outcome.items, 422 if outcome.verdict is Verdict.REJECTED else 207)
+        self.figures.batch_published(
+            request.path_parameters["name"],
+            request.subject,
+            request.flow_id,
+            events=outcome.stored,
+            seconds=time.perf_counter() - began,
+            size=len(request.body),
+        )
+        return Response()
 
 
-def _check_body(request: Request) -> None:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == AVRO:
+def _checked_headers(request: Request) -> Mapping[str, str]:
+    """The headers. Raises an outcome for a body that cannot be events."""
+    content_type = request.headers.get("content-type", "")
+    if content_type != JSON and content_type.partition(";")[0].strip().lower() == AVRO:
         raise UnsupportedMediaType(f"Content type '{AVRO}' not supported: events are published as JSON")
     if not request.body:
         raise Malformed(f"Required request body is missing: {request.method} {request.path}")
-
-
-def _answer(outcome: BatchOutcome) -> Response:
-    match outcome.verdict:
-        case Verdict.STORED:
-            return empty_response()
-        case Verdict.REJECTED:
-            return json_response(outcome.items, 422)
-        case Verdict.NOT_ALL_STORED:
-            return json_response(outcome.items, 207)
+    return request.headers
 
 
 # The header by which a producer directs a batch to one subscription ---------------------------------------------------
