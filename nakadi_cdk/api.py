@@ -21,8 +21,8 @@ from constructs import Construct
 
 from nakadi.areas import STREAMED, routes_of
 from nakadi.bootstrap import open_broker
-from nakadi.http.openapi import gateway_document
 from nakadi.http.security import PUBLIC
+from nakadi.openapi import gateway_document
 from nakadi.settings import Settings
 from nakadi_cdk.gateway_responses import asleep, gateway_responses
 from nakadi_cdk.needs import NEEDS

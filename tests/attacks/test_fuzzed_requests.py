@@ -15,7 +15,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, GenerationMode
 
-from nakadi.http import openapi
+from nakadi import openapi
 from nakadi.model.administration import BlockedKind
 from tests.support.api import a_business_definition, a_definition
 from tests.support.attacked import Attacked, attacked, times

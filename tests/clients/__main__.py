@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nakadi.http import openapi
+from nakadi import openapi
 from nakadi.local import Broker
 
 PROJECT = Path(__file__).with_name("java")

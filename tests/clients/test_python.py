@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nakadi.http import openapi
+from nakadi import openapi
 from nakadi.local import Broker
 from tests.support.builders import a_name
 from tests.support.patience import until

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from nakadi.http import openapi
+from nakadi import openapi
 from tests.support.pages import ROOT, text_of
 from tests.support.statements import (
     AREAS,

@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from nakadi.http import openapi
+from nakadi import openapi
 from nakadi.http.message import JSON
 from nakadi.local import Broker
 from tests.support.api import a_business_definition, a_definition, created

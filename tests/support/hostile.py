@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from hypothesis import strategies as some
 
-from nakadi.http import openapi
+from nakadi import openapi
 from nakadi.http.docs_page.markup import of_media_type, of_parameter
-from nakadi.http.openapi import Operation
+from nakadi.openapi import Operation
 
 NUMBERS = (
     *("0", "-0", "1", "-1", "007", "+5", "1.0", "1.5", "1e2", "1e400", "-1e400", "1e-400", "NaN", "Infinity"),

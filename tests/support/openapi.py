@@ -11,7 +11,7 @@ from typing import Any
 import fastjsonschema
 import orjson
 
-from nakadi.http import openapi
+from nakadi import openapi
 from nakadi.http.message import JSON, PROBLEM_JSON
 from nakadi.http.negotiation import OLD_PROBLEM_JSON
 

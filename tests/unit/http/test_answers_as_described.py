@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from nakadi.http import openapi
+from nakadi import openapi
 from tests.support.openapi import assert_answer_matches, operation_at
 
 PARTITION = openapi.document()["components"]["schemas"]["Partition"]["example"]

@@ -12,7 +12,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nakadi.http import docs_page, openapi
+from nakadi import openapi
+from nakadi.http import docs_page
 from nakadi.http.docs_page.markup import VOID, element, joined, laid_out, of_parameter, of_schema, prose, type_of, words
 from nakadi.http.message import Request, Response
 from nakadi.http.routes import monitoring

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from nakadi import openapi
 from nakadi.bootstrap import open_broker
-from nakadi.http import openapi
 from nakadi.http.docs_page.markup import of_media_type, of_parameter
 from nakadi.settings import Settings
 from tests.support.http import client_of

@@ -8,10 +8,10 @@ from contextlib import closing
 import httpx
 import pytest
 
-from nakadi.http import openapi
+from nakadi import openapi
 from nakadi.http.docs_page.markup import of_media_type, of_parameter
-from nakadi.http.openapi import Operation
 from nakadi.local import Broker
+from nakadi.openapi import Operation
 from tests.support.api import created
 from tests.support.patience import PATIENCE
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate as validate_document
 
-from nakadi.http import openapi
+from nakadi import openapi
 from nakadi.http.docs_page import markup, scopes
 from nakadi.http.security import PUBLIC, Scopes, ScopeTable
 from nakadi.model.administration import BlockedKind, Feature

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from nakadi import openapi
 from nakadi.bootstrap import open_broker
-from nakadi.http import openapi
 from nakadi.http.message import JSON
 from nakadi.http.routing import Route
 from nakadi.settings import Settings

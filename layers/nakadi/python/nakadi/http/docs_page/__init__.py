@@ -25,7 +25,7 @@ from nakadi.http.docs_page.markup import (
     trusted,
     type_of,
 )
-from nakadi.http.openapi import Node, Operation, document, operations
+from nakadi.openapi import Node, Operation, document, operations
 
 # Stands for the address of the broker until it is known who looks. No text of ours contains it.
 ADDRESS = "\u0001address\u0001"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nakadi.http.openapi import Node, resolved
+from nakadi.openapi import Node, resolved
 
 # What may stand in a tag without a closing one.
 VOID = frozenset({"meta", "input", "wbr"})

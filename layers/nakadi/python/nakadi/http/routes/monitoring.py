@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from nakadi.http import docs_page, openapi
+from nakadi import openapi
+from nakadi.http import docs_page
 from nakadi.http.message import JSON, Request, Response, json_response
 from nakadi.http.negotiation import text_of_metrics
 from nakadi.http.routing import Lane, Route
