@@ -326,7 +326,7 @@ class Outages:
         name, partition = consumer.place
         while True:
             event_type = self._type(name)
-            timeline, offset = positions.going_on(event_type, consumer.position, partition)
+            timeline, offset = positions.next_event(event_type, consumer.position, partition)
             try:
                 piece = log.read(timeline.topic, partition, offset, limit=at_once)
             except OffsetUnavailable:

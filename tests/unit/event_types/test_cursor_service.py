@@ -19,12 +19,10 @@ def test_answers_are_those_of_the_view():
     """The service answers for one event type what a view of it answers. (C13, L35, S97)"""
     event_type, logs = a_past(Generation([9], expired=[4]))
     cursors = Cursors(logs)
-    assert cursors.ends(event_type) == {"0": (Position(1, 4), Position(1, 8))}
+    assert cursors.at(event_type).ends() == {"0": (Position(1, 4), Position(1, 8))}
     assert cursors.beginning(event_type) == {"0": Position(1, 3)}
     assert cursors.resolve(event_type, Cursor("0", "BEGIN")) == Position(1, 3)
     assert cursors.starts(event_type, [Cursor("0", "5")]) == {"0": Position(1, 5)}
-    assert cursors.distance(event_type, "0", Position(1, 3), Position(1, 8)) == 5
-    assert cursors.shifted(event_type, "0", Position(1, 3), 2) == Position(1, 5)
 
 
 def test_position_can_be_checked_without_a_cursor():

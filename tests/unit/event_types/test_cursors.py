@@ -2,12 +2,21 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nakadi.event_types.cursors import Begin, CursorError, CursorErrorKind, Moment, Numbered, digits, fits, parsed
+from nakadi.event_types.cursors import (
+    BeginOffset,
+    CursorError,
+    CursorErrorKind,
+    NumberedOffset,
+    TimeOffset,
+    fits_64_bits,
+    offset_digits,
+    parse_offset,
+)
 from nakadi.model.cursor import Cursor, Position
 
 
 def reading(offset: str) -> object:
-    return parsed(Cursor("0", offset))
+    return parse_offset(Cursor("0", offset))
 
 
 def refusal(offset: str) -> str:
@@ -26,7 +35,7 @@ def refusal(offset: str) -> str:
     ],
 )
 def test_position_is_published_with_version_timeline_and_number(position, published):
-    """A position is published as version, timeline in hexadecimal digits and a number of 18 digits. (C1, S88)"""
+    """A position is published as version, timeline in hexadecimal offset_digits and a number of 18 digits. (C1, S88)"""
     assert str(position) == published
 
 
@@ -43,7 +52,7 @@ def test_published_positions_sort_as_texts():
 def test_what_is_published_can_be_read(position):
     """Every published offset leads back to its position. (C1, C4)"""
     place = reading(str(position))
-    assert isinstance(place, Numbered)
+    assert isinstance(place, NumberedOffset)
     assert (place.order, place.offset) == (position.timeline, position.offset)
 
 
@@ -61,7 +70,7 @@ def test_what_is_published_can_be_read(position):
 def test_versioned_offset_is_read_leniently(offset, order, number):
     """A versioned offset needs no padding of its number, and its timeline may be in either case. (C4)"""
     place = reading(offset)
-    assert isinstance(place, Numbered)
+    assert isinstance(place, NumberedOffset)
     assert (place.order, place.offset) == (order, number)
 
 
@@ -77,7 +86,7 @@ def test_malformed_versioned_offset_is_refused_without_names(offset):
 @pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin"])
 def test_begin_is_read_in_any_letter_case(offset):
     """The word for the beginning is understood in any letter case. (C5, L34, S90)"""
-    assert reading(offset) == Begin()
+    assert reading(offset) == BeginOffset()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +101,7 @@ def test_begin_is_read_in_any_letter_case(offset):
 def test_plain_number_means_the_first_timeline(offset, padded, number):
     """A plain number is an offset of the first timeline, padded to 18 digits. (C3, C5, S90)"""
     place = reading(offset)
-    assert place == Numbered(None, padded)
+    assert place == NumberedOffset(None, padded)
     assert place.offset == number
 
 
@@ -113,7 +122,7 @@ def test_anything_else_is_refused_by_name(offset):
 )
 def test_date_time_is_a_place(offset, moment):
     """Beyond the older forms, a date-time is understood, in whichever zone it is given."""
-    assert reading(offset) == Moment(moment)
+    assert reading(offset) == TimeOffset(moment)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +156,8 @@ def test_date_time_must_be_whole_and_exist(offset):
 )
 def test_number_beyond_64_bits_is_noticed(number, does):
     """Numbers of any length are read, and those beyond 64 bits are told apart. (L29)"""
-    assert fits(Position(1, reading(number).offset)) is does
-    assert fits(Position(1, reading(f"001-0001-{number}").offset)) is does
+    assert fits_64_bits(Position(1, reading(number).offset)) is does
+    assert fits_64_bits(Position(1, reading(f"001-0001-{number}").offset)) is does
 
 
 @pytest.mark.parametrize(
@@ -191,4 +200,4 @@ def test_error_without_a_cursor_says_null():
 )
 def test_number_is_told_as_it_was_sent(position, sent, shown):
     """The number in an error is the one that was sent, unless the cursor was carried to another place. (L28, S94)"""
-    assert digits(position, sent) == shown
+    assert offset_digits(position, sent) == shown

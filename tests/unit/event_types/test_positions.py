@@ -166,7 +166,7 @@ def test_shift_is_the_inverse_of_distance(counts, steps, data):
 )
 def test_end_of_a_closed_timeline_is_the_start_of_the_next(position, carried):
     """The last event of a closed timeline is the place before the next one, over empty ones too. (C7, S91)"""
-    assert positions.carried_over(event_type_with(2, 0, 2), position, 0) == carried
+    assert positions.moved_on(event_type_with(2, 0, 2), position, 0) == carried
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_end_of_a_closed_timeline_is_the_start_of_the_next(position, carried):
 )
 def test_reading_goes_on_in_the_next_timeline_that_has_events(position, order, offset):
     """Behind the last event of a timeline comes the first of the next that has one. (L67)"""
-    timeline, following = positions.going_on(event_type_with(2, 0, 2), position, 0)
+    timeline, following = positions.next_event(event_type_with(2, 0, 2), position, 0)
     assert (timeline.order, following) == (order, offset)
 
 
@@ -190,14 +190,14 @@ def test_reading_steps_over_what_is_gone():
     event_type, _ = a_past(
         Generation([3], deleted=True), Generation([3], deleted=True), Generation([4]), Generation([0])
     )
-    timeline, following = positions.going_on(event_type, Position(1, 0), 0)
+    timeline, following = positions.next_event(event_type, Position(1, 0), 0)
     assert (timeline.order, following) == (3, 0)
 
 
 def test_reading_cannot_go_on_from_an_unknown_timeline():
     """A place in a timeline that there never was leads nowhere. (L27)"""
     with pytest.raises(CursorError):
-        positions.going_on(event_type_with(1), Position(4, 0), 0)
+        positions.next_event(event_type_with(1), Position(4, 0), 0)
 
 
 @given(counts=some.lists(some.integers(0, 3), min_size=1, max_size=5))
@@ -207,7 +207,7 @@ def test_following_visits_every_event_once_in_order(counts):
     every = [Position(order, offset) for order, count in enumerate(counts, start=1) for offset in range(count)]
     visited, position = [], Position(1, -1)
     for _ in every:
-        timeline, offset = positions.going_on(event_type, position, 0)
+        timeline, offset = positions.next_event(event_type, position, 0)
         position = Position(timeline.order, offset)
         visited.append(position)
     assert visited == every
@@ -216,8 +216,8 @@ def test_following_visits_every_event_once_in_order(counts):
 def test_cursor_of_a_partition_that_came_later_is_carried_to_it():
     """The start of a timeline that did not have the partition yet is the start of the one that has. (C7, C71)"""
     event_type, _ = a_past(Generation([5]), Generation([5, 3]))
-    assert positions.carried_over(event_type, Position(1, -1), 1) == Position(2, -1)
-    timeline, following = positions.going_on(event_type, Position(1, -1), 1)
+    assert positions.moved_on(event_type, Position(1, -1), 1) == Position(2, -1)
+    timeline, following = positions.next_event(event_type, Position(1, -1), 1)
     assert (timeline.order, following) == (2, 0)
 
 

@@ -3,27 +3,27 @@ from datetime import timedelta
 import pytest
 
 from nakadi.event_types.cursors import CursorError
-from nakadi.event_types.snapshot import View
+from nakadi.event_types.snapshot import PartitionSnapshot
 from nakadi.model.cursor import Cursor, Position
 from nakadi.model.outcomes import Invalid, Unavailable
 from tests.support.builders import A_MOMENT
 from tests.support.places import Generation, a_past
 
 
-def a_view(*generations: Generation) -> View:
-    return View(*a_past(*generations, name="order.created"))
+def a_view(*generations: Generation) -> PartitionSnapshot:
+    return PartitionSnapshot(*a_past(*generations, name="order.created"))
 
 
-def ends_of(view: View, partition: str = "0") -> tuple[str, str]:
+def ends_of(view: PartitionSnapshot, partition: str = "0") -> tuple[str, str]:
     oldest, newest = view.ends()[partition]
     return str(oldest), str(newest)
 
 
-def resolved(view: View, offset: str, partition: str = "0") -> str:
+def resolved(view: PartitionSnapshot, offset: str, partition: str = "0") -> str:
     return str(view.resolve(Cursor(partition, offset)))
 
 
-def refusal_of(view: View, offset: str, partition: str = "0") -> str:
+def refusal_of(view: PartitionSnapshot, offset: str, partition: str = "0") -> str:
     with pytest.raises(CursorError) as refused:
         view.starts([Cursor(partition, offset)])
     return str(refused.value)
@@ -104,7 +104,7 @@ def test_newest_is_the_end_of_the_newest_timeline():
 def test_each_timeline_is_asked_once():
     """However much is asked of a view, it asks the log once for each timeline that it needs."""
     event_type, logs = a_past(Generation([3, 3]), Generation([2, 2]), Generation([1, 1]))
-    view = View(event_type, logs)
+    view = PartitionSnapshot(event_type, logs)
     view.ends()
     view.beginning()
     view.starts([Cursor("0", "BEGIN"), Cursor("1", "BEGIN")])
@@ -117,7 +117,7 @@ def test_silent_log_is_unavailable(offset):
     event_type, logs = a_past(Generation([3]))
     logs.down = True
     with pytest.raises(Unavailable, match="Error occurred when fetching partitions offsets"):
-        View(event_type, logs).resolve(Cursor("0", offset))
+        PartitionSnapshot(event_type, logs).resolve(Cursor("0", offset))
 
 
 def test_vanished_topic_is_unavailable():
@@ -125,7 +125,7 @@ def test_vanished_topic_is_unavailable():
     event_type, logs = a_past(Generation([3]))
     logs.topics.clear()
     with pytest.raises(Unavailable):
-        View(event_type, logs).ends()
+        PartitionSnapshot(event_type, logs).ends()
 
 
 # Resolving

@@ -88,7 +88,7 @@ def test_long_schemas_are_checked_in_turns(broker, api):
     vars(broker)["schema_turns"] = Unwilling()
     for each in ("creation", "update", "schema_versions"):
         vars(broker).pop(each, None)
-    with client_of(broker.application_of("event_types", "schemas")) as busy:
+    with client_of(broker.application_of("event_types")) as busy:
         long = a_definition(schema=long_schema("long"))
         assert problem(busy.post("/event-types", json=long), 503) == "Not now"
         assert problem(busy.put(path, json=long | {"name": definition["name"]}), 503) == "Not now"

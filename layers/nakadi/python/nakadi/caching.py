@@ -1,4 +1,4 @@
-"""Remembering what was read, for as long as nobody changed it."""
+"""Caches of documents, which hold a value for as long as its document is unchanged."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from nakadi.ports.registry import REMEMBERED
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-# Names come from requests; a stranger asking for many must not fill the memory.
+# Names come from requests: a client that asks for many of them must not fill the memory.
 MOST_ENTRIES = 10_000
 
-# However the numbers stand. A process of an older version, or somebody with a console, may have changed a document
-# without counting it.
+# The longest that a value is kept, whatever the numbers say: a process of an older version, or an operator with a
+# console, may have changed a document without counting the change.
 LONGEST_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the numbers were, and when asking for them began: by the clock of the caches, and by the two clocks of the
-    machine, of which one may be put back and the other stop with the machine."""
+    """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
+    of the machine, of which one may be put back and the other stop with the machine."""
 
     changes: Changes
     began: float
@@ -36,7 +36,7 @@ class Look:
 
 
 class ChangeWatch:
-    """Asks what changed, once for all caches of a process."""
+    """Asks for the numbers of changes, once for all caches of a process."""
 
     def __init__(self, ask: Callable[[], Changes], clock: Clock) -> None:
         self._ask = ask
@@ -82,23 +82,20 @@ class ChangeWatch:
 
 @dataclass(frozen=True, slots=True)
 class _Entry(Generic[Value]):
-    """`number` is what its bucket had before the value was read."""
+    """A cached value. `number` is the number of its bucket before the value was read."""
 
     value: Value
     bucket: int
     number: int | None
     until: float
 
-    def stands(self, look: Look | None) -> bool:
-        return look is None or look.changes.number(self.bucket) == self.number
-
 
 class Cache(Generic[Key, Value]):
-    """What documents of a kind say, as it was at most `seconds` ago. `forget` makes the next look-up read again.
+    """Values of documents of one kind, as they were at most `seconds` ago.
 
-    With a watch, a value is read again when its document may have changed, however long it is remembered. The number
-    that stands beside it was asked for before it was read: while the number is the same, so is the document. Without a
-    watch, a value is read again when it is older.
+    With a watch, a value is read again when its document may have changed, however long ago it was read. The number
+    beside a value was asked for before the value was read, so while the number is the same, the document is too.
+    Without a watch, a value is read again when it is older than `seconds`.
     """
 
     def __init__(self, clock: Clock, seconds: float, watch: ChangeWatch | None = None, kind: str = "") -> None:
@@ -115,17 +112,29 @@ class Cache(Generic[Key, Value]):
         self.misses = 0
 
     def get(self, key: Key, read: Callable[[], Value]) -> Value:
+        """The value of a key; `read` is called when there is none that is fresh enough."""
         entry = self._entries.get(key)
-        look = self._watch.look(self._seconds) if self._watch is not None else None
-        if entry is not None and self._clock.monotonic() < entry.until and entry.stands(look):
+        now = self._clock.monotonic()
+        look = None
+        if self._watch is not None:
+            # Every request comes here several times: the usual case is decided without another call.
+            look = self._watch.latest
+            if look is None or now - look.began >= self._seconds:
+                look = self._watch.look(self._seconds)
+                now = self._clock.monotonic()
+        if (
+            entry is not None
+            and now < entry.until
+            and (look is None or look.changes.numbers.get(entry.bucket, 0) == entry.number)
+        ):
             self.hits += 1
             return entry.value
         self.misses += 1
-        begun, now = self._forgotten, self._clock.monotonic()
+        forgotten = self._forgotten
         value = read()
         with self._lock:
-            # What was read before somebody changed it must not be remembered after.
-            if begun == self._forgotten:
+            # Another thread may have changed the document since `read` began: then the value is already old.
+            if forgotten == self._forgotten:
                 self._remember(key, value, now, look)
         return value
 
@@ -139,6 +148,7 @@ class Cache(Generic[Key, Value]):
             self._entries[key] = _Entry(value, bucket, look.changes.number(bucket), now + LONGEST_SECONDS)
 
     def forget(self, key: Key) -> None:
+        """Drop a value, so that the next `get` reads it again."""
         with self._lock:
             self._forgotten += 1
             self._entries.pop(key, None)

@@ -40,7 +40,7 @@ def follow(world: Hours, name: str, log, after: Position, partition: int = 0) ->
     event_type = world.broker.event_types.get(name)
     found = []
     while True:
-        timeline, offset = positions.going_on(event_type, after, partition)
+        timeline, offset = positions.next_event(event_type, after, partition)
         piece = log.read(timeline.topic, partition, offset)
         if piece.next_offset == offset:
             return found
@@ -211,7 +211,7 @@ def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(w
     event_type = world.broker.event_types.get(name)
     cursors.check_readable(event_type, "0", Position(1, 9))
     assert cursors.resolve(event_type, Cursor("0", "001-0001-000000000000000009")) == Position(2, -1)
-    assert cursors.distance(event_type, "0", Position(1, 9), Position(2, 2)) == 3
+    assert positions.distance(event_type, "0", Position(1, 9), Position(2, 2)) == 3
 
 
 def test_what_happened_is_told(world: Hours, name: str, caplog):

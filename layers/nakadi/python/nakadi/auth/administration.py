@@ -21,12 +21,12 @@ READ_ONLY = "Database is currently in read-only mode"
 KIND = "settings"
 Body = Mapping[str, Any]
 
-# Two administrators at once are rare, ten in a row do not happen by chance.
+# Two administrators rarely write at the same time, and never ten times in a row by chance.
 ATTEMPTS = 10
 
 
 class SettingsDocument:
-    """One document. What `read` answers may be as old as the cache allows; a change starts from what is stored."""
+    """One JSON object of settings. `read` may return what the cache holds; `change` begins with what is stored."""
 
     def __init__(self, registry: Registry, key: str, cache: Cache[str, Body]) -> None:
         self._registry = registry
@@ -36,15 +36,15 @@ class SettingsDocument:
     def read(self) -> Body:
         return self._cache.get(self._key, lambda: self._stored()[0])
 
-    def change(self, changed: Callable[[Body], Body]) -> None:
-        """Write what `changed` makes of the stored body; nothing is written if that is the same."""
+    def change(self, new_body: Callable[[Body], Body]) -> None:
+        """Replace the stored body with `new_body(body)`, unless they are equal."""
         for _ in range(ATTEMPTS):
             body, revision = self._stored()
-            wished = changed(body)
-            if wished == body:
+            changed = new_body(body)
+            if changed == body:
                 return
             try:
-                self._registry.write(Put(KIND, self._key, wished, expected=revision))
+                self._registry.write(Put(KIND, self._key, changed, expected=revision))
             except ChangedMeanwhile:
                 continue
             finally:
@@ -83,7 +83,7 @@ class Features:
 
 
 class Admins:
-    """The stored lists, to each of which the default admins of this deployment belong, come what may."""
+    """The lists of administrators. The default administrators of the deployment are in each list, and stay there."""
 
     def __init__(self, document: SettingsDocument, features: Features, default: tuple[Attribute, ...]) -> None:
         self._document = document
@@ -108,6 +108,7 @@ class Admins:
         self._document.change(lambda _: body)
 
     def include(self, subject: Subject, permission: AdminPermission) -> bool:
+        """Whether the subject is an administrator with this permission; while authentication is off everyone is."""
         return subject.trusted or subject.has_one_of(self.lists().granting(permission))
 
     def require(
@@ -124,7 +125,7 @@ class Admins:
         return tuple(dict.fromkeys(self._default + stored))
 
     def _without_default(self, attributes: tuple[Attribute, ...]) -> list[list[str]]:
-        """What is stored: each attribute once, the default ones never."""
+        """The attributes to store: each once, and without the default administrators."""
         kept = [each for each in dict.fromkeys(attributes) if each not in self._default]
         return [[each.data_type, each.value] for each in kept]
 
@@ -141,27 +142,26 @@ class Blacklist:
         return {kind: tuple(body.get(kind, ())) for kind in BlockedKind}
 
     def block(self, kind: BlockedKind, name: str) -> None:
-        """Add a name. Raises `Invalid` when there are as many as every request can be held against."""
-        self._document.change(lambda body: _with(body, kind, {*body.get(kind, ()), name}))
+        """Add a name. Raises `Invalid` when the list is full: every request is compared with all of its names."""
+        self._document.change(lambda body: _with_names(body, kind, {*body.get(kind, ()), name}))
 
     def unblock(self, kind: BlockedKind, name: str) -> None:
-        self._document.change(lambda body: _with(body, kind, {*body.get(kind, ())} - {name}))
+        self._document.change(lambda body: _with_names(body, kind, {*body.get(kind, ())} - {name}))
 
     def blocks_producing(self, application: str, event_type: str) -> bool:
-        return self._names(BlockedKind.PRODUCER_EVENT_TYPE, event_type) or self._names(
-            BlockedKind.PRODUCER_APP, application
+        names = self._document.read()
+        return event_type in names.get(BlockedKind.PRODUCER_EVENT_TYPE, ()) or application in names.get(
+            BlockedKind.PRODUCER_APP, ()
         )
 
     def blocks_consuming(self, application: str, event_types: Iterable[str]) -> bool:
-        return any(self._names(BlockedKind.CONSUMER_EVENT_TYPE, name) for name in event_types) or self._names(
-            BlockedKind.CONSUMER_APP, application
+        names = self._document.read()
+        return application in names.get(BlockedKind.CONSUMER_APP, ()) or not set(event_types).isdisjoint(
+            names.get(BlockedKind.CONSUMER_EVENT_TYPE, ())
         )
 
-    def _names(self, kind: BlockedKind, name: str) -> bool:
-        return name in self._document.read().get(kind, ())
 
-
-def _with(body: Body, kind: BlockedKind, names: set[str]) -> Body:
+def _with_names(body: Body, kind: BlockedKind, names: set[str]) -> Body:
     if len(names) > max(MOST_NAMES, len(body.get(kind, ()))):
         raise Invalid(f"The blacklist has at most {MOST_NAMES} names of one kind")
     return {**body, kind.value: sorted(names)}

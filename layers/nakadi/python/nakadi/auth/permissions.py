@@ -21,23 +21,25 @@ from nakadi.model.sizes import MOST_ATTRIBUTES, size_violations
 
 BLOCKED = "Application or event type is blocked"
 
-# An administrator may see and change every resource; reading and writing events takes more than being one.
+# An administrator may see and change every resource, but may not read or write its events by this alone.
 ADMIN_PERMISSION_FOR = {Operation.VIEW: AdminPermission.ADMIN, Operation.ADMIN: AdminPermission.WRITE}
 
 
 class Permissions:
+    """Decides what a subject may do, by a resource's lists, the administrators, and the blacklist."""
+
     def __init__(self, admins: Admins, blacklist: Blacklist, all_data_access: tuple[Attribute, ...]) -> None:
         self._admins = admins
         self._blacklist = blacklist
         self._all_data_access = all_data_access
 
     def allows(self, operation: Operation, resource: Resource, subject: Subject) -> bool:
-        """Whether the subject may; a resource without lists is open to everyone."""
+        """Whether the subject may carry out the operation. A resource without lists is open to everyone."""
         if subject.trusted or resource.authorization is None:
             return True
         return (
             subject.has_one_of(resource.authorization.granting(operation))
-            or self._as_administrator(operation, subject)
+            or self._is_administrator_for(operation, subject)
             or (operation is Operation.READ and subject.has_one_of(self._all_data_access))
         )
 
@@ -46,7 +48,7 @@ class Permissions:
             raise denied(operation, resource)
 
     def require_administrator(self, operation: Operation, resource: Resource, subject: Subject) -> None:
-        """For what the resource's own admins may not do either."""
+        """Raise unless the subject administers the broker. The admins of the resource alone are not enough."""
         if not self.is_administrator(subject):
             raise denied(operation, resource)
 
@@ -61,7 +63,7 @@ class Permissions:
         if self._blacklist.blocks_consuming(subject.name, event_types):
             raise NotPermitted(refusal)
 
-    def _as_administrator(self, operation: Operation, subject: Subject) -> bool:
+    def _is_administrator_for(self, operation: Operation, subject: Subject) -> bool:
         permission = ADMIN_PERMISSION_FOR.get(operation)
         return permission is not None and self._admins.include(subject, permission)
 
@@ -81,7 +83,7 @@ SUBSCRIPTION_LISTS = ("admins", "readers")
 def authorization_violations(
     draft: AuthorizationDraft, names: Iterable[str], prefix: str = "authorization."
 ) -> Iterator[Violation]:
-    """The lists of these names must be there, and have attributes that are complete."""
+    """Violations in the lists of these names: each must exist, and its attributes must be complete."""
     lists = dict(draft.lists())
     for name in names:
         yield from _list_violations(f"{prefix}{name}", lists[name])
@@ -101,13 +103,13 @@ def _list_violations(path: str, attributes: tuple[AttributeDraft, ...] | None) -
 
 
 def check_no_duplicates(authorization: Authorization) -> None:
-    told = [
+    problems = [
         f"authorization property '{operation}' contains duplicated attribute(s): {', '.join(map(str, duplicates))}"
         for operation in (Operation.ADMIN, Operation.READ, Operation.WRITE)
         if (duplicates := _duplicates(authorization.granting(operation)))
     ]
-    if told:
-        raise Invalid("; ".join(told))
+    if problems:
+        raise Invalid("; ".join(problems))
 
 
 def _duplicates(attributes: tuple[Attribute, ...]) -> list[Attribute]:
@@ -115,6 +117,6 @@ def _duplicates(attributes: tuple[Attribute, ...]) -> list[Attribute]:
 
 
 def check_not_removed(old: Authorization | None, new: object | None) -> None:
-    """Whoever could open a resource to everyone by leaving its lists out would do so by accident."""
+    """Refuse a request that leaves the lists out: by accident it would open the resource to everyone."""
     if old is not None and new is None:
         raise Invalid("Changing authorization object to `null` is not possible due to existing one")

@@ -30,7 +30,7 @@ ANY_REALM = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What makes a token good. Algorithms are ours to name, never the token's."""
+    """The conditions that a token has to meet. The accepted algorithms are set here, never taken from the token."""
 
     issuer: str
     audience: str
@@ -41,10 +41,10 @@ class TokenRules:
     service_realms: tuple[str, ...] = ()
 
     def claims_for(self, realm: str) -> Iterable[tuple[str, str]]:
-        """The attributes that a token of this realm has, with the claims that they are read from.
+        """Pairs of an attribute's data type and the claim that it is read from, for tokens of a realm.
 
-        One claim never makes a subject both a user and a service: otherwise people could choose the name of a service,
-        and get what it may do.
+        A claim never makes a subject both a user and a service: otherwise a person could choose the name of a service
+        as a user name, and get the service's permissions.
         """
         is_service = realm in self.service_realms or ANY_REALM in self.service_realms
         other = USER if is_service else SERVICE
@@ -61,13 +61,13 @@ class Tokens:
         self._clock = clock
 
     def subject(self, authorization_header: str | None) -> Subject:
-        """Who sent this header. Raises `NotAuthenticated`."""
+        """The subject of the token in an `Authorization` header. Raises `NotAuthenticated`."""
         claims = self._claims(_bearer(authorization_header))
         name = claims.get(self._rules.subject_claim)
         if not isinstance(name, str) or not name:
             raise NotAuthenticated("The token names no subject")
         if len(name) > MOST_CHARACTERS:
-            # It becomes a part of every event that the subject publishes.
+            # The name is stored with every event that the subject publishes.
             raise NotAuthenticated(f"The token's subject has more than {MOST_CHARACTERS} characters")
         return Subject(
             name=name,
@@ -101,7 +101,7 @@ class Tokens:
 
     def _decoded(self, token: str, key: jwt.PyJWK) -> Mapping[str, Any]:
         rules = self._rules
-        # Times are checked against our own clock, so that tests can move it.
+        # `_check_times` checks the times, with a clock that tests can move.
         options: Any = {"require": ["exp"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
         options["verify_aud"] = bool(rules.audience)
         return jwt.decode(
@@ -121,7 +121,7 @@ class Tokens:
             raise NotAuthenticated("The token is not valid yet")
 
     def _attributes(self, claims: Mapping[str, Any]) -> Iterable[Attribute]:
-        """What the token says of its subject; a claim with a list gives an attribute for each value."""
+        """The subject's attributes; a claim with a list gives an attribute for each value."""
         for data_type, claim in self._rules.claims_for(_realm(claims)):
             for value in _words(claims.get(claim), separate=False):
                 yield Attribute(data_type, value)
@@ -148,7 +148,7 @@ def _seconds(claims: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def _words(value: Any, *, separate: bool = True) -> list[str]:
-    """A claim as words: a list of texts, or one text (which may hold several, separated by spaces)."""
+    """The words of a claim, which is a list of strings, or one string with words separated by spaces."""
     if isinstance(value, str):
         return value.split() if separate else [value]
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
@@ -176,11 +176,11 @@ class KeySet:
         self._fetched_at: float | None = None
 
     def key(self, key_id: str | None) -> jwt.PyJWK | None:
-        """The key of this id; without an id, the only key there is."""
+        """The key with this id; without an id, the only key of the set."""
         known = self._find(key_id)
         if known is not None and not self._older_than(KEEP_SECONDS):
             return known
-        # One caller looks again; others wait for it only if they have nothing to go on with.
+        # One thread fetches the keys; others wait for it only if they have no key to use meanwhile.
         if not self._lock.acquire(blocking=known is None):
             return known
         try:
@@ -191,8 +191,8 @@ class KeySet:
         return self._find(key_id)
 
     def successor(self, key_id: str | None, known: jwt.PyJWK) -> jwt.PyJWK | None:
-        """The key that has this id now, if it is another one than was known: some issuers use an id again, or none."""
-        if self._lock.acquire(blocking=False):  # who looks already finds it for the next request
+        """The key that has replaced `known` under this id, if any: some issuers use an id again, or use none."""
+        if self._lock.acquire(blocking=False):  # another thread is fetching them: the next request finds the key
             try:
                 if self._older_than(LOOK_AGAIN_SECONDS):
                     self._refresh()
@@ -213,7 +213,7 @@ class KeySet:
         try:
             keys = jwt.PyJWKSet.from_json(self._fetch().decode()).keys
         except (OSError, ValueError, jwt.PyJWTError) as error:
-            # Keys that worked go on working while their source does not answer.
+            # The keys of the last successful fetch stay in use while their source does not answer.
             if not self._keys:
                 raise Unavailable("The keys that tokens are checked with cannot be read") from error
         else:
@@ -222,14 +222,14 @@ class KeySet:
 
 
 def fetch_from(location: str) -> Fetch:
-    """How to read a JWKS: from an http(s) URL, or from a file."""
+    """A function that reads a JWKS from an http(s) URL or from a file."""
     if location.startswith(("https://", "http://")):
         return lambda: _download(location)
     return Path(location.removeprefix("file://")).read_bytes
 
 
 def _download(url: str) -> bytes:
-    # The URL is the operator's own setting, and its scheme was looked at above.
+    # The URL comes from the operator's settings, and `fetch_from` has checked its scheme.
     with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
         body: bytes = answer.read(LARGEST_KEY_SET)
     return body

@@ -1,4 +1,7 @@
-"""From a cursor as a client wrote it to what it says; no event type is looked at here."""
+"""Cursors as clients write them: parsing offsets, and the errors that a cursor can lead to.
+
+Nothing here needs an event type: `positions` and `snapshot` find the position that a parsed offset stands for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ BEGIN = "BEGIN"
 
 VERSION = "001"
 NUMBER = re.compile(r"-?[0-9]+", re.ASCII)
-ORDER = re.compile(r"[0-9a-fA-F]{4}")
+VERSIONED = re.compile(rf"{VERSION}-([0-9a-fA-F]{{4}})-(-?[0-9]+)", re.ASCII)
 DATE_TIME = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)",
     re.ASCII | re.IGNORECASE,
@@ -34,7 +37,7 @@ class CursorErrorKind(Enum):
 
 
 class CursorError(Exception):
-    """Raised when a cursor does not lead to a place; its text is what clients are told, whatever the status."""
+    """Raised when a cursor leads to no position. Its text is for the client; the status depends on the endpoint."""
 
     def __init__(
         self,
@@ -72,84 +75,82 @@ def _text(kind: CursorErrorKind, partition: str, offset: str, event_type: str | 
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
-    """Just before the oldest event that is still there."""
+class BeginOffset:
+    """Just before the oldest event that is still stored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """Just before the first event stored at this time or later."""
+class TimeOffset:
+    """Just before the first event that was stored at this time or later."""
 
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
-    """A number in a timeline; `order` is None for the first timeline there ever was. `digits` are as they came."""
+class NumberedOffset:
+    """A number in a timeline; without an `order`, in the oldest timeline. `digits` are as the client wrote them."""
 
     order: int | None
     digits: str
 
     @property
     def offset(self) -> int:
-        """The number. One that does not fit 64 bits becomes the nearest that does not."""
+        """The number; one that does not fit 64 bits becomes the nearest one that does not."""
+        if len(self.digits) <= DIGITS:
+            return int(self.digits)
         magnitude = self.digits.lstrip("-").lstrip("0")[: len(str(GREATEST)) + 1]
         number = int(magnitude or "0")
         return max(SMALLEST - 1, -number) if self.digits.startswith("-") else min(GREATEST + 1, number)
 
 
-Place = Begin | Moment | Numbered
+ParsedOffset = BeginOffset | TimeOffset | NumberedOffset
 
 
-def parsed(cursor: Cursor) -> Place:
-    """What an offset says: `001-0001-000000000000000012`, `12`, `BEGIN` or a point in time."""
+def parse_offset(cursor: Cursor) -> ParsedOffset:
+    """Parse the offset of a cursor: `001-0001-000000000000000012`, `12`, `BEGIN` or a time. Raises `CursorError`."""
+    versioned = VERSIONED.fullmatch(cursor.offset)
+    if versioned:
+        return NumberedOffset(int(versioned[1], 16), versioned[2])
     if cursor.offset.startswith(VERSION):
-        return _versioned(cursor.offset)
+        # Clients know this error without the partition and the offset.
+        raise CursorError(CursorErrorKind.INVALID_OFFSET)
     if cursor.offset.upper() == BEGIN:
-        return Begin()
+        return BeginOffset()
     if NUMBER.fullmatch(cursor.offset):
-        return Numbered(None, _padded(cursor.offset))
-    moment = _moment(cursor.offset)
-    if moment is None:
+        return NumberedOffset(None, _padded(cursor.offset))
+    time = _time(cursor.offset)
+    if time is None:
         raise CursorError(CursorErrorKind.INVALID_OFFSET, cursor.partition, cursor.offset)
-    return Moment(moment)
+    return TimeOffset(time)
 
 
-def digits(position: Position, sent: str = "") -> str:
-    """The number of a position as a client knows it: as it was sent if it was, else as it is published."""
+def offset_digits(position: Position, sent: str = "") -> str:
+    """The number of a position: as the client sent it, if `sent` is an offset with this number, else as published."""
     try:
-        place = parsed(Cursor("", sent))
+        parsed = parse_offset(Cursor("", sent))
     except CursorError:
-        place = None
-    if isinstance(place, Numbered) and place.offset == position.offset:
-        return place.digits
+        parsed = None
+    if isinstance(parsed, NumberedOffset) and parsed.offset == position.offset:
+        return parsed.digits
     return str(position).split("-", 2)[2]
 
 
-def unmoved(position: Position, sent: str) -> str:
-    """A position as an offset whose number is spelt as it was sent: `001-0001-5` stays what it is."""
+def offset_as_sent(position: Position, sent: str) -> str:
+    """The offset of a position, its number spelt as the client sent it: `001-0001-5` is returned as it is."""
     version, order, _ = str(position).split("-", 2)
-    return f"{version}-{order}-{digits(position, sent)}"
+    return f"{version}-{order}-{offset_digits(position, sent)}"
 
 
-def fits(position: Position) -> bool:
-    """Whether a position's number is one that an event could have."""
+def fits_64_bits(position: Position) -> bool:
+    """Whether an event could have the number of this position."""
     return SMALLEST <= position.offset <= GREATEST
-
-
-def _versioned(offset: str) -> Numbered:
-    version, order, digits = [*offset.split("-", 2), "", ""][:3]
-    if version == VERSION and ORDER.fullmatch(order) and NUMBER.fullmatch(digits):
-        return Numbered(int(order, 16), digits)
-    # Clients know this error without names in it.
-    raise CursorError(CursorErrorKind.INVALID_OFFSET)
 
 
 def _padded(digits: str) -> str:
     return digits if digits.startswith("-") else digits.zfill(DIGITS)
 
 
-def _moment(text: str) -> datetime | None:
+def _time(text: str) -> datetime | None:
     if not DATE_TIME.fullmatch(text):
         return None
     try:

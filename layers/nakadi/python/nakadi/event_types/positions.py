@@ -1,7 +1,7 @@
-"""Places and timelines: where reading goes on, how far apart places are, what lies a number of events away.
+"""Positions in the timelines of an event type: the next event to read, distances, and shifts.
 
-A timeline that events are still written to has no end. A partition that was added later is empty in the timelines
-before: it ends at -1 there.
+The newest timeline has no end, since events are still written to it. A partition that was added later is empty in the
+timelines before: it ends at -1 there.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ OUT_OF_RANGE = "The result does not fit 64 bits."
 
 
 def partition_number(event_type: EventType, partition: str) -> int | None:
-    """The number that a partition's name says, None if the event type has no such partition."""
+    """The number of a partition; None if the event type has no partition of this name."""
     return int(partition) if partition in event_type.partitions else None
 
 
 def timeline_of(event_type: EventType, order: int) -> Timeline | None:
-    return next((each for each in event_type.timelines if each.order == order), None)
+    """The timeline with this order, also one whose events were deleted; None if there never was one."""
+    # Nearly every position is in the newest timeline, which is the last one.
+    for timeline in reversed(event_type.timelines):
+        if timeline.order == order:
+            return timeline
+    return None
 
 
-def active(event_type: EventType) -> tuple[Timeline, ...]:
-    """The timelines whose events are not gone, oldest first."""
-    return tuple(each for each in event_type.timelines if not each.deleted)
-
-
-def first_with(event_type: EventType, partition: int) -> Timeline:
-    """The oldest active timeline that has the partition."""
-    return next(each for each in active(event_type) if partition < each.partitions)
+def timelines_with(event_type: EventType, partition: int) -> tuple[Timeline, ...]:
+    """The timelines that have the partition, oldest first, without those whose events were deleted."""
+    return tuple(each for each in event_type.timelines if not each.deleted and partition < each.partitions)
 
 
 def end_of(timeline: Timeline, partition: int) -> int | None:
@@ -43,18 +43,21 @@ def end_of(timeline: Timeline, partition: int) -> int | None:
     return None if timeline.latest_positions is None else timeline.latest_positions.get(partition, -1)
 
 
-def within(event_type: EventType, position: Position, partition: int) -> Position:
-    """The place, or the end of its timeline, if events were lost behind that and it ends in front of the place."""
-    timeline, following = timeline_of(event_type, position.timeline), timeline_of(event_type, position.timeline + 1)
+def not_past_loss(event_type: EventType, position: Position, partition: int) -> Position:
+    """The position, but at most the end of its timeline if the events behind that end were lost."""
+    following = timeline_of(event_type, position.timeline + 1)
+    timeline = None if following is None else timeline_of(event_type, position.timeline)
     if timeline is None or following is None or not following.after_loss:
         return position
     end = end_of(timeline, partition)
     return position if end is None else min(position, Position(timeline.order, end))
 
 
-def carried_over(event_type: EventType, position: Position, partition: int) -> Position:
-    """The same place as the start of the next timeline, if it is the end of a closed one."""
-    position = within(event_type, position, partition)
+def moved_on(event_type: EventType, position: Position, partition: int) -> Position:
+    """The position; at the end of a closed timeline, the start of the next one, which is equivalent."""
+    if position.timeline == event_type.timelines[-1].order:
+        return position
+    position = not_past_loss(event_type, position, partition)
     timeline = timeline_of(event_type, position.timeline)
     while timeline is not None and end_of(timeline, partition) == position.offset:
         timeline = timeline_of(event_type, timeline.order + 1)
@@ -63,8 +66,8 @@ def carried_over(event_type: EventType, position: Position, partition: int) -> P
     return position
 
 
-def going_on(event_type: EventType, position: Position, partition: int) -> tuple[Timeline, int]:
-    """The timeline and the offset of the event behind a position. What is gone is stepped over."""
+def next_event(event_type: EventType, position: Position, partition: int) -> tuple[Timeline, int]:
+    """The timeline and the offset of the event behind a position. Timelines whose events were deleted are skipped."""
     timeline = timeline_of(event_type, position.timeline)
     if timeline is None:
         raise CursorError(CursorErrorKind.UNAVAILABLE, event_type=event_type.name)
@@ -82,26 +85,27 @@ def _exhausted(timeline: Timeline, partition: int, offset: int) -> bool:
 
 
 def distance(event_type: EventType, partition: str, first: Position, last: Position) -> int:
-    """How many events lie behind `first`, up to and including `last`; negative if they are the other way round."""
+    """The number of events behind `first`, up to and including `last`; negative if `last` comes before `first`."""
     if first.timeline > last.timeline:
         return -distance(event_type, partition, last, first)
-    first, last = _within(event_type, partition, first), _within(event_type, partition, last)
+    first = _not_past_loss(event_type, partition, first)
+    last = _not_past_loss(event_type, partition, last)
     between = sum(_size(event_type, order, partition) for order in range(first.timeline, last.timeline))
     return _within_64_bits(between + last.offset - first.offset)
 
 
 def shifted(event_type: EventType, partition: str, position: Position, shift: int) -> Position:
-    """The place `shift` events further on, or back. There need not be an event yet, or any more."""
-    position = _within(event_type, partition, position)
+    """The position `shift` events further on, or back if it is negative. An event need not exist there."""
+    position = _not_past_loss(event_type, partition, position)
     target = Position(position.timeline, _within_64_bits(position.offset + shift))
     if shift > 0:
-        return _forward(event_type, partition, target)
+        return _shifted_forward(event_type, partition, target)
     if shift < 0:
-        return _back(event_type, partition, target)
+        return _shifted_back(event_type, partition, target)
     return position
 
 
-def _forward(event_type: EventType, partition: str, target: Position) -> Position:
+def _shifted_forward(event_type: EventType, partition: str, target: Position) -> Position:
     order, offset = target.timeline, target.offset
     while order < event_type.timeline.order:
         size = _size(event_type, order, partition)
@@ -111,20 +115,20 @@ def _forward(event_type: EventType, partition: str, target: Position) -> Positio
     return Position(order, offset)
 
 
-def _back(event_type: EventType, partition: str, target: Position) -> Position:
+def _shifted_back(event_type: EventType, partition: str, target: Position) -> Position:
     order, offset = target.timeline, target.offset
     while offset < -1:
         order, offset = order - 1, offset + _size(event_type, order - 1, partition)
     return Position(order, offset)
 
 
-def _within(event_type: EventType, partition: str, position: Position) -> Position:
+def _not_past_loss(event_type: EventType, partition: str, position: Position) -> Position:
     number = partition_number(event_type, partition)
-    return position if number is None else within(event_type, position, number)
+    return position if number is None else not_past_loss(event_type, position, number)
 
 
 def _size(event_type: EventType, order: int, partition: str) -> int:
-    """How many events a closed timeline ever had in the partition."""
+    """The number of events that a closed timeline ever had in the partition."""
     timeline = timeline_of(event_type, order)
     if timeline is None or timeline.latest_positions is None:
         raise Invalid(TIMELINE_NOT_FOUND)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol
 
-from nakadi.event_types.cursors import CursorError, CursorErrorKind, digits
+from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_digits
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unusable
@@ -206,4 +206,6 @@ class PartitionReader:
 
     def _unavailable(self) -> Unusable:
         name = self._event_type.name
-        return Unusable(str(CursorError(CursorErrorKind.UNAVAILABLE, self.partition, digits(self._here()), name)))
+        return Unusable(
+            str(CursorError(CursorErrorKind.UNAVAILABLE, self.partition, offset_digits(self._here()), name))
+        )

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from nakadi.auth.permissions import Permissions
-from nakadi.event_types.cursors import CursorError, CursorErrorKind, unmoved
-from nakadi.event_types.positions import PARTITION_NOT_FOUND
+from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_as_sent
+from nakadi.event_types.positions import PARTITION_NOT_FOUND, distance, shifted
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import DUPLICATE, Cursors, View
+from nakadi.event_types.snapshot import DUPLICATE, Cursors, PartitionSnapshot
 from nakadi.http.bodies import Members, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
 from nakadi.http.routing import Route
@@ -95,12 +95,15 @@ class _Cursors:
         view = self.cursors.at(event_type)
         positions = [_converted(view, cursor) for cursor in asked]
         moved = [
-            self.cursors.shifted(event_type, cursor.partition, position, number)
+            shifted(event_type, cursor.partition, position, number)
             for cursor, position, number in zip(asked, positions, numbers, strict=True)
         ]
         return json_response(
             [
-                {"partition": cursor.partition, "offset": str(position) if number else unmoved(position, cursor.offset)}
+                {
+                    "partition": cursor.partition,
+                    "offset": str(position) if number else offset_as_sent(position, cursor.offset),
+                }
                 for cursor, position, number in zip(asked, moved, numbers, strict=True)
             ]
         )
@@ -111,7 +114,9 @@ class _Cursors:
             self.permissions.require(operation, event_type.resource, request.subject)
         return event_type
 
-    def _lags(self, event_type: EventType, view: View, ends: Ends, asked: Sequence[Cursor]) -> Mapping[str, int]:
+    def _lags(
+        self, event_type: EventType, view: PartitionSnapshot, ends: Ends, asked: Sequence[Cursor]
+    ) -> Mapping[str, int]:
         with _as_told():
             positions = {cursor.partition: view.resolve(cursor) for cursor in asked}
         if not positions.keys() <= ends.keys():
@@ -124,16 +129,18 @@ class _Cursors:
         if partition not in ends:
             raise Invalid(PARTITION_NOT_FOUND)
         _, newest = ends[partition]
-        return self.cursors.distance(event_type, partition, position, newest)
+        return distance(event_type, partition, position, newest)
 
-    def _distance(self, event_type: EventType, view: View, first: Cursor, last: Cursor) -> Mapping[str, Any]:
+    def _distance(
+        self, event_type: EventType, view: PartitionSnapshot, first: Cursor, last: Cursor
+    ) -> Mapping[str, Any]:
         start, end = _converted(view, first), _converted(view, last)
         if first.partition != last.partition:
             raise Invalid(TWO_PARTITIONS)
         return {
             "initial_cursor": {"partition": first.partition, "offset": first.offset},
             "final_cursor": {"partition": last.partition, "offset": last.offset},
-            "distance": self.cursors.distance(event_type, first.partition, start, end),
+            "distance": distance(event_type, first.partition, start, end),
         }
 
 
@@ -160,7 +167,7 @@ def _as_told() -> Iterator[None]:
         raise Invalid(str(error)) from error
 
 
-def _converted(view: View, cursor: Cursor) -> Position:
+def _converted(view: PartitionSnapshot, cursor: Cursor) -> Position:
     try:
         return view.resolve(cursor)
     except CursorError as error:

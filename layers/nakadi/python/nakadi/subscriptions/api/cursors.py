@@ -223,7 +223,7 @@ def _check_there(meant: _Meant) -> None:
         raise Invalid(str(_no_partition(meant)))
     timeline = positions.timeline_of(meant.event_type, meant.position.timeline)
     if timeline is None or timeline.deleted:
-        digits = cursors.digits(meant.position, meant.cursor.offset)
+        digits = cursors.offset_digits(meant.position, meant.cursor.offset)
         raise Invalid(str(CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, meant.event_type.name)))
 
 

@@ -157,7 +157,7 @@ class Stats:
     def _unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
         """A commit may be ahead of the newest event; then nothing waits."""
         try:
-            return max(0, self.cursors.distance(event_type, partition, committed, newest))
+            return max(0, positions.distance(event_type, partition, committed, newest))
         except Invalid:
             log.warning("A committed offset of %s is in no timeline: %s", event_type.name, committed)
             return 0

@@ -13,7 +13,7 @@ from nakadi.caching import Cache
 from nakadi.event_types import positions
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import Cursors, View
+from nakadi.event_types.snapshot import Cursors, PartitionSnapshot
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.coordination import Parked
 from nakadi.model.cursor import Position
@@ -189,7 +189,7 @@ class Survey:
         self._cursors = cursors
         # By the id of the event type and the revision that is known at least: another one may get its name, and who
         # knows of a change must not be told what was before.
-        self._views: Cache[tuple[str, int], tuple[EventType, View]] = Cache(clock, VIEW_SECONDS)
+        self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(clock, VIEW_SECONDS)
 
     def beginning(self, place: EventTypePartition, stored: Position, known: EventType | None = None) -> Beginning:
         """Where to begin behind what is committed. Raises `Unusable` if there is no such place.
@@ -204,14 +204,16 @@ class Survey:
             self._views.forget(key)  # events may have come since
         return self._in_view(*self._views.get(key, lambda: self._look(event_type)), place, stored)
 
-    def _look(self, known: EventType) -> tuple[EventType, View]:
+    def _look(self, known: EventType) -> tuple[EventType, PartitionSnapshot]:
         current = self._event_types.get(known.name)
         if current.id != known.id:
             raise Unusable(f"The event type {known.name} was deleted, and another one has its name")
         return current, self._cursors.at(current)
 
     @staticmethod
-    def _in_view(event_type: EventType, view: View, place: EventTypePartition, stored: Position) -> Beginning:
+    def _in_view(
+        event_type: EventType, view: PartitionSnapshot, place: EventTypePartition, stored: Position
+    ) -> Beginning:
         oldest = view.beginning().get(place.partition, stored)
         start = max(stored, oldest)
         try:
