@@ -11,7 +11,7 @@ from moto.kinesis.models import kinesis_backends
 
 from nakadi import chores
 from nakadi.event_types.housekeeping import Housekeeping
-from nakadi.subscriptions.api.stats import StallWatch
+from nakadi.subscriptions.api.stats import StalledSubscriptions
 from tests.support.aws import REGION
 
 ACCOUNT = "123456789012"
@@ -103,7 +103,7 @@ def test_tells_what_stalls_and_what_failed(functions, capsys, monkeypatch):
         chores.attempted("retention", "order.placed", lambda: 1 / 0)
 
     def stalled():
-        monkeypatch.setattr(StallWatch, "stalled", property(lambda _: {"a", "b"}))
+        monkeypatch.setattr(StalledSubscriptions, "stalled", property(lambda _: {"a", "b"}))
 
     monkeypatch.setattr(Housekeeping, "run", run)
     functions.invoke("housekeeping", "schedule/housekeeping")

@@ -12,9 +12,9 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import ReadFrom, Subscription
 from nakadi.subscriptions.api.assignments import TIMEOUT
-from nakadi.subscriptions.api.initialisation import Initialisation
+from nakadi.subscriptions.api.initialisation import OffsetInitialisation
 from nakadi.subscriptions.api.leases import LeaseWatch
-from nakadi.subscriptions.api.resets import Resets, WishFulfilment
+from nakadi.subscriptions.api.resets import ResetExecution, Resets
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place
 from tests.simulation.wire import Wire
@@ -58,10 +58,10 @@ class Topic:
         return {each: Position(1, len(self._history.events[_place(each)]) - 1) for each in event_type.partitions}
 
 
-def initialisation(topic: Topic, wire: Wire, clock: SkewedClock) -> Initialisation:
+def initialisation(topic: Topic, wire: Wire, clock: SkewedClock) -> OffsetInitialisation:
     known: Any = topic
     coordination: Any = wire
-    return Initialisation(event_types=known, cursors=known, coordination=coordination, clock=clock)
+    return OffsetInitialisation(event_types=known, cursors=known, coordination=coordination, clock=clock)
 
 
 def _place(partition: str) -> Place:
@@ -101,9 +101,9 @@ class Resetting:
         return "waiting"
 
 
-def fulfilment(wire: Wire, clock: SkewedClock) -> WishFulfilment:
+def fulfilment(wire: Wire, clock: SkewedClock) -> ResetExecution:
     coordination: Any = wire
-    return WishFulfilment(
+    return ResetExecution(
         coordination=coordination, leases=LeaseWatch(coordination, clock), clock=clock, replays=lambda *_: {}
     )
 

@@ -16,25 +16,25 @@ from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import Subscription
 from nakadi.streaming.chunks import Chunk, Run
-from nakadi.subscriptions.api.fields import Policy
-from nakadi.subscriptions.api.parked_events import Lot
+from nakadi.subscriptions.api.fields import RetryPolicy
+from nakadi.subscriptions.api.parked_events import ParkedEventStore
 from nakadi.subscriptions.stream.actions import (
-    Action,
-    Call,
-    Close,
-    Open,
+    ClosePartition,
+    OpenPartition,
     SendBatch,
     SendKeepAlive,
-    Shared,
-    Surroundings,
+    SessionAction,
+    SessionCall,
+    SessionContext,
+    SharedState,
 )
-from nakadi.subscriptions.stream.admission import Beginning
-from nakadi.subscriptions.stream.calls import Clerk, Fact
-from nakadi.subscriptions.stream.members import Host, Lease, Members, tend
-from nakadi.subscriptions.stream.parameters import Limits
-from nakadi.subscriptions.stream.parking import Attendant
-from nakadi.subscriptions.stream.session import Session
-from nakadi.subscriptions.stream.watch import LOOK_AGAIN_SECONDS, LastLook
+from nakadi.subscriptions.stream.admission import PartitionStart
+from nakadi.subscriptions.stream.calls import SessionCallExecutor, SessionFact
+from nakadi.subscriptions.stream.members import LeaseKeeper, ProcessLease, SubscriptionSessions, renew_and_clean_up
+from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.parking import ParkingService
+from nakadi.subscriptions.stream.session import SubscriptionSession
+from nakadi.subscriptions.stream.watch import FULL_READ_SECONDS, SharedStateReader
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place, promise
 from tests.simulation.operators import SUBSCRIPTION, Topic, fulfilment, initialisation
@@ -47,22 +47,24 @@ class Stream:
     """A stream as the driver carries it. `received` is what its client has got and can commit, and `client_is_there`
     until it goes away."""
 
-    def __init__(self, process: Process, session_id: str, limits: Limits, lease: Lease) -> None:
+    def __init__(
+        self, process: Process, session_id: str, limits: SubscriptionStreamLimits, lease: ProcessLease
+    ) -> None:
         self.process = process
         self.limits = limits
         self.lease = lease
-        around = Surroundings(
+        around = SessionContext(
             measure=lambda _, first, last: last.offset - first.offset,
             deliverable=lambda _, record: record.directed_to is None,
             leased_until=lambda: lease.good_until,
         )
         policy = process.policy
-        self.session = Session(session_id, limits, process.clock.monotonic(), around, policy)
-        lot: Any = Lot(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
-        attendant = Attendant(lot, process.clock, follows=policy is not None and policy.parks)
-        self.clerk = Clerk(process.members, self.session, process.beginning, process, attendant)
-        self.facts: deque[Fact] = deque()
-        self.calls: deque[Call] = deque()
+        self.session = SubscriptionSession(session_id, limits, process.clock.monotonic(), around, policy)
+        lot: Any = ParkedEventStore(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
+        attendant = ParkingService(lot, process.clock, follows=policy is not None and policy.parks)
+        self.clerk = SessionCallExecutor(process.members, self.session, process.beginning, process, attendant)
+        self.facts: deque[SessionFact] = deque()
+        self.calls: deque[SessionCall] = deque()
         self.reads: dict[Place, int] = {}
         self.received: dict[Place, list[int]] = {}
         # Partitions that others wait for: since when the session knows, and since when it was late at a turn.
@@ -99,8 +101,8 @@ class Stream:
         """One call of the clerk; without an answer, it is tried again the next time."""
         call, wire = self.calls[0], self.process.wire
         try:
-            wire.actor, wire.letting_go = self.session.id, not isinstance(call, Open)
-            if isinstance(call, Open):
+            wire.actor, wire.letting_go = self.session.id, not isinstance(call, OpenPartition)
+            if isinstance(call, OpenPartition):
                 beginning = self.clerk.begin(call)
                 self.facts.append(lambda now: self._opened(call, beginning, now))
             else:
@@ -123,7 +125,7 @@ class Stream:
         finally:
             wire.actor = ""
 
-    def looked(self, shared: Shared, now: float) -> Sequence[Action]:
+    def looked(self, shared: SharedState, now: float) -> Sequence[SessionAction]:
         actions = self.session.looked(shared, now)
         # What is older than what the session has done since is not believed, and so not heard.
         if self.session._seen == shared.assignment.revision:
@@ -133,13 +135,13 @@ class Stream:
             self.late = {place: since for place, since in self.late.items() if place in self.wanted}
         return actions
 
-    def _opened(self, opening: Open, beginning: Beginning, now: float) -> Sequence[Action]:
+    def _opened(self, opening: OpenPartition, beginning: PartitionStart, now: float) -> Sequence[SessionAction]:
         if not self.session.expects(opening):
             return []
         self.reads[opening.place] = beginning.start.offset + 1
         return self.session.opened(opening, beginning.start, beginning.lost, now, beginning.parked)
 
-    def _carry_out(self, actions: Iterable[Action]) -> None:
+    def _carry_out(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:
             match action:
                 case SendBatch(place, _, runs):
@@ -148,10 +150,10 @@ class Stream:
                     self.received.setdefault(place, []).extend(offsets)
                 case SendKeepAlive():
                     pass
-                case Close(place):
+                case ClosePartition(place):
                     self.reads.pop(place, None)
                 case _:
-                    if isinstance(action, Open):
+                    if isinstance(action, OpenPartition):
                         self.reads.pop(action.place, None)
                     self.calls.append(action)
 
@@ -177,7 +179,7 @@ class Process:
     history: History
     topic: Topic
     random: Random
-    policy: Policy | None
+    policy: RetryPolicy | None
     streams: list[Stream] = field(default_factory=list)
     alive: bool = True
     paused_until: float = 0.0
@@ -186,10 +188,10 @@ class Process:
         names = iter(range(10_000))
         self.wire.alive = lambda: self.alive
         fulfil_wish = fulfilment(self.wire, self.clock).attempt
-        self.members = Members(self.wire, SUBSCRIPTION, self.clock, fulfil_wish, pause=lambda _: None)  # type: ignore[arg-type]
-        self.host = Host(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
+        self.members = SubscriptionSessions(self.wire, SUBSCRIPTION, self.clock, fulfil_wish, pause=lambda _: None)  # type: ignore[arg-type]
+        self.host = LeaseKeeper(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
         self.news: set[Changed] = set()
-        self.last_look = LastLook(self.members)
+        self.last_look = SharedStateReader(self.members)
         self.looked_at = -inf
         self.unwatch = self.wire.watch(SUBSCRIPTION, self.news.add)
 
@@ -209,10 +211,10 @@ class Process:
     @property
     def is_to_look(self) -> bool:
         """Whether there are news, or have been none for so long that some may have been lost."""
-        return bool(self.news) or self.clock.monotonic() >= self.looked_at + LOOK_AGAIN_SECONDS
+        return bool(self.news) or self.clock.monotonic() >= self.looked_at + FULL_READ_SECONDS
 
     def open(
-        self, subscription: Subscription, session_id: str, limits: Limits, requested: Sequence[Place]
+        self, subscription: Subscription, session_id: str, limits: SubscriptionStreamLimits, requested: Sequence[Place]
     ) -> Stream | None:
         """What the door does before the driver; the stream, if one began."""
         try:
@@ -254,18 +256,18 @@ class Process:
         for stream in streams:
             stream.facts.append(lambda now, stream=stream: stream.looked(shared, now))
 
-    def tend(self) -> None:
+    def renew_and_clean_up(self) -> None:
         shared = self.last_look.shared
         circles = [(self.members, shared.assignment)] if shared else []
         try:
-            tend(self.host, circles, lambda _: self.members)
+            renew_and_clean_up(self.host, circles, lambda _: self.members)
         except Unavailable:
             return
 
-    def beginning(self, place: Place, stored: Position) -> Beginning:
+    def beginning(self, place: Place, stored: Position) -> PartitionStart:
         start = max(stored, Position(1, self.history.oldest[place] - 1))
         event_type: Any = None
-        return Beginning(event_type, start, start.offset - stored.offset)
+        return PartitionStart(event_type, start, start.offset - stored.offset)
 
     def bury(self, drop: Any) -> None:
         """A consumer failed at an event so often that it need not get it."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.subscriptions.stream.session import Session
+from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.simulation.history import Broken
 from tests.simulation.mutants import MUTANTS, PACKAGE, mutated
 from tests.simulation.world import World, run
@@ -48,7 +48,7 @@ def test_worlds_in_dynamodb_keep_their_promises(tmp_path):
 
 def test_broken_promises_are_found(monkeypatch):
     """A session that goes on without a lease is found out, and its seed is told with what happened before. (S318)"""
-    monkeypatch.setattr(Session, "_is_over", lambda self, _: self.end is not None)
+    monkeypatch.setattr(SubscriptionSession, "_is_over", lambda self, _: self.end is not None)
     with pytest.raises(Broken, match=r"(?s)seed (\d+): I[17]: .* SEEDS=1 FIRST=\1$"):
         run_many(500)
 

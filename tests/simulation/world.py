@@ -20,8 +20,8 @@ from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import ReadFrom
 from nakadi.subscriptions.api import assignments
-from nakadi.subscriptions.api.fields import Policy, Unprocessable
-from nakadi.subscriptions.stream.parameters import Limits
+from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
+from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
 from tests.simulation.clocks import SkewedClock, Time
 from tests.simulation.history import Broken, Event, History, Place, promise
 from tests.simulation.operators import SUBSCRIPTION, Repartitioning, Resetting, Topic, a_subscription
@@ -57,8 +57,8 @@ class World:
         self.faults.others_move = random.choice([0.05, 0.15, 0.15, 0.4])
         self._stalls = random.choice([0.02, 0.05, 0.05, 0.3])
         self.poison: set[tuple[Place, int]] = set()
-        kind = random.choice([None, None, None, None, Unprocessable.SKIP_EVENT, Unprocessable.PARK_KEY])
-        self.policy = Policy(kind, 2) if kind else None
+        kind = random.choice([None, None, None, None, UnprocessablePolicy.SKIP_EVENT, UnprocessablePolicy.PARK_KEY])
+        self.policy = RetryPolicy(kind, 2) if kind else None
         self.topic = Topic(self.history, random.randint(1, 4))
         self.subscription = a_subscription(random.choice([ReadFrom.BEGIN, ReadFrom.BEGIN, ReadFrom.END]))
         self.processes = [self._new_process() for _ in range(random.randint(1, MOST_PROCESSES))]
@@ -186,7 +186,7 @@ class World:
         self._see_that_somebody_streams()
         for process in [each for each in self.processes if each.awake]:
             if process.has_duties:
-                process.tend()
+                process.renew_and_clean_up()
             if process.is_to_look:
                 process.look()
             for stream in tuple(process.streams):
@@ -256,7 +256,7 @@ class World:
 
     def _open_in(self, process: Process, requested: list[Place]) -> None:
         random = self.random
-        limits = Limits(
+        limits = SubscriptionStreamLimits(
             batch_limit=random.choice([1, 2, 5]),
             window=random.choice([1, 3, 10, 30]),
             stream_limit=random.choice([0, 0, 0, 7]),
@@ -267,7 +267,9 @@ class World:
         session_id = f"s{next(self._numbers):03d}"
         self._doing(session_id, lambda: self._opened(process, session_id, limits, requested))
 
-    def _opened(self, process: Process, session_id: str, limits: Limits, requested: list[Place]) -> None:
+    def _opened(
+        self, process: Process, session_id: str, limits: SubscriptionStreamLimits, requested: list[Place]
+    ) -> None:
         stream = process.open(self.subscription, session_id, limits, requested)
         if stream is not None:
             self.streams[session_id] = stream
@@ -346,7 +348,7 @@ class World:
     def _tend(self) -> None:
         process = self._some_process()
         if process is not None and process.has_duties and not process.takes_lease:
-            self._doing(f"{process.name} tends", process.tend)
+            self._doing(f"{process.name} tends", process.renew_and_clean_up)
 
     def _pass_time(self) -> None:
         self.time.move(self.random.choice([0.5, 1.0, 2.0, 6.0]))

@@ -11,10 +11,17 @@ from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.chunks import Run
-from nakadi.subscriptions.api.fields import Policy
-from nakadi.subscriptions.stream.actions import Action, Open, SendBatch, SendKeepAlive, Shared, Surroundings
-from nakadi.subscriptions.stream.parameters import Limits
-from nakadi.subscriptions.stream.session import Session
+from nakadi.subscriptions.api.fields import RetryPolicy
+from nakadi.subscriptions.stream.actions import (
+    OpenPartition,
+    SendBatch,
+    SendKeepAlive,
+    SessionAction,
+    SessionContext,
+    SharedState,
+)
+from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import some_events
 from tests.support.coordination import a_place, a_session, entry
@@ -44,7 +51,7 @@ class Table:
     def __init__(
         self,
         *partitions: int,
-        policy: Policy | None = None,
+        policy: RetryPolicy | None = None,
         deliverable: Any = None,
         opening: bool = True,
         entries: Iterable[Entry] = (),
@@ -56,15 +63,15 @@ class Table:
         self.opening = opening
         self.starts: dict[EventTypePartition, tuple[Position, int]] = {}
         self.lines: list[str] = []
-        self.calls: list[Action] = []
-        around = Surroundings(
+        self.calls: list[SessionAction] = []
+        around = SessionContext(
             measure=distance,
             deliverable=lambda _, record: (deliverable or has_value)(record),
             leased_until=lambda: self.leased_until,
             closely=lambda: self.closely,
         )
         defaults = {"batch_limit": 1, "stream_seconds": 4200, "flush_seconds": 30}
-        self.session = Session(ME, Limits(**defaults | limits), self.now, around, policy)
+        self.session = SubscriptionSession(ME, SubscriptionStreamLimits(**defaults | limits), self.now, around, policy)
         owned = tuple(entry(each, ME) for each in partitions)
         self.assignment = Assignment(
             revision=1, initialised=True, entries=(*owned, *entries), sessions=(a_session(ME), a_session("other"))
@@ -75,7 +82,7 @@ class Table:
     # What happens
 
     def look(self, *, resetting: bool = False) -> None:
-        self._take(self.session.looked(Shared(self.assignment, dict(self.offsets), resetting), self.now))
+        self._take(self.session.looked(SharedState(self.assignment, dict(self.offsets), resetting), self.now))
 
     def change(self, *entries: Entry) -> None:
         """These entries become like this, with their owners in the offsets, and the session hears of it."""
@@ -109,7 +116,7 @@ class Table:
     def tick(self) -> None:
         self._take(self.session.tick(self.now))
 
-    def tell(self, actions: Iterable[Action]) -> None:
+    def tell(self, actions: Iterable[SessionAction]) -> None:
         self._take(actions)
 
     # What comes of it
@@ -119,19 +126,19 @@ class Table:
         lines, self.lines = self.lines, []
         return lines
 
-    def called(self) -> list[Action]:
+    def called(self) -> list[SessionAction]:
         """The calls since the last time, except openings that were answered."""
         calls, self.calls = self.calls, []
         return calls
 
-    def _take(self, actions: Iterable[Action]) -> None:
+    def _take(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:
             match action:
                 case SendBatch():
                     self.lines.append(_spelled(action))
                 case SendKeepAlive(place, position, info):
                     self.lines.append(f"{place.partition}@{position.offset} {info}".strip())
-                case Open(place, position) if self.opening:
+                case OpenPartition(place, position) if self.opening:
                     start, lost = self.starts.get(place, (position, 0))
                     self._take(self.session.opened(action, start, lost, self.now))
                 case _:

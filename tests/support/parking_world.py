@@ -16,17 +16,25 @@ from nakadi.model.coordination import Assignment, Entry, Parked, Redrive, Verdic
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.streaming.chunks import Run
-from nakadi.subscriptions.api.fields import Policy, Unprocessable
+from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.api.leases import LeaseWatch
-from nakadi.subscriptions.api.parked_events import Lot, Redriving
-from nakadi.subscriptions.api.resets import Resets, WishFulfilment
-from nakadi.subscriptions.stream.actions import Action, Close, Open, SendBatch, SendKeepAlive, Shared, Surroundings
-from nakadi.subscriptions.stream.admission import Beginning
-from nakadi.subscriptions.stream.calls import Clerk
-from nakadi.subscriptions.stream.members import Members
-from nakadi.subscriptions.stream.parameters import Limits
-from nakadi.subscriptions.stream.parking import Attendant, passed_over, runs_of
-from nakadi.subscriptions.stream.session import Session
+from nakadi.subscriptions.api.parked_events import ParkedEventStore, RedrivePlanner
+from nakadi.subscriptions.api.resets import ResetExecution, Resets
+from nakadi.subscriptions.stream.actions import (
+    ClosePartition,
+    OpenPartition,
+    SendBatch,
+    SendKeepAlive,
+    SessionAction,
+    SessionContext,
+    SharedState,
+)
+from nakadi.subscriptions.stream.admission import PartitionStart
+from nakadi.subscriptions.stream.calls import SessionCallExecutor
+from nakadi.subscriptions.stream.members import SubscriptionSessions
+from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.parking import ParkingService, passed_over, runs_of
+from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import an_event_type
 from tests.support.chunks import a_chunk
 from tests.support.clock import HandMovedClock
@@ -34,7 +42,7 @@ from tests.support.coordination import a_place, a_session
 
 SUBSCRIPTION = "a subscription"
 PLACE = a_place()
-POLICY = Policy(Unprocessable.PARK_KEY, 2)
+POLICY = RetryPolicy(UnprocessablePolicy.PARK_KEY, 2)
 
 
 class Wrong(AssertionError):
@@ -45,9 +53,9 @@ class Wrong(AssertionError):
 class Consumer:
     """A session with its client and what carries out its calls."""
 
-    session: Session
-    clerk: Clerk
-    calls: deque[Action] = field(default_factory=deque)
+    session: SubscriptionSession
+    clerk: SessionCallExecutor
+    calls: deque[SessionAction] = field(default_factory=deque)
     facts: deque = field(default_factory=deque)
     batches: deque[SendBatch] = field(default_factory=deque)
     source: Iterator[Run] | None = None
@@ -59,14 +67,14 @@ class World:
         self.chance = random.Random(seed)
         self.clock = HandMovedClock()
         self.coordination = MemoryCoordination()
-        self.fulfilment = WishFulfilment(
+        self.fulfilment = ResetExecution(
             coordination=self.coordination,
             leases=LeaseWatch(self.coordination, self.clock),
             clock=self.clock,
-            replays=Redriving(coordination=self.coordination, event_types=self).replays,
+            replays=RedrivePlanner(coordination=self.coordination, event_types=self).replays,
         )
-        self.members = Members(self.coordination, SUBSCRIPTION, self.clock, self.fulfilment.attempt)
-        self.lot = Lot(self.coordination, SUBSCRIPTION)
+        self.members = SubscriptionSessions(self.coordination, SUBSCRIPTION, self.clock, self.fulfilment.attempt)
+        self.lot = ParkedEventStore(self.coordination, SUBSCRIPTION)
         self.keys = [self.chance.choice(["a", "b", "c", None]) for _ in range(self.chance.randint(5, 40))]
         self.published = self.chance.randint(1, len(self.keys))
         self.poison = {n for n in range(len(self.keys)) if self.chance.random() < 0.15}
@@ -125,20 +133,20 @@ class World:
         self.sessions += 1
         stored = a_session(f"session {self.sessions}", started_at=self.clock.now())
         self.members.join(stored)
-        limits = Limits(
+        limits = SubscriptionStreamLimits(
             batch_limit=self.chance.randint(1, 3),
             window=self.chance.randint(1, 6),
             commit_seconds=5,
             stream_seconds=4200,
         )
-        around = Surroundings(
+        around = SessionContext(
             measure=lambda _, first, last: last.offset - first.offset,
             deliverable=lambda _, record: record.value is not None,
             leased_until=lambda: 1e12,
         )
-        session = Session(stored.id, limits, self.clock.monotonic(), around, POLICY)
-        attendant = Attendant(self.lot, self.clock, follows=True)
-        self.consumer = Consumer(session, Clerk(self.members, session, self.beginning, self, attendant))
+        session = SubscriptionSession(stored.id, limits, self.clock.monotonic(), around, POLICY)
+        attendant = ParkingService(self.lot, self.clock, follows=True)
+        self.consumer = Consumer(session, SessionCallExecutor(self.members, session, self.beginning, self, attendant))
 
     def end(self) -> None:
         if self.consumer is not None:
@@ -159,7 +167,7 @@ class World:
     # A consumer's moves
 
     def look(self, consumer: Consumer) -> None:
-        shared = Shared(self.members.assignment(), self.coordination.offsets(SUBSCRIPTION))
+        shared = SharedState(self.members.assignment(), self.coordination.offsets(SUBSCRIPTION))
         self.take(consumer, consumer.session.looked(shared, self.clock.monotonic()))
 
     def call(self, consumer: Consumer, *, faults: bool) -> None:
@@ -168,7 +176,9 @@ class World:
         call = consumer.calls[0]
         for _ in range(2 if faults and self.chance.random() < 0.2 else 1):
             # When an answer gets lost, it is asked for once more.
-            fact = self.begin_reading(consumer, call) if isinstance(call, Open) else consumer.clerk.perform(call)
+            fact = (
+                self.begin_reading(consumer, call) if isinstance(call, OpenPartition) else consumer.clerk.perform(call)
+            )
         consumer.calls.popleft()
         consumer.facts.append(fact)
 
@@ -201,26 +211,26 @@ class World:
         if found[PLACE] is not Verdict.NOT_OWNED:
             self.done |= set(events)
 
-    def take(self, consumer: Consumer, actions: list[Action]) -> None:
+    def take(self, consumer: Consumer, actions: list[SessionAction]) -> None:
         for action in actions:
             match action:
                 case SendBatch():
                     consumer.batches.append(action)
                 case SendKeepAlive():
                     pass
-                case Close():
+                case ClosePartition():
                     consumer.source = None
                 case _:
-                    if isinstance(action, Open):
+                    if isinstance(action, OpenPartition):
                         consumer.source = None
                     consumer.calls.append(action)
 
     # What a clerk asks
 
-    def begin_reading(self, consumer: Consumer, opening: Open):
+    def begin_reading(self, consumer: Consumer, opening: OpenPartition):
         beginning = consumer.clerk.begin(opening)
 
-        def opened(now: float) -> list[Action]:
+        def opened(now: float) -> list[SessionAction]:
             if not consumer.session.expects(opening):
                 return []
             consumer.source = self.events(beginning)
@@ -228,10 +238,10 @@ class World:
 
         return opened
 
-    def beginning(self, _place, stored: Position) -> Beginning:
-        return Beginning(an_event_type(), stored)
+    def beginning(self, _place, stored: Position) -> PartitionStart:
+        return PartitionStart(an_event_type(), stored)
 
-    def events(self, beginning: Beginning) -> Iterator[Run]:
+    def events(self, beginning: PartitionStart) -> Iterator[Run]:
         """As they come from the lot and from the log, a few at a time."""
         offset, again = beginning.start.offset, beginning.again
         if again is not None:

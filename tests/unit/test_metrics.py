@@ -35,9 +35,9 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.settings import Settings
 from nakadi.streaming.chunks import Chunk
-from nakadi.subscriptions.stream.actions import Drop
-from nakadi.subscriptions.stream.calls import DeadLetters
-from nakadi.subscriptions.stream.members import Host, Members
+from nakadi.subscriptions.stream.actions import DropEvent
+from nakadi.subscriptions.stream.calls import DeadLetterPublisher
+from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions
 from nakadi.turns import Turns
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
@@ -246,7 +246,7 @@ def test_renewals_that_fail_are_counted(metrics):
         def renew(self, _holder, _until):
             raise Unavailable("no")
 
-    host = Host(Silent(), HandMovedClock(), metrics=metrics)
+    host = LeaseKeeper(Silent(), HandMovedClock(), metrics=metrics)
     with pytest.raises(Unavailable):
         host.renew()
 
@@ -263,7 +263,9 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
         def publish(self, *_args, **_more):
             raise Unavailable("no")
 
-    letters = DeadLetters(own=Nothing(), publisher=Nothing(), clock=HandMovedClock(), name="dead", metrics=metrics)
+    letters = DeadLetterPublisher(
+        own=Nothing(), publisher=Nothing(), clock=HandMovedClock(), name="dead", metrics=metrics
+    )
     with pytest.raises(Unavailable):
         letters.keep("subscription", a_drop())
 
@@ -272,17 +274,17 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
 
 def a_drop():
     found = Slice((StoredEvent(0, Record(b"{}"), datetime(2026, 11, 21, tzinfo=UTC)),), 1)
-    return Drop(EventTypePartition("order", "0"), Chunk(1, 0, found).behind(0), 3)
+    return DropEvent(EventTypePartition("order", "0"), Chunk(1, 0, found).behind(0), 3)
 
 
 def test_sessions_of_dead_processes_are_counted(metrics):
     """Each stream that is removed for its process has no lease any more counts."""
     clock, coordination = HandMovedClock(), MemoryCoordination()
-    host = Host(coordination, clock, metrics=metrics)
+    host = LeaseKeeper(coordination, clock, metrics=metrics)
     sessions = [a_session("mine", holder=host.lease().holder), a_session("theirs", holder="a dead process")]
     new = an_assignment("mine", "theirs", sessions=sessions)
     offsets = {each.place: Position(1, -1) for each in new.entries}
-    members = Members(coordination, "s", clock, lambda _subscription: None)
+    members = SubscriptionSessions(coordination, "s", clock, lambda _subscription: None)
     assignment = coordination.write("s", NOTHING_YET, new, clock.now(), offsets)
     for _ in range(2):  # what was read before is looked at once more
         host.bury(members, assignment)

@@ -16,7 +16,7 @@ from nakadi.model.outcomes import NotPermitted
 from nakadi.ports.registry import ABSENT, Put
 from nakadi.publishing.outcome import Verdict
 from nakadi.settings import Settings
-from nakadi.streaming.access import Audience, Blocked, Changed, Oversight
+from nakadi.streaming.access import AccessBlocked, EventTypeChanged, MonitoredReaders, StreamAccessMonitor
 from tests.support.aws import Aws, aws
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock
@@ -135,8 +135,8 @@ class TestPublishing:
 class TestStreaming:
     @staticmethod
     def _verdicts(broker: Broker, names: list[str]):
-        oversight = Oversight(broker.streams._oversight._judge)
-        known = [Audience(UNAUTHENTICATED, broker.event_types.get(name)) for name in names]
+        oversight = StreamAccessMonitor(broker.streams._oversight._judge)
+        known = [MonitoredReaders(UNAUTHENTICATED, broker.event_types.get(name)) for name in names]
         return lambda: oversight._verdicts(known)
 
     @pytest.mark.parametrize("number", [1, 100])
@@ -164,8 +164,8 @@ class TestStreaming:
             elsewhere.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, names[3])
             world.clock.move(1)
             found = verdicts()
-            assert isinstance(found[7], Changed)
-            assert isinstance(found[3], Blocked)
+            assert isinstance(found[7], EventTypeChanged)
+            assert isinstance(found[3], AccessBlocked)
             assert [at for at, each in enumerate(found) if each] == [3, 7]
 
 

@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 60
 @pytest.fixture
 def inside(monkeypatch):
     """A broker of its own that renews its lease all the time."""
-    monkeypatch.setattr(streams, "TURN_SECONDS", 0.02)
+    monkeypatch.setattr(streams, "RENEWAL_SECONDS", 0.02)
     with Broker() as broker:
         inside = broker._inside
         inside.url = broker.url

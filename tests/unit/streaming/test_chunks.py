@@ -5,7 +5,7 @@ import pytest
 from nakadi.model.authorization import Attribute
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record, Slice, StoredEvent
-from nakadi.streaming.chunks import Chunk, Run, for_everybody
+from nakadi.streaming.chunks import Chunk, Run, is_public
 from tests.support.chunks import STORED_AT, a_chunk, a_record
 
 TOMBSTONE = Record(None, key="k")
@@ -66,7 +66,7 @@ def test_splitting_keeps_sizes_and_ends_right():
 def test_what_a_reader_may_not_see_is_left_out(special):
     """Tombstones, directed events and other owners' events are cut out, the rest stays in order. (L58)"""
     run = a_chunk("a", special, special, "b", "c", special).behind(0)
-    assert [joined(each) for each in run.readable(for_everybody)] == [b'"a"', b'"b","c"']
+    assert [joined(each) for each in run.readable(is_public)] == [b'"a"', b'"b","c"']
 
 
 def test_an_ordinary_chunk_is_not_searched():

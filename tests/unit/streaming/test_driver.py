@@ -15,11 +15,11 @@ from nakadi.model.outcomes import NotPermitted, Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable
 from nakadi.streaming import driver as driver_module
-from nakadi.streaming.driver import Driver
+from nakadi.streaming.driver import LowLevelDriver
 from nakadi.streaming.feeds import Feeds, PartitionReader
-from nakadi.streaming.lines import JsonLines, ServerSentEvents
-from nakadi.streaming.parameters import Limits
-from nakadi.streaming.session import End, Session
+from nakadi.streaming.lines import EventStreamFormat, JsonStreamFormat
+from nakadi.streaming.parameters import StreamLimits
+from nakadi.streaming.session import LowLevelSession, StreamEnd
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.patience import PATIENCE
 from tests.support.streaming import KeptOutlet, SeenLog
@@ -41,16 +41,16 @@ class Stage:
     def publish(self, *values: str, partition: int = 0) -> None:
         self.log.publish(self.event_type.timeline.topic, *values, partition=partition)
 
-    def stream(self, outlet: KeptOutlet, starts: dict[str, Position] | None = None, **limits: float) -> Driver:
+    def stream(self, outlet: KeptOutlet, starts: dict[str, Position] | None = None, **limits: float) -> LowLevelDriver:
         """A stream that is being served from now on."""
         starts = starts or {"0": Position(1, -1)}
         cursors = Cursors(self.log)
         clock = SystemClock()
-        wanted = Limits(**{"flush_seconds": 1000} | limits)
-        driver = Driver(
-            Session(wanted, starts, clock.monotonic()),
+        wanted = StreamLimits(**{"flush_seconds": 1000} | limits)
+        driver = LowLevelDriver(
+            LowLevelSession(wanted, starts, clock.monotonic()),
             [PartitionReader(self.feeds, cursors, self.event_type, *start) for start in starts.items()],
-            JsonLines(starts),
+            JsonStreamFormat(starts),
             outlet,
             clock=clock,
             describe=lambda error: f"PROBLEM {error}".encode(),
@@ -144,7 +144,7 @@ def test_time_passes_without_events():
         driver = stage.stream(outlet, flush_seconds=0.02, keep_alive_limit=3)
         await stage.ended()
         assert outlet.text == '{"cursor":{"partition":"0","offset":"001-0001--1"}}\n' * 3
-        assert driver.session.end is End.KEEP_ALIVES
+        assert driver.session.end is StreamEnd.KEEP_ALIVES
 
     play(scenario)
 
@@ -171,7 +171,7 @@ def test_an_idle_stream_notices_that_its_client_has_gone():
         await asyncio.sleep(0.01)
         outlet.leaving.set()
         await stage.ended()
-        assert driver.session.end is End.GONE
+        assert driver.session.end is StreamEnd.GONE
         assert stage.log.watchers == 0
 
     play(scenario)
@@ -405,7 +405,7 @@ def test_the_form_of_lines_is_not_the_drivers_business():
         outlet = KeptOutlet()
         starts = {"0": Position(1, -1)}
         driver = stage.stream(outlet, starts)
-        driver._lines = ServerSentEvents(starts)
+        driver._lines = EventStreamFormat(starts)
         opening = 'retry: 3000\nid: [{"partition":"0","offset":"001-0001--1"}]\n\n'
         assert await outlet.until(lambda text: text.endswith("\n\n")) == opening
 

@@ -12,7 +12,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.timeline import Timeline
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 from nakadi.streaming import feed as feed_module
-from nakadi.streaming.feed import Follower
+from nakadi.streaming.feed import FeedFollower
 from nakadi.streaming.feeds import Feeds
 from tests.support.builders import a_timeline
 from tests.support.patience import PATIENCE
@@ -32,10 +32,10 @@ class Stage:
     def publish(self, *values: str) -> None:
         self.log.publish(self.timeline.topic, *values)
 
-    async def follow(self, offset: int = 0) -> Follower:
+    async def follow(self, offset: int = 0) -> FeedFollower:
         return await self.feeds.follow(self.timeline, 0, offset, self.woken.set)
 
-    async def taken(self, follower: Follower, count: int) -> list[str]:
+    async def taken(self, follower: FeedFollower, count: int) -> list[str]:
         """The next events of a follower, once there are as many."""
         found: list[str] = []
         async with asyncio.timeout(PATIENCE):

@@ -10,7 +10,7 @@ from nakadi.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.streaming.access import Changed, Judge, Refused
+from nakadi.streaming.access import AccessRefused, EventTypeChanged, ReadAccess
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock
 from tests.support.registry import settings_document
@@ -28,7 +28,7 @@ class Case:
         permissions = Permissions(
             Admins(settings_document("admins"), features, ()), Blacklist(settings_document("blacklist")), ()
         )
-        self.judge = Judge(event_types, permissions, features)
+        self.judge = ReadAccess(event_types, permissions, features)
         self.elsewhere.add(an_event_type(name="a"))
         self.known = self.judge.admit("a", UNAUTHENTICATED)
 
@@ -50,7 +50,7 @@ def test_a_change_is_told_until_it_is_known(case):
     """A changed event type is handed on; once it is known, there is nothing more to say. (L60)"""
     case.elsewhere.replace(case.known, replace(case.known, owning_application="other"))
     found = case.verdict()
-    assert isinstance(found, Changed)
+    assert isinstance(found, EventTypeChanged)
     assert found.event_type.owning_application == "other"
     assert case.verdict(found.event_type) is None
 
@@ -66,7 +66,7 @@ def test_a_deleted_event_type_is_missed(case):
     """Streams over an event type that is gone are refused. (L61)"""
     case.elsewhere.remove(case.known)
     found = case.verdict()
-    assert isinstance(found, Refused)
+    assert isinstance(found, AccessRefused)
     assert str(found.error) == 'EventType "a" does not exist.'
 
 
@@ -74,7 +74,7 @@ def test_a_successor_is_another(case):
     """Another event type of the same name does not keep a stream alive. (L61)"""
     case.elsewhere.remove(case.known)
     case.elsewhere.add(an_event_type(name="a", id="another"))
-    assert isinstance(case.verdict(), Refused)
+    assert isinstance(case.verdict(), AccessRefused)
 
 
 def test_a_stream_is_not_ended_for_what_was_there_before_it(case):

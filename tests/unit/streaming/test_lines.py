@@ -4,22 +4,22 @@ import orjson
 import pytest
 
 from nakadi.model.cursor import Position
-from nakadi.streaming.lines import JsonLines, ServerSentEvents
+from nakadi.streaming.lines import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.parameters import cursors_in
-from nakadi.streaming.session import SendBatch, SendKeepAlive
+from nakadi.streaming.session import SendEvents, SendKeepAlive
 from tests.support.chunks import a_chunk, some_events
 
 STARTS = {"0": Position(1, -1), "1": Position(2, 6)}
 
 
-def a_batch() -> SendBatch:
+def a_batch() -> SendEvents:
     first, _ = a_chunk('a"\\u00e4', "b").behind(0).split(1)
-    return SendBatch("0", Position(1, 12), (first, some_events(2, start=11)))
+    return SendEvents("0", Position(1, 12), (first, some_events(2, start=11)))
 
 
 def test_a_batch_is_one_line():
     """Cursor first, then events as they were stored; no spaces, and a line break at the end. (L41, L46, L58a)"""
-    line = JsonLines(STARTS).batch(a_batch())
+    line = JsonStreamFormat(STARTS).batch(a_batch())
     assert line == (
         b'{"cursor":{"partition":"0","offset":"001-0001-000000000000000012"},"events":["a"\\u00e4",11,12]}\n'
     )
@@ -35,20 +35,20 @@ def test_a_batch_is_one_line():
 )
 def test_a_keep_alive_is_a_cursor_alone(position, offset):
     """A keep-alive has no events, not even an empty list; the offset is in the new form. (L42, L43, L44, L46)"""
-    line = JsonLines(STARTS).keep_alive(SendKeepAlive("7", position))
+    line = JsonStreamFormat(STARTS).keep_alive(SendKeepAlive("7", position))
     assert line == b'{"cursor":{"partition":"7","offset":"' + offset + b'"}}\n'
 
 
 def test_json_lines_need_no_words_around_them():
     """Nothing comes before the first line, and a Problem is a line like any other. (L60)"""
-    lines = JsonLines(STARTS)
+    lines = JsonStreamFormat(STARTS)
     assert lines.opening() == b""
     assert lines.problem(b'{"status":403}') == b'{"status":403}\n'
 
 
 def test_server_sent_events_begin_with_where_they_are():
     """A browser knows from the first moment where to go on: every partition's place is in the id."""
-    opening = ServerSentEvents(STARTS).opening()
+    opening = EventStreamFormat(STARTS).opening()
     assert opening == (
         b"retry: 3000\n"
         b'id: [{"partition":"0","offset":"001-0001--1"},{"partition":"1","offset":"001-0002-000000000000000006"}]\n\n'
@@ -57,21 +57,21 @@ def test_server_sent_events_begin_with_where_they_are():
 
 def test_a_batch_is_one_server_sent_event():
     """Its data is the batch as in the other form; its id is where the whole stream is after it."""
-    lines = ServerSentEvents(STARTS)
+    lines = EventStreamFormat(STARTS)
     ident, data, *rest = lines.batch(a_batch()).split(b"\n")
     assert rest == [b"", b""]
-    assert data == b"data: " + JsonLines(STARTS).batch(a_batch()).rstrip()
+    assert data == b"data: " + JsonStreamFormat(STARTS).batch(a_batch()).rstrip()
     places = {cursor.partition: cursor.offset for cursor in cursors_in(ident.removeprefix(b"id: ").decode())}
     assert places == {"0": "001-0001-000000000000000012", "1": "001-0002-000000000000000006"}
 
 
 def test_a_server_sent_keep_alive_has_an_id_and_no_data():
     """A browser remembers the id, and tells the page nothing."""
-    block = ServerSentEvents({"0": Position(1, 3)}).keep_alive(SendKeepAlive("0", Position(1, 4)))
+    block = EventStreamFormat({"0": Position(1, 3)}).keep_alive(SendKeepAlive("0", Position(1, 4)))
     assert block == b'id: [{"partition":"0","offset":"001-0001-000000000000000004"}]\n\n'
 
 
 def test_a_server_sent_problem_has_a_name():
     """A page can tell a Problem from a batch."""
-    block = ServerSentEvents(STARTS).problem(orjson.dumps({"status": 403}))
+    block = EventStreamFormat(STARTS).problem(orjson.dumps({"status": 403}))
     assert block == b'event: problem\ndata: {"status":403}\n\n'

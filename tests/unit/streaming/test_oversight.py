@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.streaming.access import Oversight
+from nakadi.streaming.access import StreamAccessMonitor
 from tests.support.builders import an_event_type
 from tests.support.patience import PATIENCE
 
@@ -29,7 +29,7 @@ class SilentJudge:
 def test_a_registry_that_does_not_answer_holds_up_neither_the_loop_nor_its_end():
     """A look that waits for the registry has a thread of its own, and is left behind when streaming is over."""
     judge = SilentJudge()
-    oversight = Oversight(judge, seconds=0)
+    oversight = StreamAccessMonitor(judge, seconds=0)
 
     async def streamed():
         with oversight.over(object(), UNAUTHENTICATED, an_event_type()):

@@ -6,26 +6,26 @@ from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotPermitted
 from nakadi.streaming import session as session_module
-from nakadi.streaming.parameters import Limits
-from nakadi.streaming.session import Action, End, SendBatch, SendKeepAlive, SendProblem, Session
+from nakadi.streaming.parameters import StreamLimits
+from nakadi.streaming.session import LowLevelSession, SendEvents, SendKeepAlive, SendProblem, StreamAction, StreamEnd
 from tests.support.chunks import a_chunk, some_events, values
 
 BEFORE = Position(1, -1)
 
 
-def a_session(partitions: int = 1, start: Position = BEFORE, **limits: float) -> Session:
+def a_session(partitions: int = 1, start: Position = BEFORE, **limits: float) -> LowLevelSession:
     defaults = {"flush_seconds": 10, "stream_seconds": 1000}
-    return Session(Limits(**defaults | limits), {str(number): start for number in range(partitions)}, 0.0)
+    return LowLevelSession(StreamLimits(**defaults | limits), {str(number): start for number in range(partitions)}, 0.0)
 
 
-def told(actions: list[Action]) -> list[str]:
+def told(actions: list[StreamAction]) -> list[str]:
     """Actions in brief: partition and values of a batch, `-` for a keep-alive, `!` for a problem."""
     return [_told(action) for action in actions]
 
 
-def _told(action: Action) -> str:
+def _told(action: StreamAction) -> str:
     match action:
-        case SendBatch(partition, _, runs):
+        case SendEvents(partition, _, runs):
             return f"{partition}: {b' '.join(values(runs)).decode()}"
         case SendKeepAlive(partition):
             return f"{partition}: -"
@@ -155,7 +155,7 @@ def test_a_silent_connection_gets_a_sign_of_life():
     assert told(session.tick(100.0)) == ["0: -"]
     assert session.end is None
     assert told(session.tick(120.0)) == []
-    assert session.end is End.KEEP_ALIVES
+    assert session.end is StreamEnd.KEEP_ALIVES
 
 
 def test_a_sign_of_life_takes_the_place_of_a_keep_alive():
@@ -163,12 +163,12 @@ def test_a_sign_of_life_takes_the_place_of_a_keep_alive():
     session = a_session(2, flush_seconds=30, keep_alive_limit=1)
     assert told(session.tick(25.0)) == ["0: -"]
     assert told(session.tick(30.0)) == ["1: -"]
-    assert session.end is End.KEEP_ALIVES
+    assert session.end is StreamEnd.KEEP_ALIVES
 
 
 def test_too_much_in_memory_goes_early(monkeypatch):
     """Above the memory limit the heaviest partition is sent at once, until there is little enough. (L52)"""
-    monkeypatch.setattr(session_module, "MOST_BUFFERED", 1000)
+    monkeypatch.setattr(session_module, "MOST_BUFFERED_BYTES", 1000)
     session = a_session(3, batch_limit=100)
     assert session.arrived("0", some_events(1, size=300), 1.0) == []
     assert session.arrived("1", some_events(2, size=300), 1.0) == []
@@ -179,7 +179,7 @@ def test_too_much_in_memory_goes_early(monkeypatch):
 
 def test_an_early_batch_resets_the_timer(monkeypatch):
     """A batch that is sent for want of memory counts like any other. (L48, L52)"""
-    monkeypatch.setattr(session_module, "MOST_BUFFERED", 1000)
+    monkeypatch.setattr(session_module, "MOST_BUFFERED_BYTES", 1000)
     session = a_session(batch_limit=100)
     session.arrived("0", some_events(2, size=600), 4.0)
     assert session.deadline() == 14.0
@@ -187,7 +187,7 @@ def test_an_early_batch_resets_the_timer(monkeypatch):
 
 def test_the_memory_limit_is_fifty_million_bytes():
     """The limit is the reference's. (L52)"""
-    assert session_module.MOST_BUFFERED == 50_000_000
+    assert session_module.MOST_BUFFERED_BYTES == 50_000_000
 
 
 # The end
@@ -199,7 +199,7 @@ def test_a_stream_limit_ends_the_stream_with_what_it_holds():
     assert told(session.arrived("0", some_events(2), 1.0)) == []
     assert session.end is None
     assert told(session.arrived("1", some_events(9), 1.0)) == ["1: 0 1 2", "0: 0 1"]
-    assert session.end is End.LIMIT
+    assert session.end is StreamEnd.LIMIT
 
 
 @pytest.mark.parametrize(("stream_limit", "expected"), [(4, ["0: 0 1", "0: 2 3"]), (3, ["0: 0 1", "0: 2"])])
@@ -207,7 +207,7 @@ def test_no_stream_exceeds_its_limit(stream_limit, expected):
     """Exactly stream_limit events are sent, also if the last batch is short. (L51, L53)"""
     session = a_session(batch_limit=2, stream_limit=stream_limit)
     assert told(session.arrived("0", some_events(10), 1.0)) == expected
-    assert session.end is End.LIMIT
+    assert session.end is StreamEnd.LIMIT
 
 
 def test_a_stream_timeout_ends_the_stream_with_what_it_holds():
@@ -216,14 +216,14 @@ def test_a_stream_timeout_ends_the_stream_with_what_it_holds():
     session.arrived("1", some_events(2), 1.0)
     assert session.deadline() == 20.0
     assert told(session.tick(20.0)) == ["1: 0 1"]
-    assert session.end is End.TIMEOUT
+    assert session.end is StreamEnd.TIMEOUT
 
 
 def test_equal_timeouts_make_one_keep_alive():
     """If flush and stream timeout are the same, an idle partition yields exactly one keep-alive at the end. (L56)"""
     session = a_session(2, flush_seconds=2, stream_seconds=2)
     assert told(session.tick(2.0)) == ["0: -", "1: -"]
-    assert session.end is End.TIMEOUT
+    assert session.end is StreamEnd.TIMEOUT
 
 
 def test_eight_events_and_two_seconds():
@@ -231,7 +231,7 @@ def test_eight_events_and_two_seconds():
     session = a_session(3, batch_limit=5, flush_seconds=2, stream_seconds=2)
     assert told(session.arrived("1", some_events(8), 0.5)) == ["1: 0 1 2 3 4"]
     assert told(session.tick(2.0)) == ["0: -", "2: -", "1: 5 6 7"]
-    assert session.end is End.TIMEOUT
+    assert session.end is StreamEnd.TIMEOUT
 
 
 def test_a_keep_alive_limit_needs_all_partitions():
@@ -241,7 +241,7 @@ def test_a_keep_alive_limit_needs_all_partitions():
     assert session.end is None
     lines += told(session.tick(20.0))
     assert lines == ["0: -", "1: -", "2: -"] * 2
-    assert session.end is End.KEEP_ALIVES
+    assert session.end is StreamEnd.KEEP_ALIVES
 
 
 def test_an_event_resets_its_partitions_count():
@@ -254,7 +254,7 @@ def test_an_event_resets_its_partitions_count():
     session.tick(25.0)
     assert session.end is None
     session.tick(35.0)
-    assert session.end is End.KEEP_ALIVES
+    assert session.end is StreamEnd.KEEP_ALIVES
 
 
 def test_what_is_not_delivered_counts_for_nothing():
@@ -268,12 +268,14 @@ def test_what_is_not_delivered_counts_for_nothing():
     assert session.end is None
     session.arrived("0", a_chunk(*hidden, start=8).behind(8), 2.0)
     assert session.tick(11.0) == [SendKeepAlive("0", Position(1, 5))]
-    assert session.end is End.KEEP_ALIVES
+    assert session.end is StreamEnd.KEEP_ALIVES
 
 
 def test_who_may_read_is_for_others_to_say():
     """Whether an event is shown is asked for every event that is not for everybody. (L58)"""
-    session = Session(Limits(batch_limit=9), {"0": BEFORE}, 0.0, may_read=lambda record: record.directed_to == "mine")
+    session = LowLevelSession(
+        StreamLimits(batch_limit=9), {"0": BEFORE}, 0.0, may_read=lambda record: record.directed_to == "mine"
+    )
     chunk = a_chunk(Record(b"1", directed_to="mine"), Record(b"2", directed_to="other"))
     session.arrived("0", chunk.behind(0), 1.0)
     (batch,) = session.drain(2.0)
@@ -285,7 +287,7 @@ def test_a_block_ends_the_stream_without_a_word():
     session = a_session(batch_limit=9)
     session.arrived("0", some_events(2), 1.0)
     assert session.blocked() == []
-    assert session.end is End.BLOCKED
+    assert session.end is StreamEnd.BLOCKED
     assert session.tick(1000.0) == []
     assert session.arrived("0", some_events(9, start=2), 3.0) == []
 
@@ -295,7 +297,7 @@ def test_a_refusal_is_told():
     session = a_session(batch_limit=9)
     session.arrived("0", some_events(2), 1.0)
     assert told(session.refused(NotPermitted("no"))) == ["! no"]
-    assert session.end is End.REFUSED
+    assert session.end is StreamEnd.REFUSED
     assert session.refused(NotPermitted("no")) == []
 
 
@@ -304,7 +306,7 @@ def test_a_client_that_has_gone_is_sent_nothing():
     session = a_session(batch_limit=9)
     session.arrived("0", some_events(2), 1.0)
     assert session.gone() == []
-    assert session.end is End.GONE
+    assert session.end is StreamEnd.GONE
     assert session.drain(2.0) == []
 
 
@@ -313,7 +315,7 @@ def test_draining_sends_what_waits():
     session = a_session(2, batch_limit=9)
     session.arrived("1", some_events(2), 1.0)
     assert told(session.drain(2.0)) == ["1: 0 1"]
-    assert session.end is End.DRAINED
+    assert session.end is StreamEnd.DRAINED
 
 
 def test_the_first_reason_to_end_is_the_one():
@@ -321,4 +323,4 @@ def test_the_first_reason_to_end_is_the_one():
     session = a_session()
     session.gone()
     session.blocked()
-    assert session.end is End.GONE
+    assert session.end is StreamEnd.GONE

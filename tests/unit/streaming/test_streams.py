@@ -24,11 +24,11 @@ from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, NotPermitted, Unavailable
 from nakadi.ports.clock import SystemClock
-from nakadi.streaming.access import Judge
-from nakadi.streaming.driver import Driver
-from nakadi.streaming.lines import JsonLines
-from nakadi.streaming.parameters import Asked
-from nakadi.streaming.streams import Streams
+from nakadi.streaming.access import ReadAccess
+from nakadi.streaming.driver import LowLevelDriver
+from nakadi.streaming.lines import JsonStreamFormat
+from nakadi.streaming.parameters import StreamParameters
+from nakadi.streaming.streams import EventStreams
 from tests.support.builders import an_event_type
 from tests.support.patience import PATIENCE, until_on_the_loop
 from tests.support.places import KnownLogs
@@ -61,8 +61,8 @@ class Stage:
         self.blacklist = Blacklist(settings_document("blacklist"))
         admins = Admins(settings_document("admins"), self.features, ())
         self.permissions = Permissions(admins, self.blacklist, (Attribute("user", "the-archiver"),))
-        self.judge = Judge(self.event_types, self.permissions, self.features)
-        self.streams = Streams(
+        self.judge = ReadAccess(self.event_types, self.permissions, self.features)
+        self.streams = EventStreams(
             event_types=self.event_types,
             judge=self.judge,
             cursors=Cursors(self.log),
@@ -83,8 +83,8 @@ class Stage:
         self.log.append(event_type.timeline.topic, {0: made})
 
     def serve(self, event_type: EventType, outlet: KeptOutlet, subject: Subject = ANN, **asked: int) -> None:
-        opening = self.streams.open(event_type.name, Asked(**asked), BEGIN, subject)
-        lines = JsonLines(opening.starts)
+        opening = self.streams.open(event_type.name, StreamParameters(**asked), BEGIN, subject)
+        lines = JsonStreamFormat(opening.starts)
         serving = self.streams.serve(opening, lines, outlet, lambda error: problem_of(error).body)
         self.running.append(asyncio.ensure_future(serving))
 
@@ -127,25 +127,25 @@ def problem(outlet: KeptOutlet) -> tuple[int, str]:
 def test_nobody_opens_what_is_not_there(stage):
     """An event type that does not exist has its own words here. (L15)"""
     with pytest.raises(NotFound, match=r"^topic not found$"):
-        stage.streams.open("nothing", Asked(), None, ANN)
+        stage.streams.open("nothing", StreamParameters(), None, ANN)
 
 
 def test_a_block_comes_before_everything(stage):
     """Blocked consumers do not even learn whether the event type exists. (L12, L14)"""
     stage.blacklist.block(BlockedKind.CONSUMER_APP, "ann")
     with pytest.raises(NotPermitted, match="blocked"):
-        stage.streams.open("nothing", Asked(), "garbage", ANN)
+        stage.streams.open("nothing", StreamParameters(), "garbage", ANN)
 
 
 def test_a_log_that_does_not_answer_is_no_fault_of_the_client(stage):
     """While the storage does not answer, a stream cannot be opened: 503. (L19)"""
     event_type = stage.add()
     logs = KnownLogs(down=True)
-    streams = Streams(
+    streams = EventStreams(
         event_types=stage.event_types, judge=stage.judge, cursors=Cursors(logs), logs=logs, clock=SystemClock()
     )
     with pytest.raises(Unavailable) as failure:
-        streams.open(event_type.name, Asked(), None, ANN)
+        streams.open(event_type.name, StreamParameters(), None, ANN)
     answer = problem_of(failure.value)
     assert answer.status == 503
     assert orjson.loads(answer.body)["detail"] == "Error occurred when fetching partitions offsets"
@@ -155,7 +155,7 @@ def test_without_cursors_all_partitions_begin_at_their_ends(stage):
     """No cursors means: from now on, everywhere. (L36)"""
     event_type = stage.add(partitions=2)
     stage.publish(event_type, "a", "b")
-    opening = stage.streams.open(event_type.name, Asked(), None, ANN)
+    opening = stage.streams.open(event_type.name, StreamParameters(), None, ANN)
     assert {partition: str(start) for partition, start in opening.starts.items()} == {
         "0": "001-0001-000000000000000001",
         "1": "001-0001--1",
@@ -316,7 +316,7 @@ def test_a_change_is_told_once(stage, monkeypatch):
     async def scenario() -> None:
         event_type, outlet = stage.add(), KeptOutlet()
         told = []
-        monkeypatch.setattr(Driver, "update", lambda _, changed: told.append(changed))
+        monkeypatch.setattr(LowLevelDriver, "update", lambda _, changed: told.append(changed))
         stage.serve(event_type, outlet)
         await asyncio.sleep(0)
         stage.elsewhere.replace(event_type, replace(event_type, owning_application="other"))

@@ -13,7 +13,7 @@ from nakadi.model.administration import Feature
 from nakadi.model.coordination import Redrive, SetOffsets
 from nakadi.model.event_type import EventType
 from nakadi.publishing.system_events import SystemEvents, hashing
-from nakadi.subscriptions.api.parked_events import own_key
+from nakadi.subscriptions.api.parked_events import event_key
 
 
 def audit_of(broker: Broker) -> Audit:
@@ -100,7 +100,7 @@ class _Looks:
     def _parked_event(self, name: str) -> views.View | None:
         subscription_id, _, parked_id = name.partition("/")
         found = self.broker.subscribing.parked_events.find(subscription_id, parked_id)
-        return None if found is None else {"subscription_id": subscription_id, "id": parked_id, "key": own_key(found)}
+        return None if found is None else {"subscription_id": subscription_id, "id": parked_id, "key": event_key(found)}
 
     def _feature(self, name: str) -> bool:
         features = self.broker.features

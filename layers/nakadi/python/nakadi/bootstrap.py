@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from nakadi.publishing.publisher import Publisher
     from nakadi.publishing.system_events import Figures
     from nakadi.schemas.validation import Validators
-    from nakadi.streaming.streams import Streams
+    from nakadi.streaming.streams import EventStreams
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
     from nakadi.turns import Turns
 
@@ -534,13 +534,13 @@ class Broker:
         self._figures_dropped = dropped
 
     @cached_property
-    def streams(self) -> Streams:
-        from nakadi.streaming.access import Judge
-        from nakadi.streaming.streams import Streams
+    def streams(self) -> EventStreams:
+        from nakadi.streaming.access import ReadAccess
+        from nakadi.streaming.streams import EventStreams
 
-        return Streams(
+        return EventStreams(
             event_types=self.event_types,
-            judge=Judge(self.event_types, self.permissions, self.features),
+            judge=ReadAccess(self.event_types, self.permissions, self.features),
             cursors=self.cursors,
             logs=self.logs,
             clock=self.clock,

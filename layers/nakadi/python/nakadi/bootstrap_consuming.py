@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nakadi.streaming.access import Judge
-from nakadi.subscriptions.stream.admission import Admission
-from nakadi.subscriptions.stream.calls import DeadLetters
-from nakadi.subscriptions.stream.streams import Bounds, SubscriptionStreams
+from nakadi.streaming.access import ReadAccess
+from nakadi.subscriptions.stream.admission import StreamAdmission
+from nakadi.subscriptions.stream.calls import DeadLetterPublisher
+from nakadi.subscriptions.stream.streams import StreamBounds, SubscriptionStreams
 
 if TYPE_CHECKING:
     from nakadi.bootstrap import Broker
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def subscription_streams(broker: Broker) -> SubscriptionStreams:
     settings = broker.settings
     return SubscriptionStreams(
-        admission=Admission(
+        admission=StreamAdmission(
             subscriptions=broker.subscribing.subscriptions,
             event_types=broker.event_types,
             permissions=broker.permissions,
@@ -26,8 +26,8 @@ def subscription_streams(broker: Broker) -> SubscriptionStreams:
         coordination=broker.coordination,
         cursors=broker.cursors,
         logs=broker.logs,
-        judge=Judge(broker.event_types, broker.permissions, broker.features),
-        letters=DeadLetters(
+        judge=ReadAccess(broker.event_types, broker.permissions, broker.features),
+        letters=DeadLetterPublisher(
             own=broker.system_event_types,
             publisher=broker.publisher,
             clock=broker.clock,
@@ -35,7 +35,7 @@ def subscription_streams(broker: Broker) -> SubscriptionStreams:
             metrics=broker.metrics,
         ),
         clock=broker.clock,
-        bounds=Bounds(
+        bounds=StreamBounds(
             most_commit_seconds=settings.max_commit_timeout_seconds,
             longest_seconds=settings.longest_stream_seconds or None,
             silence_seconds=settings.longest_silence_seconds or None,

@@ -17,15 +17,15 @@ from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import Registry
 from nakadi.settings import Settings
-from nakadi.subscriptions.api.event_types import Attachment
-from nakadi.subscriptions.api.initialisation import Initialisation
+from nakadi.subscriptions.api.event_types import RedriveAttachment
+from nakadi.subscriptions.api.initialisation import OffsetInitialisation
 from nakadi.subscriptions.api.leases import LeaseWatch
-from nakadi.subscriptions.api.parked_events import Redriving
+from nakadi.subscriptions.api.parked_events import RedrivePlanner
 from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import Subscriptions
-from nakadi.subscriptions.api.resets import WishFulfilment
-from nakadi.subscriptions.api.resource import Leftovers
-from nakadi.subscriptions.api.stats import StallWatch, Stats
+from nakadi.subscriptions.api.resets import ResetExecution
+from nakadi.subscriptions.api.resource import DeletedSubscriptions
+from nakadi.subscriptions.api.stats import StalledSubscriptions, SubscriptionStats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class SubscriptionCare:
         return Subscriptions(self.registry, cache, self.clock)
 
     @cached_property
-    def initialisation(self) -> Initialisation:
-        return Initialisation(
+    def initialisation(self) -> OffsetInitialisation:
+        return OffsetInitialisation(
             event_types=self.event_types,
             cursors=self.cursors,
             coordination=self.coordination,
@@ -58,12 +58,12 @@ class SubscriptionCare:
         )
 
     @cached_property
-    def leftovers(self) -> Leftovers:
-        return Leftovers(self.subscriptions, self.coordination)
+    def leftovers(self) -> DeletedSubscriptions:
+        return DeletedSubscriptions(self.subscriptions, self.coordination)
 
     @cached_property
-    def attachment(self) -> Attachment:
-        return Attachment(
+    def attachment(self) -> RedriveAttachment:
+        return RedriveAttachment(
             subscriptions=self.subscriptions,
             event_types=self.event_types,
             features=self.features,
@@ -80,17 +80,17 @@ class SubscriptionCare:
         return LeaseWatch(self.coordination, self.clock)
 
     @cached_property
-    def wish_fulfilment(self) -> WishFulfilment:
-        return WishFulfilment(
+    def wish_fulfilment(self) -> ResetExecution:
+        return ResetExecution(
             coordination=self.coordination,
             leases=self.leases,
             clock=self.clock,
-            replays=Redriving(coordination=self.coordination, event_types=self.event_types).replays,
+            replays=RedrivePlanner(coordination=self.coordination, event_types=self.event_types).replays,
         )
 
     @cached_property
-    def stats(self) -> Stats:
-        return Stats(
+    def stats(self) -> SubscriptionStats:
+        return SubscriptionStats(
             subscriptions=self.subscriptions,
             event_types=self.event_types,
             cursors=self.cursors,
@@ -102,8 +102,8 @@ class SubscriptionCare:
         )
 
     @cached_property
-    def stall_watch(self) -> StallWatch:
-        return StallWatch(
+    def stall_watch(self) -> StalledSubscriptions:
+        return StalledSubscriptions(
             subscriptions=self.subscriptions,
             coordination=self.coordination,
             stats=self.stats,

@@ -8,10 +8,10 @@ from nakadi.bootstrap_subscription_care import SubscriptionCare
 from nakadi.http.routes.subscriptions import SubscriptionHandlers
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.event_types import SubscribedEventTypes
-from nakadi.subscriptions.api.listing import Listing
+from nakadi.subscriptions.api.listing import SubscriptionListing
 from nakadi.subscriptions.api.parked_events import ParkedEvents
 from nakadi.subscriptions.api.resets import Resets
-from nakadi.subscriptions.api.resource import Creation, Deletion, Update
+from nakadi.subscriptions.api.resource import SubscriptionCreation, SubscriptionDeletion, SubscriptionUpdate
 
 
 class Subscribing(SubscriptionCare):
@@ -39,8 +39,8 @@ class Subscribing(SubscriptionCare):
         )
 
     @cached_property
-    def creation(self) -> Creation:
-        return Creation(
+    def creation(self) -> SubscriptionCreation:
+        return SubscriptionCreation(
             subscriptions=self.subscriptions,
             event_types=self.event_types,
             cursors=self.cursors,
@@ -51,8 +51,8 @@ class Subscribing(SubscriptionCare):
         )
 
     @cached_property
-    def update(self) -> Update:
-        return Update(
+    def update(self) -> SubscriptionUpdate:
+        return SubscriptionUpdate(
             subscriptions=self.subscriptions,
             permissions=self.permissions,
             features=self.features,
@@ -60,8 +60,8 @@ class Subscribing(SubscriptionCare):
         )
 
     @cached_property
-    def deletion(self) -> Deletion:
-        return Deletion(
+    def deletion(self) -> SubscriptionDeletion:
+        return SubscriptionDeletion(
             subscriptions=self.subscriptions,
             permissions=self.permissions,
             features=self.features,
@@ -98,7 +98,7 @@ class Subscribing(SubscriptionCare):
     def doors(self) -> SubscriptionHandlers:
         return SubscriptionHandlers(
             subscriptions=self.subscriptions,
-            listing=Listing(self.subscriptions),
+            listing=SubscriptionListing(self.subscriptions),
             creation=self.creation,
             update=self.update,
             deletion=self.deletion,

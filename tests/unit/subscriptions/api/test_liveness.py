@@ -5,12 +5,12 @@ from datetime import timedelta
 import pytest
 
 from nakadi.engines.memory.coordination import MemoryCoordination
-from nakadi.subscriptions.api.leases import LEASE, MARGIN, LeaseWatch, dead
+from nakadi.subscriptions.api.leases import CLOCK_MARGIN, LEASE_DURATION, LeaseWatch, sessions_without_lease
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session
 
-TURN = LEASE.total_seconds() / 4
-WHOLE = (LEASE + MARGIN).total_seconds()
+TURN = LEASE_DURATION.total_seconds() / 4
+WHOLE = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 
 
 class Case:
@@ -23,7 +23,7 @@ class Case:
 
     def renew(self, behind: float = 0.0) -> None:
         """The process takes its lease by a clock that may be behind ours."""
-        self.coordination.renew("one", self.clock.now() - timedelta(seconds=behind) + LEASE)
+        self.coordination.renew("one", self.clock.now() - timedelta(seconds=behind) + LEASE_DURATION)
 
     def is_alive(self) -> bool:
         return "one" in self.watch.living()
@@ -38,7 +38,7 @@ def test_sessions_without_a_lease_are_dead(case):
     """A session lives while its process has a lease. (S318)"""
     case.renew()
     sessions = [a_session("a", holder="one"), a_session("b", holder="two")]
-    assert dead(sessions, case.watch.living()) == {"b"}
+    assert sessions_without_lease(sessions, case.watch.living()) == {"b"}
 
 
 def test_a_lease_that_was_never_looked_at_is_believed(case):

@@ -10,7 +10,7 @@ from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, NotPermitted
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.subscriptions.api import parked_events as module
-from nakadi.subscriptions.api.parked_events import Wanted, id_of, place_in
+from nakadi.subscriptions.api.parked_events import ParkedEventFilter, id_of, parsed_id
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_parked_event
@@ -151,7 +151,7 @@ def test_events_of_others_are_not_shown(house):
     lot = Lot(house, a_parked_event(3, value=b'{"n":3}', owner=Attribute("user", "bob")))
     switch = {"feature": "event_owner_selector_authz", "enabled": True}
     assert house.api.post("/settings/features", json=switch).status_code == 204
-    [found] = lot.events.listed(lot.id, Wanted(), None, 10, ADMIN)
+    [found] = lot.events.listed(lot.id, ParkedEventFilter(), None, 10, ADMIN)
     ann, bob = (Subject(name=each, attributes=frozenset({Attribute("user", each)})) for each in ("ann", "bob"))
     assert lot.events.one(lot.id, found.id, bob)[1] == b'{"n":3}'
     with pytest.raises(NotPermitted):
@@ -182,8 +182,8 @@ def test_skipping_tells_streams_even_if_somebody_is_faster(house, monkeypatch):
 def test_ids_name_places():
     """An id is event type, partition and offset; there and back it is the same, whatever the timeline."""
     event = a_parked_event(12, timeline=0xABCDE).parked
-    assert place_in(id_of(event)) == (event.place, event.position)
-    assert place_in("a:b:c") is None
+    assert parsed_id(id_of(event)) == (event.place, event.position)
+    assert parsed_id("a:b:c") is None
 
 
 @pytest.mark.parametrize("offset", ["9" * 19, "9" * 30, "9" * 5000, "٣" * 18])
@@ -192,7 +192,7 @@ def test_ids_beyond_64_bits_name_nothing(house, offset):
     lot = Lot(house)
     parked_id = f"{lot.name}:0:001-0001-{offset}"
 
-    assert place_in(parked_id) is None
+    assert parsed_id(parked_id) is None
     assert house.api.get(f"/subscriptions/{lot.id}/parked-events/{parked_id}").status_code == 404
 
 
@@ -216,7 +216,7 @@ def test_a_redrive_that_fails_in_another_process_is_told(house, monkeypatch):
     lot = Lot(house, a_parked_event(3))
     resets = house.subscribing.resets
     reset_id = resets._asked(lot.id, Redrive())
-    monkeypatch.setattr(module.Redriving, "_check_timelines", _refuse)
+    monkeypatch.setattr(module.RedrivePlanner, "_check_timelines", _refuse)
     house.subscribing.wish_fulfilment.attempt(lot.id)
     assert house.assignment(lot.subscription).ended.id == reset_id
     assert problem(house.api.post(lot.path() + "/redrive"), 409) == "its timeline is gone"

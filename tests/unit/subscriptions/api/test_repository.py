@@ -10,7 +10,15 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.model.outcomes import Conflict, NotFound, Unavailable
 from nakadi.model.subscription import Subscription
 from nakadi.ports.registry import ChangedMeanwhile, Check, Put
-from nakadi.subscriptions.api.repository import BEGUN_FOR, KEYS, LEFTOVERS, LINES, Ids, Subscriptions, _parts
+from nakadi.subscriptions.api.repository import (
+    BEGUN_FOR,
+    BY_EVENT_TYPE,
+    DELETED,
+    KEYS,
+    SubscriptionIds,
+    Subscriptions,
+    _parts,
+)
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
@@ -23,7 +31,7 @@ class Registered:
     def __init__(self) -> None:
         self.registry = MemoryRegistry()
         self.clock = HandMovedClock()
-        self.ids = Ids()
+        self.ids = SubscriptionIds()
         self.event_types = EventTypes(self.registry, Cache(self.clock, 0))
         self.subscriptions = Subscriptions(self.registry, Cache(self.clock, 60), self.clock)
 
@@ -69,9 +77,9 @@ def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
     registered.subscriptions.remove(subscription)
     assert registered.subscriptions.find(subscription.id) is None
     assert all(registered.subscriptions.of_event_type(name) == [] for name in names)
-    assert not registered.registry.list(LINES)
+    assert not registered.registry.list(BY_EVENT_TYPE)
     assert not registered.registry.list(KEYS)
-    assert [each.key for each in registered.registry.list(LEFTOVERS)] == [subscription.id]
+    assert [each.key for each in registered.registry.list(DELETED)] == [subscription.id]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +101,7 @@ def test_a_key_is_taken_once(registered, count):
     with pytest.raises(Conflict, match="Subscription with the same key properties already exists"):
         registered.add(*names)
     assert all(registered.subscriptions.of_event_type(name) == [first] for name in names)
-    assert len(registered.registry.list(LINES)) == count
+    assert len(registered.registry.list(BY_EVENT_TYPE)) == count
 
 
 @pytest.mark.parametrize("count", [1, 40])
@@ -105,7 +113,7 @@ def test_event_types_have_to_be_as_they_were(registered, count):
     registered.event_types.get = {each.name: each for each in there}.__getitem__
     with pytest.raises(ChangedMeanwhile):
         registered.add(*names)
-    assert not registered.registry.list(LINES)
+    assert not registered.registry.list(BY_EVENT_TYPE)
     assert not registered.registry.list(KEYS)
 
 
@@ -144,7 +152,7 @@ def test_what_has_only_begun_protects_event_types_for_a_while(registered):
 def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
     """A line without its subscription does not stand against removal for as long as the clock is behind. (S24)"""
     [name] = registered.names(1)
-    registered.registry.write(Put(LINES, f"{name}/unfinished", {"at": registered.clock.now().isoformat()}))
+    registered.registry.write(Put(BY_EVENT_TYPE, f"{name}/unfinished", {"at": registered.clock.now().isoformat()}))
     assert not registered.removable(name)
     registered.clock.set_back(3600)
     assert registered.removable(name)
@@ -173,7 +181,7 @@ def test_what_is_left_is_cleared_away_later(house):
     assert house.coordination.offsets(subscription["id"])
     house.subscribing.leftovers.clear_all()
     assert not house.coordination.offsets(subscription["id"])
-    assert not house.broker.registry.list(LEFTOVERS)
+    assert not house.broker.registry.list(DELETED)
 
 
 def test_running_sessions_of_a_deleted_subscription_end(house):

@@ -14,9 +14,15 @@ from nakadi.ports.coordination import MOST_PLACES
 from nakadi.publishing.system_events import SystemEvents
 from nakadi.subscriptions.api import leases
 from nakadi.subscriptions.api.assignments import being_reset, reset_ended
-from nakadi.subscriptions.api.resets import GOING_ON, REMEMBERED, WishFulfilment, asked, outcome_known
-from nakadi.subscriptions.stream.actions import Farewell
-from nakadi.subscriptions.stream.members import Host, Members
+from nakadi.subscriptions.api.resets import (
+    GOING_ON,
+    REMEMBERED,
+    ResetExecution,
+    with_requested_reset,
+    without_reported_wish,
+)
+from nakadi.subscriptions.stream.actions import SessionResult
+from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_session, an_assignment
@@ -39,7 +45,7 @@ def serving(brief):
 
     def members(subscription):
         fulfil_wish = brief.subscribing.wish_fulfilment.attempt
-        return Members(brief.coordination, subscription["id"], brief.clock, fulfil_wish)
+        return SubscriptionSessions(brief.coordination, subscription["id"], brief.clock, fulfil_wish)
 
     return members
 
@@ -117,9 +123,9 @@ class TestReset:
         """Sessions whose process has died are taken out, and not waited for. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew("another process", house.clock.now() + leases.LEASE)
+        house.coordination.renew("another process", house.clock.now() + leases.LEASE_DURATION)
         house.session(subscription, holder="another process")
-        house.clock.move((leases.LEASE + leases.MARGIN).total_seconds())
+        house.clock.move((leases.LEASE_DURATION + leases.CLOCK_MARGIN).total_seconds())
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         assert cursors(house.api, subscription) == {(name, "0"): published(1)}
 
@@ -128,21 +134,21 @@ class TestReset:
         as long as the clock is behind. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew("another process", house.clock.now() + leases.LEASE)
+        house.coordination.renew("another process", house.clock.now() + leases.LEASE_DURATION)
         house.session(subscription, holder="another process")
         house.clock.set_back(3600)
         looks, read_leases = [], house.coordination.leases
         house.coordination.leases = lambda: looks.append(1) or read_leases()
         resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
         until(lambda: len(looks) > 1)
-        house.clock.move((leases.LEASE + leases.MARGIN).total_seconds())
+        house.clock.move((leases.LEASE_DURATION + leases.CLOCK_MARGIN).total_seconds())
         assert resetting.result(60).status_code == 204
 
     def test_notices_who_dies_while_it_waits(self, house, threads):
         """A session that dies meanwhile is noticed before long. (S225)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew("another process", house.clock.now() + leases.LEASE)
+        house.coordination.renew("another process", house.clock.now() + leases.LEASE_DURATION)
         house.session(subscription, holder="another process")
         resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
         until(lambda: house.assignment(subscription).reset)
@@ -213,18 +219,20 @@ class TestMarkers:
 
     def test_stand_alone(self):
         """A marker goes up where none stands, or one whose time has passed. (S140, S144)"""
-        assert asked(an_assignment(""), self.MINE, self.NOW).reset == self.MINE
+        assert with_requested_reset(an_assignment(""), self.MINE, self.NOW).reset == self.MINE
         abandoned = an_assignment("", reset=Reset("other", self.NOW))
-        assert asked(abandoned, self.MINE, self.NOW).reset == self.MINE
+        assert with_requested_reset(abandoned, self.MINE, self.NOW).reset == self.MINE
         with pytest.raises(Conflict):
-            asked(an_assignment("", reset=Reset("other", A_MOMENT + timedelta(seconds=1))), self.MINE, self.NOW)
+            with_requested_reset(
+                an_assignment("", reset=Reset("other", A_MOMENT + timedelta(seconds=1))), self.MINE, self.NOW
+            )
 
     def test_of_the_future_do_not_count(self):
         """A marker that went up before the clock was set back keeps nobody away, however long the clock is behind.
         Clocks may differ a little. (S140, S144)"""
         up = an_assignment("", reset=replace(self.MINE, since=A_MOMENT))
         assert not being_reset(up, A_MOMENT - timedelta(hours=1))
-        assert being_reset(up, A_MOMENT - leases.MARGIN)
+        assert being_reset(up, A_MOMENT - leases.CLOCK_MARGIN)
         assert being_reset(up, A_MOMENT)
         assert not being_reset(up, self.MINE.until)
 
@@ -240,16 +248,16 @@ class TestMarkers:
         """A wish that stands is not asked for once more; one that was fulfilled without its caller is remembered for a
         minute, until the caller knows. (S140)"""
         again = replace(self.MINE, id="again")
-        assert asked(an_assignment("", reset=self.MINE), again, self.NOW).reset == self.MINE
+        assert with_requested_reset(an_assignment("", reset=self.MINE), again, self.NOW).reset == self.MINE
         ended = reset_ended(an_assignment("", reset=self.MINE), "mine", self.NOW)
-        assert asked(ended, again, self.NOW + timedelta(seconds=59)) == ended
+        assert with_requested_reset(ended, again, self.NOW + timedelta(seconds=59)) == ended
         for other, now in (
-            (outcome_known(ended, "mine"), self.NOW),
+            (without_reported_wish(ended, "mine"), self.NOW),
             (ended, self.NOW + REMEMBERED),
             (ended, self.NOW - timedelta(hours=1)),
         ):
-            assert asked(other, again, now).reset == again
-        assert outcome_known(ended, "other") == ended
+            assert with_requested_reset(other, again, now).reset == again
+        assert without_reported_wish(ended, "other") == ended
 
 
 class TestGoesOn:
@@ -265,7 +273,7 @@ class TestGoesOn:
         assert problem(answer, 503) == GOING_ON
         assert answer.headers["retry-after"]
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 2)), 409)
-        serving(subscription).leave(session, Farewell())
+        serving(subscription).leave(session, SessionResult())
         assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
         after = brief.session(subscription)
         brief.commit(subscription, after, a_cursor(name, "0", 4))
@@ -288,12 +296,12 @@ class TestGoesOn:
         S143, S225)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
-        brief.coordination.renew("another process", brief.clock.now() + leases.LEASE)
+        brief.coordination.renew("another process", brief.clock.now() + leases.LEASE_DURATION)
         brief.session(subscription, holder="another process")
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == GOING_ON
-        brief.clock.move((leases.LEASE + leases.MARGIN).total_seconds())
+        brief.clock.move((leases.LEASE_DURATION + leases.CLOCK_MARGIN).total_seconds())
         members = serving(subscription)
-        Host(brief.coordination, brief.clock).bury(members, members.assignment())
+        LeaseKeeper(brief.coordination, brief.clock).bury(members, members.assignment())
         members.join(a_session("new", started_at=brief.clock.now()))
         assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
 
@@ -329,7 +337,7 @@ class TestGoesOn:
         for _ in range(2):
             answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
             assert problem(answer, 503) == GOING_ON
-        serving(subscription).leave(session, Farewell())
+        serving(subscription).leave(session, SessionResult())
         answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         assert answer.status_code == 204
         assert brief.assignment(subscription).reset is None
@@ -340,9 +348,9 @@ class TestGoesOn:
         subscription = brief.subscription(name)
         session = brief.session(subscription)
         reset(brief.api, subscription, a_cursor(name, "0", 1))
-        monkeypatch.setattr(WishFulfilment, "_fulfil", _unavailable)
+        monkeypatch.setattr(ResetExecution, "_fulfil", _unavailable)
         members = serving(subscription)
-        members.leave(session, Farewell())
+        members.leave(session, SessionResult())
         with pytest.raises(Conflict, match="still in progress"):
             members.join(a_session("early", started_at=brief.clock.now()))
         brief.wait(63)
@@ -359,7 +367,7 @@ class TestGoesOn:
         monkeypatch.setattr(SystemEvents, "publish", lambda *them: told.append(them[2]["data"]))
         for _ in range(2):
             reset(brief.api, subscription, a_cursor(name, "0", 1))
-        serving(subscription).leave(session, Farewell())
+        serving(subscription).leave(session, SessionResult())
         assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         [change] = told
         [[before], [after]] = [change["previous_object"], change["new_object"]]

@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.subscriptions.api.leases import LEASE, MARGIN
+from nakadi.subscriptions.api.leases import CLOCK_MARGIN, LEASE_DURATION
 from tests.support.api import problem
 from tests.support.subscriptions import a_cursor, publish, published
 
@@ -34,10 +34,10 @@ class TestReaders:
     def test_are_not_told_when_they_are_dead(self, house):
         """A session without a living process reads nothing. (S227, S282)"""
         subscription = house.subscription(house.event_type())
-        house.coordination.renew("another process", house.clock.now() + LEASE)
+        house.coordination.renew("another process", house.clock.now() + LEASE_DURATION)
         session = house.session(subscription, holder="another process")
         assert house.stats(subscription)["0"]["stream_id"] == session
-        house.clock.move((LEASE + MARGIN).total_seconds())
+        house.clock.move((LEASE_DURATION + CLOCK_MARGIN).total_seconds())
         assert house.stats(subscription)["0"] == {"state": "unassigned", "stream_id": "", "unconsumed_events": 0}
 
     def test_are_told_in_lists(self, house):

@@ -5,14 +5,14 @@ import pytest
 
 from nakadi.model.coordination import Entry
 from nakadi.model.events import Record
-from nakadi.subscriptions.api.fields import POLICY, SEND_COUNT, Policy, Unprocessable, policy_of
-from nakadi.subscriptions.stream.actions import Drop, Note
-from nakadi.subscriptions.stream.calls import letter_of
+from nakadi.subscriptions.api.fields import POLICY, SEND_COUNT, RetryPolicy, UnprocessablePolicy, policy_of
+from nakadi.subscriptions.stream.actions import DropEvent, RecordFailures
+from nakadi.subscriptions.stream.calls import dead_letter_of
 from tests.support.chunks import a_chunk
 from tests.support.consuming import ME, Table, at
 from tests.support.coordination import a_place, entry
 
-SKIPPING = Policy(Unprocessable.SKIP_EVENT, 3)
+SKIPPING = RetryPolicy(UnprocessablePolicy.SKIP_EVENT, 3)
 STARTED = "Stream started"
 EID = "70779f46-950d-4e48-9fca-10c413845e7f"
 
@@ -67,7 +67,7 @@ def test_a_commit_forgets_failures():
     table = a_table(fails=2)
     table.arrive(5)
     table.commit(0)
-    assert table.called() == [Note(a_place(0), 0, None)]
+    assert table.called() == [RecordFailures(a_place(0), 0, None)]
     table.commit(1)
     assert table.called() == []
 
@@ -79,7 +79,7 @@ def test_after_so_many_failures_events_come_one_by_one():
     """Once so many streams have failed, the event behind that is looked for: within the length of a batch events come
     alone, each after the commit of the one before, and other partitions go on as ever. (S257, S258)"""
     table = Table(1, entries=[failed(3)], policy=SKIPPING, batch_limit=5, window=20, flush_seconds=20)
-    assert table.called() == [Note(a_place(0), 0, at(4))]
+    assert table.called() == [RecordFailures(a_place(0), 0, at(4))]
     table.arrive(7)
     table.arrive(5, partition=1)
     assert table.told() == [f"0:0-0 {STARTED}; {tracked(3, 'null')}", "1:0-4"]
@@ -96,7 +96,7 @@ def test_the_search_ends():
     for offset in range(5):
         table.commit(offset)
     assert table.told()[-1] == "0:5-9"
-    assert table.called() == [Note(a_place(0), 0, None)]
+    assert table.called() == [RecordFailures(a_place(0), 0, None)]
 
 
 def test_the_search_goes_on_in_the_next_stream():
@@ -115,7 +115,7 @@ def test_an_event_is_dropped():
     table.tick()
     assert (table.told(), table.called()) == ([], [])
     table.commit(0)
-    assert table.called() == [Note(a_place(0), 0, at(4))]
+    assert table.called() == [RecordFailures(a_place(0), 0, at(4))]
     assert table.told() == [f"0:1-1 {STARTED}; {tracked(3, at(4))}"]
 
 
@@ -143,7 +143,7 @@ def test_a_partition_waits_while_its_event_is_dropped():
     [
         ({}, None),
         ({SEND_COUNT: "3", POLICY: "SKIP_EVENT"}, SKIPPING),
-        ({SEND_COUNT: "10", POLICY: "DEAD_LETTER_QUEUE"}, Policy(Unprocessable.DEAD_LETTER_QUEUE, 10)),
+        ({SEND_COUNT: "10", POLICY: "DEAD_LETTER_QUEUE"}, RetryPolicy(UnprocessablePolicy.DEAD_LETTER_QUEUE, 10)),
     ],
 )
 def test_policies(annotations, policy):
@@ -153,13 +153,13 @@ def test_policies(annotations, policy):
 
 def a_drop(event):
     record = Record(orjson.dumps(event))
-    return Drop(a_place(3), a_chunk(record, start=12).behind(12), 3)
+    return DropEvent(a_place(3), a_chunk(record, start=12).behind(12), 3)
 
 
 def test_a_letter():
     """A letter has the event as it was, where it was, and why it is here. (S265)"""
     event = {"metadata": {"eid": EID, "event_type": "order", "occurred_at": "2026-11-21T12:00:00Z"}, "n": 1}
-    assert letter_of(EID, a_drop(event)) == {
+    assert dead_letter_of(EID, a_drop(event)) == {
         "subscription_id": EID,
         "event_type": "order",
         "partition": "3",
@@ -173,7 +173,7 @@ def test_a_letter():
 def test_every_event_fits_into_a_letter(metadata):
     """Events without the metadata that the store asks for get it made up, so that they block nobody: the better
     behaviour. (S269)"""
-    event = letter_of(EID, a_drop({"n": 1, **metadata}))["event"]
+    event = dead_letter_of(EID, a_drop({"n": 1, **metadata}))["event"]
     assert event["metadata"]["event_type"] == "order"
     assert set(event["metadata"]) == {"event_type", "eid", "occurred_at"}
     assert event["metadata"]["eid"] == EID or not (metadata.get("metadata") or {}).get("eid")

@@ -9,12 +9,12 @@ from nakadi.model.coordination import Assignment, Offset
 from nakadi.model.outcomes import Unusable
 from nakadi.ports.clock import SystemClock
 from nakadi.subscriptions.stream import driver as driver_module
-from nakadi.subscriptions.stream.actions import End, HandOver, Open, Shared, Surroundings
-from nakadi.subscriptions.stream.admission import Beginning, KnownEventTypes
-from nakadi.subscriptions.stream.driver import Driver, Threads
-from nakadi.subscriptions.stream.lines import JsonLines
-from nakadi.subscriptions.stream.parameters import Limits
-from nakadi.subscriptions.stream.session import Session
+from nakadi.subscriptions.stream.actions import HandOver, OpenPartition, SessionContext, SessionEnd, SharedState
+from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStart
+from nakadi.subscriptions.stream.driver import CallThreads, SubscriptionDriver
+from nakadi.subscriptions.stream.lines import JsonSubscriptionFormat
+from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.chunks import some_events
 from tests.support.consuming import ME, at, distance
@@ -36,7 +36,7 @@ class Clerk:
         self.begun += 1
         if self.begun <= self.unusable:
             raise Unusable("beyond the end")
-        return Beginning(self.found, opening.position)
+        return PartitionStart(self.found, opening.position)
 
     def perform(self, call):
         self.performed.append(call)
@@ -72,21 +72,21 @@ class Carried:
     """A stream that owns partition 0, on the running loop; commits have to come within the tenth part of a second."""
 
     def __init__(self, threads, outlet, source):
-        around = Surroundings(
+        around = SessionContext(
             measure=distance, deliverable=lambda _, record: record.value is not None, leased_until=lambda: 1e9
         )
         clock = SystemClock()
-        limits = Limits(batch_limit=1, flush_seconds=30, commit_seconds=0.1)
+        limits = SubscriptionStreamLimits(batch_limit=1, flush_seconds=30, commit_seconds=0.1)
         self.clerk = Clerk()
         self.source = source
         self.opened = None
-        self.driver = Driver(
-            Session(ME, limits, clock.monotonic(), around),
+        self.driver = SubscriptionDriver(
+            SubscriptionSession(ME, limits, clock.monotonic(), around),
             self.clerk,
-            JsonLines(),
+            JsonSubscriptionFormat(),
             outlet,
             clock=clock,
-            threads=threads if isinstance(threads, Threads) else Threads(threads, threads),
+            threads=threads if isinstance(threads, CallThreads) else CallThreads(threads, threads),
             new_place=self.new_place,
             known=KnownEventTypes([], lambda: None),
         )
@@ -101,7 +101,7 @@ class Carried:
         """Partition 0 belongs to these, and is committed up to there."""
         each = entry(0, owners)
         self.driver.look(
-            Shared(
+            SharedState(
                 Assignment(initialised=True, entries=(each,), sessions=(a_session(ME), a_session("other"))),
                 {each.place: Offset(at(committed), ME, A_MOMENT)},
             )
@@ -158,7 +158,7 @@ def test_a_log_that_does_not_answer_keeps_nobody_waiting(threads):
         assert source.left
         return end, [type(each) for each in stream.clerk.performed]
 
-    assert asyncio.run(ended()) == (End.RELEASE_TIMEOUT, [HandOver])
+    assert asyncio.run(ended()) == (SessionEnd.RELEASE_TIMEOUT, [HandOver])
 
 
 def test_what_is_committed_meanwhile_is_handed_over(threads):
@@ -200,7 +200,7 @@ def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypa
         end = await stream.ended()
         return end, stream.clerk.begun
 
-    assert asyncio.run(opened()) == (End.COMMIT_TIMEOUT, 3)
+    assert asyncio.run(opened()) == (SessionEnd.COMMIT_TIMEOUT, 3)
 
 
 def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
@@ -212,7 +212,7 @@ def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
         stream.clerk.unusable = 1000
         return await stream.ended()
 
-    assert asyncio.run(opened()) is End.REFUSED
+    assert asyncio.run(opened()) is SessionEnd.REFUSED
 
 
 def test_a_client_that_reads_gets_everything(threads):
@@ -224,7 +224,7 @@ def test_a_client_that_reads_gets_everything(threads):
         return end, [line.count("events") for line in outlet.text.splitlines()]
 
     end, batches = asyncio.run(ended())
-    assert end is End.COMMIT_TIMEOUT
+    assert end is SessionEnd.COMMIT_TIMEOUT
     assert batches == [1, 1, 1, 0]
 
 
@@ -247,10 +247,10 @@ def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
 
         async def ended():
             outlet = UnreadOutlet()
-            stream = Carried(Threads(beginning=beginning, others=others), outlet, Source())
+            stream = Carried(CallThreads(beginning=beginning, others=others), outlet, Source())
             await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
             stream.look(f"{ME}>other", committed=2)
             await stream.ended()
 
         asyncio.run(ended())
-    assert (beginning.calls, others.calls) == ([Open], [HandOver])
+    assert (beginning.calls, others.calls) == ([OpenPartition], [HandOver])

@@ -8,8 +8,8 @@ from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import NOTHING_YET
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
-from nakadi.subscriptions.api.leases import LEASE, MARGIN
-from nakadi.subscriptions.stream.members import Host, Members, tend
+from nakadi.subscriptions.api.leases import CLOCK_MARGIN, LEASE_DURATION
+from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions, renew_and_clean_up
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
 
@@ -38,7 +38,7 @@ def coordination():
 
 @pytest.fixture
 def host(coordination, clock):
-    return Host(coordination, clock, lambda: "this process")
+    return LeaseKeeper(coordination, clock, lambda: "this process")
 
 
 def shared(coordination, clock, subscription, *holders):
@@ -46,7 +46,7 @@ def shared(coordination, clock, subscription, *holders):
     sessions = [a_session(f"{subscription}-{each}", holder=each) for each in holders]
     new = an_assignment(*[each.id for each in sessions], sessions=sessions)
     offsets = {each.place: Position(1, -1) for each in new.entries}
-    members = Members(coordination, subscription, clock, fulfil_wish=print)
+    members = SubscriptionSessions(coordination, subscription, clock, fulfil_wish=print)
     return members, coordination.write(subscription, NOTHING_YET, new, clock.now(), offsets)
 
 
@@ -54,7 +54,7 @@ def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
     """However many subscriptions a process shares with others, it asks once a turn who is alive; of the dead the others
     get the partitions. (S224, S239)"""
     circles = [shared(coordination, clock, f"{each}", "this process", OTHER) for each in range(50)]
-    tend(host, circles, lambda _: pytest.fail("nothing is left behind"))
+    renew_and_clean_up(host, circles, lambda _: pytest.fail("nothing is left behind"))
     assert coordination.looks == 1
     for members, _ in circles:
         found = members.assignment()
@@ -66,7 +66,7 @@ def test_nobody_asks_who_is_alone(host, coordination, clock):
     """Where all sessions are its own, a process needs nobody's lease."""
     circles = [shared(coordination, clock, f"{each}", "this process") for each in range(50)]
     host.renew()
-    tend(host, circles, lambda _: pytest.fail("nothing is left behind"))
+    renew_and_clean_up(host, circles, lambda _: pytest.fail("nothing is left behind"))
     assert coordination.looks == 0
 
 
@@ -74,13 +74,13 @@ def test_a_turn_that_takes_long_takes_nobody_for_dead(host, coordination, clock)
     """Leases are judged as of the time at which they were read: since then they may have been renewed. (S224, S318)"""
     gone = shared(coordination, clock, "gone", "this process", "dead process")
     alive = shared(coordination, clock, "alive", "this process", OTHER)
-    coordination.renew(OTHER, clock.now() + LEASE)
+    coordination.renew(OTHER, clock.now() + LEASE_DURATION)
     host.renew()
 
     def slowly():
         yield gone
-        clock.move((LEASE + MARGIN + timedelta(seconds=1)).total_seconds())
-        coordination.renew(OTHER, clock.now() + LEASE)
+        clock.move((LEASE_DURATION + CLOCK_MARGIN + timedelta(seconds=1)).total_seconds())
+        coordination.renew(OTHER, clock.now() + LEASE_DURATION)
         yield alive
 
     host.bury_all(slowly())
@@ -92,7 +92,7 @@ def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, cloc
     """A lease that ran out before the answer came has run out: others could see that, and its sessions are over. Those
     that come next belong to another one. (S318)"""
     lease = host.lease()
-    clock.move(LEASE.total_seconds() - 1)
+    clock.move(LEASE_DURATION.total_seconds() - 1)
 
     def renewed_slowly(_holder, _until):
         clock.move(3)
@@ -122,11 +122,11 @@ def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, 
         return write(subscription, *rest)
 
     coordination.write = unless_broken
-    tend(host, circles, {"broken": broken, "fine": fine}.get)
+    renew_and_clean_up(host, circles, {"broken": broken, "fine": fine}.get)
     assert fine.assignment().sessions == ()
     assert len(broken.assignment().sessions) == 2
     for what in ("removal of an ended session", "removal of dead sessions"):
         assert f"The {what} of broken failed, it is tried again later: RuntimeError('a mistake')" in caplog.text
     coordination.write = write
-    tend(host, circles, {"broken": broken, "fine": fine}.get)
+    renew_and_clean_up(host, circles, {"broken": broken, "fine": fine}.get)
     assert broken.assignment().sessions == ()

@@ -8,8 +8,8 @@ import pytest
 from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import NOTHING_YET, Changed
 from nakadi.model.cursor import Position
-from nakadi.subscriptions.stream.members import Members
-from nakadi.subscriptions.stream.watch import LOOK_AGAIN_SECONDS, LastLook, News
+from nakadi.subscriptions.stream.members import SubscriptionSessions
+from nakadi.subscriptions.stream.watch import FULL_READ_SECONDS, SharedStateReader, SubscriptionWatch
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
 
@@ -50,7 +50,7 @@ def coordination(clock):
 
 def test_after_a_commit_only_the_offsets_are_read(coordination, clock):
     """While nothing but offsets changes, the assignment is not read again."""
-    last_look = LastLook(Members(coordination, "s", clock, fulfil_wish=print))
+    last_look = SharedStateReader(SubscriptionSessions(coordination, "s", clock, fulfil_wish=print))
     last_look.again({Changed.ASSIGNMENT})
     last_look.again({Changed.OFFSETS})
     assert coordination.assignments_read == 1
@@ -59,10 +59,10 @@ def test_after_a_commit_only_the_offsets_are_read(coordination, clock):
 def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
     """A change of the assignment that nobody told is found within a minute, also while commits are told all the time.
     (S247, S243)"""
-    last_look = LastLook(Members(coordination, "s", clock, fulfil_wish=print))
+    last_look = SharedStateReader(SubscriptionSessions(coordination, "s", clock, fulfil_wish=print))
     before = last_look.again({Changed.ASSIGNMENT}).assignment
-    Members(coordination, "s", clock, fulfil_wish=print).join(a_session("second"))
-    for _ in range(int(LOOK_AGAIN_SECONDS) - 1):
+    SubscriptionSessions(coordination, "s", clock, fulfil_wish=print).join(a_session("second"))
+    for _ in range(int(FULL_READ_SECONDS) - 1):
         clock.move(1)
         assert last_look.again({Changed.OFFSETS}).assignment == before
     clock.move(1)
@@ -77,7 +77,9 @@ def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, cap
         coordination.failures = [failure]
         looked = asyncio.get_running_loop().create_future()
         with ThreadPoolExecutor(1) as threads:
-            end = News(threads).follow(Members(coordination, "s", clock, fulfil_wish=print), looked.set_result)
+            end = SubscriptionWatch(threads).follow(
+                SubscriptionSessions(coordination, "s", clock, fulfil_wish=print), looked.set_result
+            )
             try:
                 return await asyncio.wait_for(looked, PATIENCE_SECONDS)
             finally:

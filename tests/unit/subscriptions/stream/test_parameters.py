@@ -5,17 +5,20 @@ import random
 import pytest
 
 from nakadi.model.outcomes import Invalid
-from nakadi.subscriptions.stream.parameters import Asked, limits_of
+from nakadi.subscriptions.stream.parameters import SubscriptionStreamParameters, limits_of
 
 
 def limits(most=60, longest=None, **asked):
-    return limits_of(Asked(**asked), most, random.Random(7).randint, longest)
+    return limits_of(SubscriptionStreamParameters(**asked), most, random.Random(7).randint, longest)
 
 
 def test_streams_do_not_all_end_at_once():
     """A stream whose time is not given has one between 3000 and 4199 seconds, each its own. (S149, S150)"""
     pick = random.Random(7).randint
-    found = {limits_of(Asked(stream_timeout=given), 60, pick).stream_seconds for given in [None, 0, -1, 4201] * 500}
+    found = {
+        limits_of(SubscriptionStreamParameters(stream_timeout=given), 60, pick).stream_seconds
+        for given in [None, 0, -1, 4201] * 500
+    }
     assert 3000 <= min(found) < 3020
     assert 4180 < max(found) <= 4199
     assert len(found) > 800

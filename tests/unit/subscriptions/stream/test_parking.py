@@ -5,14 +5,21 @@ import pytest
 from nakadi.model.coordination import Entry, Replay
 from nakadi.model.events import Record
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
-from nakadi.subscriptions.api.fields import Policy, Unprocessable
-from nakadi.subscriptions.stream.actions import AutoCommit, EndReplay, HandOver, Open, Park, Relearn
+from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
+from nakadi.subscriptions.stream.actions import (
+    AutoCommit,
+    EndReplay,
+    HandOver,
+    OpenPartition,
+    ParkEvents,
+    ReloadParkedKeys,
+)
 from nakadi.subscriptions.stream.parking import passed_over
 from tests.support.chunks import a_chunk
 from tests.support.consuming import ME, Table, at
 from tests.support.coordination import a_parked_event, a_place, entry
 
-PARKING = Policy(Unprocessable.PARK_KEY, 3)
+PARKING = RetryPolicy(UnprocessablePolicy.PARK_KEY, 3)
 STARTED = "Stream started"
 
 
@@ -35,7 +42,7 @@ def a_table(*parked, replay=None, **limits):
 
 def answer_opening(table, *parked):
     """Say of the last opening that was asked for that these keys are in the lot."""
-    [opening] = (each for each in table.called() if isinstance(each, Open))
+    [opening] = (each for each in table.called() if isinstance(each, OpenPartition))
     table.tell(table.session.opened(opening, opening.position, 0, table.now, frozenset(parked)))
 
 
@@ -124,13 +131,13 @@ def test_keys_are_asked_for_again_when_the_assignment_changes():
     table = a_table("a", "b")
     table.change(entry(0, ME))
     [call] = table.called()
-    assert isinstance(call, Relearn)
+    assert isinstance(call, ReloadParkedKeys)
     table.arrive(events("b"))
     [park] = table.called()
     table.tell(table.session.learned(call, frozenset()))
     table.tell(table.session.parked(park, table.now))
     table.arrive(events("a", "b", start=1))
-    assert [parked(each) for each in table.called() if isinstance(each, Park)] == [[2]]
+    assert [parked(each) for each in table.called() if isinstance(each, ParkEvents)] == [[2]]
 
 
 def test_answers_that_came_too_late():

@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.model.outcomes import Unavailable
 from nakadi.subscriptions.stream import parking
-from nakadi.subscriptions.stream.parking import Replaying
+from nakadi.subscriptions.stream.parking import ReplaySource
 from tests.support.chunks import some_events
 from tests.support.consuming import at
 from tests.support.coordination import a_parked_event
@@ -56,7 +56,7 @@ def taken(source):
 def a_source(threads, *events, until=50, fetch=None):
     heads = [each.parked for each in events]
     values = {each.parked: each.value for each in events}
-    return Replaying(heads, at(-1), at(until), fetch or values.get, threads, Log())
+    return ReplaySource(heads, at(-1), at(until), fetch or values.get, threads, Log())
 
 
 def test_parked_events_come_before_the_log(threads):
@@ -74,11 +74,11 @@ def test_nothing_is_passed_over_where_nothing_lies_between(threads):
 def test_many_are_fetched_bit_by_bit(threads):
     """No more than a few events are in memory at a time."""
     fetched = []
-    events = [a_parked_event(each) for each in range(parking.MOST_AT_ONCE + 1)]
+    events = [a_parked_event(each) for each in range(parking.MOST_FETCHED_AT_ONCE + 1)]
     source = a_source(threads, *events, fetch=lambda parked: fetched.append(parked) or b"{}")
     asyncio.run(source.move(lambda: None))
-    assert len(fetched) == parking.MOST_AT_ONCE
-    assert len(taken(source)) == parking.MOST_AT_ONCE + 2
+    assert len(fetched) == parking.MOST_FETCHED_AT_ONCE
+    assert len(taken(source)) == parking.MOST_FETCHED_AT_ONCE + 2
 
 
 def test_what_was_skipped_meanwhile_is_left_out(threads):

@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.model.coordination import Offset
 from nakadi.model.events import Record
-from nakadi.subscriptions.stream.actions import AutoCommit, Close, End, HandOver, Open
+from nakadi.subscriptions.stream.actions import AutoCommit, ClosePartition, HandOver, OpenPartition, SessionEnd
 from nakadi.subscriptions.stream.parameters import LONGEST_SILENCE
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import a_chunk, some_events
@@ -174,7 +174,7 @@ def test_a_commit_of_what_was_not_sent():
     assert table.told() == ["0:4-4", "0:5-5"]
     table.opening = False
     table.commit(20)
-    assert table.called() == [Open(a_place(0), at(20), 3)]
+    assert table.called() == [OpenPartition(a_place(0), at(20), 3)]
     table.arrive(1, start=6)
     assert table.told() == []
 
@@ -187,7 +187,7 @@ def test_an_offset_that_goes_back():
     table.told()
     table.opening = False
     table.commit(0)
-    assert table.called() == [Open(a_place(0), at(0), 2)]
+    assert table.called() == [OpenPartition(a_place(0), at(0), 2)]
 
 
 # The commit timeout
@@ -203,7 +203,7 @@ def test_the_commit_timeout():
     assert table.session.end is None
     table.wait(1)
     assert table.told() == ["0@0 Commit timeout reached"]
-    assert table.session.end is End.COMMIT_TIMEOUT
+    assert table.session.end is SessionEnd.COMMIT_TIMEOUT
 
 
 def test_any_commit_winds_the_timer():
@@ -216,7 +216,7 @@ def test_any_commit_winds_the_timer():
         table.commit(offset, partition=1)
     assert table.session.end is None
     table.wait(20)
-    assert table.session.end is End.COMMIT_TIMEOUT
+    assert table.session.end is SessionEnd.COMMIT_TIMEOUT
 
 
 def test_time_runs_from_the_first_event_that_is_outstanding():
@@ -230,7 +230,7 @@ def test_time_runs_from_the_first_event_that_is_outstanding():
     table.wait(19)
     assert table.session.end is None
     table.wait(1)
-    assert table.session.end is End.COMMIT_TIMEOUT
+    assert table.session.end is SessionEnd.COMMIT_TIMEOUT
 
 
 # Ends
@@ -245,12 +245,12 @@ def test_the_stream_timeout():
     assert table.told() == ["0:0-2"]
     table.wait(5)
     assert table.told() == ["0:3-4", "0@4 Stream timeout reached"]
-    assert table.session.closing is End.TIMEOUT
+    assert table.session.closing is SessionEnd.TIMEOUT
     table.arrive(5, start=5)
     table.wait(30)
     assert table.told() == []
     table.commit(4)
-    assert table.session.end is End.TIMEOUT
+    assert table.session.end is SessionEnd.TIMEOUT
 
 
 def test_a_closing_stream_does_not_wait_for_ever():
@@ -259,9 +259,9 @@ def test_a_closing_stream_does_not_wait_for_ever():
     table.wait(90)
     table.arrive(1)
     table.wait(59)
-    assert (table.session.closing, table.session.end) == (End.TIMEOUT, None)
+    assert (table.session.closing, table.session.end) == (SessionEnd.TIMEOUT, None)
     table.wait(1)
-    assert table.session.end is End.TIMEOUT
+    assert table.session.end is SessionEnd.TIMEOUT
 
 
 def test_the_stream_limit_counts_commits():
@@ -273,7 +273,7 @@ def test_the_stream_limit_counts_commits():
     assert table.session.end is None
     table.commit(2)
     assert table.told() == ["0@2 Stream limit in events reached: 3"]
-    assert table.session.end is End.LIMIT
+    assert table.session.end is SessionEnd.LIMIT
 
 
 def test_the_committed_count_has_what_was_passed_over():
@@ -295,9 +295,9 @@ def test_keep_alives_are_limited():
     table.told()
     table.wait(10)
     assert sorted(table.told()) == ["0@0", "1@-1"]
-    assert table.session.closing is End.KEEP_ALIVES
+    assert table.session.closing is SessionEnd.KEEP_ALIVES
     table.commit(0)
-    assert table.session.end is End.KEEP_ALIVES
+    assert table.session.end is SessionEnd.KEEP_ALIVES
 
 
 def test_keep_alives_beyond_the_window_count():
@@ -305,7 +305,7 @@ def test_keep_alives_beyond_the_window_count():
     table = Table(0, keep_alive_limit=2, window=1, flush_seconds=5, commit_seconds=60)
     table.arrive(2)
     table.wait(10)
-    assert table.session.closing is End.KEEP_ALIVES
+    assert table.session.closing is SessionEnd.KEEP_ALIVES
 
 
 def test_a_stream_without_partitions_ends():
@@ -319,7 +319,7 @@ def test_a_stream_without_partitions_ends():
     table.wait(19)
     assert table.session.end is None
     table.wait(1)
-    assert table.session.end is End.IDLE
+    assert table.session.end is SessionEnd.IDLE
     assert table.told() == []
 
 
@@ -332,7 +332,7 @@ def test_a_reset_closes():
     assert table.told() == ["0@0 Resetting subscription cursors"]
     assert table.session.end is None
     table.commit(0)
-    assert table.session.end is End.RESET
+    assert table.session.end is SessionEnd.RESET
 
 
 def test_a_blocked_client():
@@ -341,7 +341,7 @@ def test_a_blocked_client():
     table.session.blocked()
     table.tick()
     assert table.told() == ["0@-1 Consumption is blocked"]
-    assert table.session.end is End.BLOCKED
+    assert table.session.end is SessionEnd.BLOCKED
 
 
 def test_a_client_that_has_gone():
@@ -349,24 +349,24 @@ def test_a_client_that_has_gone():
     table = Table(0, commit_seconds=20)
     table.arrive(1)
     table.tell(table.session.gone(table.now))
-    assert (table.session.closing, table.session.end) == (End.GONE, None)
+    assert (table.session.closing, table.session.end) == (SessionEnd.GONE, None)
     table.wait(20)
-    assert table.session.end is End.GONE
+    assert table.session.end is SessionEnd.GONE
 
 
 def test_a_client_that_has_gone_with_everything_committed():
     """When nothing is outstanding, a client that has gone gives its slot back at once. (S220)"""
     table = Table(0)
     table.tell(table.session.gone(table.now))
-    assert table.session.end is End.GONE
+    assert table.session.end is SessionEnd.GONE
 
 
 @pytest.mark.parametrize(
     ("fact", "end"),
     [
-        (lambda session: session.refused(ValueError()), End.REFUSED),
-        (lambda session: session.drain(), End.DRAINED),
-        (lambda session: session.lapsed(), End.LEASE_LOST),
+        (lambda session: session.refused(ValueError()), SessionEnd.REFUSED),
+        (lambda session: session.drain(), SessionEnd.DRAINED),
+        (lambda session: session.lapsed(), SessionEnd.LEASE_LOST),
     ],
 )
 def test_ends_without_grace(fact, end):
@@ -385,7 +385,7 @@ def test_a_session_that_was_removed():
     table = Table(0)
     table.assignment = an_assignment_without_me(table)
     table.look()
-    assert table.session.end is End.REMOVED
+    assert table.session.end is SessionEnd.REMOVED
     table.arrive(1)
     assert table.told() == []
 
@@ -404,7 +404,7 @@ def test_a_lease_that_ran_out():
     table.now = 10.0
     table.arrive(1, start=1)
     assert table.told() == []
-    assert table.session.end is End.LEASE_LOST
+    assert table.session.end is SessionEnd.LEASE_LOST
 
 
 # Sharing
@@ -433,7 +433,7 @@ def test_a_partition_without_anything_outstanding_is_let_go_at_once():
     table.look()
     assert table.called() == [HandOver(frozenset({a_place(0)}))]
     table.change(entry(0, "other"))
-    assert table.called() == [Close(a_place(0))]
+    assert table.called() == [ClosePartition(a_place(0))]
 
 
 def test_a_partition_that_is_not_committed_in_time():
@@ -446,7 +446,7 @@ def test_a_partition_that_is_not_committed_in_time():
         table.arrive(1, start=offset, partition=1)
         table.commit(offset, partition=1)
         table.wait(10)
-    assert table.session.closing is End.RELEASE_TIMEOUT
+    assert table.session.closing is SessionEnd.RELEASE_TIMEOUT
     assert table.told() == [f"0:0-0 {STARTED}", "1:0-0", "1:1-1"]
 
 
@@ -460,7 +460,7 @@ def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
     for offset in range(6):
         table.wait(1)
         table.commit(offset, partition=1)
-    assert table.session.end is End.RELEASE_TIMEOUT
+    assert table.session.end is SessionEnd.RELEASE_TIMEOUT
 
 
 @pytest.mark.parametrize("begin", ["gone", "reset", "timeout"])
@@ -523,7 +523,7 @@ def test_a_new_partition_is_read_from_its_offset():
     table.called()
     table.offsets[a_place(1)] = Offset(at(41), "other", A_MOMENT)
     table.change(entry(1, ME))
-    assert table.called() == [Open(a_place(1), at(41), 2)]
+    assert table.called() == [OpenPartition(a_place(1), at(41), 2)]
 
 
 def test_an_offset_of_somebody_else_is_not_begun_from():
@@ -564,7 +564,7 @@ def test_a_closing_session_lets_go():
     table.commit(0)
     assert table.called() == [HandOver(frozenset({a_place(0)}))]
     table.change(entry(0, "other"), entry(1, "other"))
-    assert table.session.end is End.GONE
+    assert table.session.end is SessionEnd.GONE
 
 
 # What is not for the client

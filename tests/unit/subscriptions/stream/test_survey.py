@@ -12,7 +12,7 @@ from nakadi.event_types.snapshot import Cursors
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, Unusable
-from nakadi.subscriptions.stream.admission import KnownEventTypes, Survey
+from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStarts
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_place
@@ -28,7 +28,7 @@ class Case:
         self.log = MemoryLog(self.clock)
         self.event_types = EventTypes(MemoryRegistry(), Cache(self.clock, 1.0))
         self.looks = 0
-        self.survey = Survey(self.event_types, Cursors(self), self.clock)
+        self.survey = PartitionStarts(self.event_types, Cursors(self), self.clock)
         self.order = self.made("first")
 
     def of(self, _storage_id):

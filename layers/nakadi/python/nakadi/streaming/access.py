@@ -29,28 +29,28 @@ NO_SUCH_EVENT_TYPE = "topic not found"
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
+class AccessBlocked:
     """Neither a word nor an event more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class AccessRefused:
     """No event more, and why."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class EventTypeChanged:
     """Go on, with the event type as it is now."""
 
     event_type: EventType
 
 
-Verdict = Blocked | Refused | Changed | None
+AccessChange = AccessBlocked | AccessRefused | EventTypeChanged | None
 
 
-class Judge:
+class ReadAccess:
     """Looks things up, and so belongs into a thread."""
 
     def __init__(self, event_types: EventTypes, permissions: Permissions, features: Features) -> None:
@@ -73,27 +73,27 @@ class Judge:
         self._permissions.require(Operation.READ, event_type.resource, subject)
         return event_type
 
-    def verdict(self, subject: Subject, known: EventType) -> Verdict:
+    def verdict(self, subject: Subject, known: EventType) -> AccessChange:
         """What has become of a subject's right to read an event type that it was reading as it was then known."""
         try:
             self._permissions.require_consumer(subject, [known.name])
         except NotPermitted:
-            return Blocked()
+            return AccessBlocked()
         current = self._current(known)
         if current is None:
-            return Refused(TryLater(str(unknown(known.name))))
+            return AccessRefused(TryLater(str(unknown(known.name))))
         if current.revision <= known.revision:
             return None
         try:
             self._permissions.require(Operation.READ, current.resource, subject)
         except NotPermitted as error:
-            return Refused(error)
-        return Changed(current)
+            return AccessRefused(error)
+        return EventTypeChanged(current)
 
-    def change(self, known: EventType) -> Verdict:
+    def change(self, known: EventType) -> AccessChange:
         """What has become of an event type that is read whatever its subject may read."""
         current = self._current(known)
-        return Changed(current) if current is not None and current.revision > known.revision else None
+        return EventTypeChanged(current) if current is not None and current.revision > known.revision else None
 
     def look_at_features(self) -> None:
         """Remember what is asked for every event, where there is no time to look."""
@@ -128,12 +128,12 @@ class Judge:
 
 log = logging.getLogger(__name__)
 
-SECONDS = 1.0
+CHECK_INTERVAL_SECONDS = 1.0
 
-Fact = Callable[[float], Sequence[Any]]
+MonitoredFact = Callable[[float], Sequence[Any]]
 
 
-class Session(Protocol):
+class MonitoredSession(Protocol):
     def blocked(self) -> Sequence[Any]:
         """An administrator has blocked the client or what it reads."""
 
@@ -141,14 +141,14 @@ class Session(Protocol):
         """The client may not go on, or cannot."""
 
 
-class Driver(Protocol):
+class MonitoredStream(Protocol):
     """A stream of any kind."""
 
     @property
-    def session(self) -> Session:
+    def session(self) -> MonitoredSession:
         """What decides about it."""
 
-    def tell(self, fact: Fact) -> None:
+    def tell(self, fact: MonitoredFact) -> None:
         """Let the session know; `fact` is called with the time."""
 
     def update(self, event_type: EventType) -> None:
@@ -156,20 +156,20 @@ class Driver(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Audience:
+class MonitoredReaders:
     """The streams of one subject over one event type, which was last seen like this. Without a subject they only want
     to know of changes."""
 
     subject: Subject | None
     event_type: EventType
-    drivers: set[Driver] = field(default_factory=set)
+    drivers: set[MonitoredStream] = field(default_factory=set)
 
 
-class Oversight:
-    def __init__(self, judge: Judge, seconds: float = SECONDS) -> None:
+class StreamAccessMonitor:
+    def __init__(self, judge: ReadAccess, seconds: float = CHECK_INTERVAL_SECONDS) -> None:
         self._judge = judge
         self._seconds = seconds
-        self._audiences: dict[tuple[Subject | None, str], Audience] = {}
+        self._audiences: dict[tuple[Subject | None, str], MonitoredReaders] = {}
         self._looking: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell = asyncio.Event()
@@ -177,11 +177,11 @@ class Oversight:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="nakadi-oversight")
 
     @contextmanager
-    def over(self, driver: Driver, subject: Subject | None, event_type: EventType) -> Iterator[None]:
+    def over(self, driver: MonitoredStream, subject: Subject | None, event_type: EventType) -> Iterator[None]:
         """Tell a driver what it has to know while it runs; without a subject, only what changes. To be entered on its
         loop."""
         key = (subject, event_type.id)
-        audience = self._audiences.setdefault(key, Audience(subject, event_type))
+        audience = self._audiences.setdefault(key, MonitoredReaders(subject, event_type))
         audience.drivers.add(driver)
         if event_type.revision < audience.event_type.revision:
             audience.event_type = event_type  # so that a change which the others know already is told again
@@ -218,14 +218,14 @@ class Oversight:
 
     async def _look_after(self) -> None:
         while True:
-            await _rung(self._bell, self._seconds)
+            await _wait_for_request(self._bell, self._seconds)
             audiences = list(self._audiences.values())
             loop = asyncio.get_running_loop()
             verdicts = await loop.run_in_executor(self._threads, self._verdicts, audiences)
             for audience, verdict in zip(audiences, verdicts, strict=True):
                 _tell(audience, verdict)
 
-    def _verdicts(self, audiences: Sequence[Audience]) -> list[Verdict]:
+    def _verdicts(self, audiences: Sequence[MonitoredReaders]) -> list[AccessChange]:
         try:
             self._judge.look_at_features()
             return [self._verdict(each) for each in audiences]
@@ -237,34 +237,34 @@ class Oversight:
             log.exception("Streams go on unchecked for now")
             return [None for _ in audiences]
 
-    def _verdict(self, audience: Audience) -> Verdict:
+    def _verdict(self, audience: MonitoredReaders) -> AccessChange:
         if audience.subject is None:
             return self._judge.change(audience.event_type)
         return self._judge.verdict(audience.subject, audience.event_type)
 
 
-def _tell(audience: Audience, verdict: Verdict) -> None:
-    if isinstance(verdict, Changed):
+def _tell(audience: MonitoredReaders, verdict: AccessChange) -> None:
+    if isinstance(verdict, EventTypeChanged):
         audience.event_type = verdict.event_type
     for driver in tuple(audience.drivers):
         match verdict:
-            case Blocked():
+            case AccessBlocked():
                 driver.tell(_blocking(driver.session))
-            case Refused(error):
+            case AccessRefused(error):
                 driver.tell(_refusing(driver.session, error))
-            case Changed(event_type):
+            case EventTypeChanged(event_type):
                 driver.update(event_type)
 
 
-def _blocking(session: Session) -> Fact:
+def _blocking(session: MonitoredSession) -> MonitoredFact:
     return lambda _: session.blocked()
 
 
-def _refusing(session: Session, error: Exception) -> Fact:
+def _refusing(session: MonitoredSession, error: Exception) -> MonitoredFact:
     return lambda _: session.refused(error)
 
 
-async def _rung(bell: asyncio.Event, seconds: float) -> None:
+async def _wait_for_request(bell: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await bell.wait()

@@ -117,6 +117,6 @@ class Run:
                 yield Run(self.chunk, stretch[0], stretch[-1] + 1)
 
 
-def for_everybody(record: Record) -> bool:
+def is_public(record: Record) -> bool:
     """Whether an event may be shown to all who may read its event type."""
     return record.value is not None and record.owner is None and record.directed_to is None

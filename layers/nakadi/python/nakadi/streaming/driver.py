@@ -14,17 +14,17 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.streaming.feeds import PartitionReader
-from nakadi.streaming.lines import Lines
-from nakadi.streaming.session import Action, End, SendBatch, SendKeepAlive, SendProblem, Session
+from nakadi.streaming.lines import StreamFormat
+from nakadi.streaming.session import LowLevelSession, SendEvents, SendKeepAlive, SendProblem, StreamAction, StreamEnd
 
 # Event loops count milliseconds and may wake us up to one too early, for nothing.
-SLACK = 0.001
+SLACK_SECONDS = 0.001
 
 # An alarm that is farther off, or for no time at all, is set anew when it rings.
-LONGEST = 3600.0
+LONGEST_SECONDS_AHEAD = 3600.0
 
 
-class Alarm:
+class DeadlineTimer:
     """Calls `ring` at the deadline or before; one that is too early costs less than setting a new one."""
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
@@ -36,7 +36,7 @@ class Alarm:
         if self._set is not None and self._set[0] <= deadline:
             return
         self.cancel()
-        delay = min(deadline - self._clock.monotonic() + SLACK, LONGEST)
+        delay = min(deadline - self._clock.monotonic() + SLACK_SECONDS, LONGEST_SECONDS_AHEAD)
         self._set = (deadline, asyncio.get_running_loop().call_later(delay, self._rings))
 
     def cancel(self) -> None:
@@ -66,7 +66,7 @@ class Outlet(Protocol):
         """Return when the process is about to end."""
 
 
-class Pen:
+class WriteBuffer:
     """Lines in their order, several of them in one write."""
 
     def __init__(self, outlet: Outlet) -> None:
@@ -92,22 +92,22 @@ class Pen:
 # How long a client that takes nothing may hold its stream beyond its time.
 GRACE_SECONDS = 30.0
 
-Fact = Callable[[float], Sequence[Action]]
-Describe = Callable[[Exception], bytes]
+StreamFact = Callable[[float], Sequence[StreamAction]]
+DescribeProblem = Callable[[Exception], bytes]
 
 
-class Driver:
+class LowLevelDriver:
     """`find_out` is called when a topic is gone: whoever knows should `update`, or `tell` what became of it."""
 
     def __init__(
         self,
-        session: Session,
+        session: LowLevelSession,
         places: Sequence[PartitionReader],
-        lines: Lines,
+        lines: StreamFormat,
         outlet: Outlet,
         *,
         clock: Clock,
-        describe: Describe,
+        describe: DescribeProblem,
         find_out: Callable[[], None],
     ) -> None:
         self.session = session
@@ -117,15 +117,15 @@ class Driver:
         self._clock = clock
         self._describe = describe
         self._find_out = find_out
-        self._facts: list[Fact] = []
+        self._facts: list[StreamFact] = []
         self._news: EventType | None = None
         self._bell = asyncio.Event()
-        self._alarm = Alarm(clock, self.wake)
-        self._pen = Pen(outlet)
+        self._alarm = DeadlineTimer(clock, self.wake)
+        self._pen = WriteBuffer(outlet)
 
     # From outside, on the loop
 
-    def tell(self, fact: Fact) -> None:
+    def tell(self, fact: StreamFact) -> None:
         """Let the session know; `fact` is called with the time, and answers with what the session wants done."""
         self._facts.append(fact)
         self.wake()
@@ -159,7 +159,7 @@ class Driver:
             for place in self._places:
                 place.leave()
 
-    async def _watch(self, condition: Awaitable[None], fact: Fact) -> None:
+    async def _watch(self, condition: Awaitable[None], fact: StreamFact) -> None:
         await condition
         self.tell(fact)
 
@@ -168,7 +168,7 @@ class Driver:
         while True:
             self._bell.clear()
             moved = await self._round()
-            if self.session.end is not End.GONE:
+            if self.session.end is not StreamEnd.GONE:
                 await self._pen.flush()
             if self.session.end:
                 return
@@ -212,12 +212,12 @@ class Driver:
         await self._carry_out(self.session.arrived(place.partition, run, self._clock.monotonic()))
         return True
 
-    async def _carry_out(self, actions: Iterable[Action]) -> None:
+    async def _carry_out(self, actions: Iterable[StreamAction]) -> None:
         for action in actions:
             if self._pen.full:
                 await self._pen.flush()
             match action:
-                case SendBatch():
+                case SendEvents():
                     self._pen.put(self._lines.batch(action))
                 case SendKeepAlive():
                     self._pen.put(self._lines.keep_alive(action))

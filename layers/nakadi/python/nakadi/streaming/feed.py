@@ -24,10 +24,10 @@ RECENT_CHUNKS = 4
 SHORTEST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
-Found = Chunk | BaseException
+ReadOutcome = Chunk | BaseException
 
 
-class Reader:
+class RetryingReader:
     """Reads chunks in threads, and again with growing pauses while the log does not answer."""
 
     def __init__(self, fetch: Callable[[int], Chunk], threads: ThreadPoolExecutor) -> None:
@@ -36,7 +36,7 @@ class Reader:
         self._pause = SHORTEST_PAUSE
         self._closed = False
 
-    def read(self, start: int, done: Callable[[Found], None]) -> None:
+    def read(self, start: int, done: Callable[[ReadOutcome], None]) -> None:
         """Have `done` called on the loop with what begins at `start`, or with why there cannot be anything."""
         if not self._closed:
             future = asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, start)
@@ -45,7 +45,7 @@ class Reader:
     def close(self) -> None:
         self._closed = True
 
-    def _finished(self, start: int, future: asyncio.Future[Chunk], done: Callable[[Found], None]) -> None:
+    def _finished(self, start: int, future: asyncio.Future[Chunk], done: Callable[[ReadOutcome], None]) -> None:
         if self._closed or future.cancelled():
             return
         error = future.exception()
@@ -58,29 +58,29 @@ class Reader:
             done(error or future.result())
 
 
-class Feed:
+class PartitionFeed:
     """One partition's reader and window. `tip` is the first offset that was not read yet."""
 
-    def __init__(self, reader: Reader, tip: int, forget: Callable[[], None]) -> None:
+    def __init__(self, reader: RetryingReader, tip: int, forget: Callable[[], None]) -> None:
         self._reader = reader
         self._forget = forget
         self._tip = tip
         self._window: list[Chunk] = []
         self._weight = 0
-        self._followers: set[Follower] = set()
-        self._waiting: set[Follower] = set()
-        self._behind: dict[int, set[Follower]] = {}
+        self._followers: set[FeedFollower] = set()
+        self._waiting: set[FeedFollower] = set()
+        self._behind: dict[int, set[FeedFollower]] = {}
         self._recent: dict[int, Chunk] = {}
         self._reading = False
         # Whether the log may hold more than was read. Only a read that finds nothing says that it does not.
         self._more = True
 
-    def joined_by(self, offset: int, wake: Callable[[], None]) -> Follower:
-        follower = Follower(self, offset, wake)
+    def joined_by(self, offset: int, wake: Callable[[], None]) -> FeedFollower:
+        follower = FeedFollower(self, offset, wake)
         self._followers.add(follower)
         return follower
 
-    def left_by(self, follower: Follower) -> None:
+    def left_by(self, follower: FeedFollower) -> None:
         if follower not in self._followers:
             return
         self._followers.discard(follower)
@@ -95,7 +95,7 @@ class Feed:
         if self._waiting:
             self._read_on()
 
-    def take(self, follower: Follower) -> Chunk | None:
+    def take(self, follower: FeedFollower) -> Chunk | None:
         """The chunk that the follower's next event is in; without one, the follower is woken when it is there."""
         if follower.offset > self._tip:
             self._start_at(follower.offset)
@@ -118,7 +118,7 @@ class Feed:
         self._more = True
         self._wake(self._waiting)
 
-    def _wait(self, follower: Follower) -> None:
+    def _wait(self, follower: FeedFollower) -> None:
         self._waiting.add(follower)
         if self._more:
             self._read_on()
@@ -129,7 +129,7 @@ class Feed:
             self._more = False
             self._reader.read(self._tip, partial(self._found, self._tip))
 
-    def _found(self, start: int, found: Found) -> None:
+    def _found(self, start: int, found: ReadOutcome) -> None:
         self._reading = False
         if start != self._tip:
             self._more = True
@@ -164,7 +164,7 @@ class Feed:
 
     # Behind the window
 
-    def _catch_up(self, follower: Follower) -> None:
+    def _catch_up(self, follower: FeedFollower) -> None:
         """Read for one that is behind, and for all who wait for the same."""
         start = follower.offset
         if start not in self._behind:
@@ -172,7 +172,7 @@ class Feed:
             self._reader.read(start, partial(self._caught_up, start))
         self._behind[start].add(follower)
 
-    def _caught_up(self, start: int, found: Found) -> None:
+    def _caught_up(self, start: int, found: ReadOutcome) -> None:
         waiting = self._behind.pop(start)
         if isinstance(found, BaseException):
             self._fail(waiting, found)
@@ -187,24 +187,24 @@ class Feed:
 
     # Telling
 
-    def _wake(self, waiting: set[Follower]) -> None:
+    def _wake(self, waiting: set[FeedFollower]) -> None:
         woken = list(waiting)
         waiting.clear()
         for follower in woken:
             follower.wake()
 
-    def _fail(self, waiting: set[Follower], error: BaseException) -> None:
+    def _fail(self, waiting: set[FeedFollower], error: BaseException) -> None:
         for follower in waiting:
             follower.error = error
         self._wake(waiting)
 
 
-class Follower:
+class FeedFollower:
     """A stream's place in a partition. `offset` is that of the next event."""
 
     __slots__ = ("_feed", "error", "given", "offset", "wake")
 
-    def __init__(self, feed: Feed, offset: int, wake: Callable[[], None]) -> None:
+    def __init__(self, feed: PartitionFeed, offset: int, wake: Callable[[], None]) -> None:
         self._feed = feed
         self.offset = offset
         self.wake = wake

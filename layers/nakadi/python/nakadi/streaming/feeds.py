@@ -24,7 +24,7 @@ from nakadi.model.outcomes import Unusable
 from nakadi.model.timeline import Timeline
 from nakadi.ports.event_log import EventLog, EventLogs, OffsetUnavailable, UnknownTopic
 from nakadi.streaming.chunks import Chunk, Run
-from nakadi.streaming.feed import Feed, Follower, Reader
+from nakadi.streaming.feed import FeedFollower, PartitionFeed, RetryingReader
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ class Feeds:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-feeds")
         # To open a log, the registry is asked for its storage. If that does not answer, logs that are open are read on.
         self._opening = ThreadPoolExecutor(1, thread_name_prefix="nakadi-logs")
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _WatchedLog] = {}
 
-    async def follow(self, timeline: Timeline, partition: int, offset: int, wake: Callable[[], None]) -> Follower:
+    async def follow(self, timeline: Timeline, partition: int, offset: int, wake: Callable[[], None]) -> FeedFollower:
         """Follow a partition from an offset on. `wake` is called when there may be something to take."""
         watched = self._watched.get(timeline.storage_id) or await self._watch(timeline.storage_id)
         make = partial(self._new_feed, timeline, watched.event_log, partition, offset)
@@ -58,15 +58,15 @@ class Feeds:
         self._opening.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    async def _watch(self, storage_id: str) -> _Watched:
+    async def _watch(self, storage_id: str) -> _WatchedLog:
         loop = asyncio.get_running_loop()
         event_log = await loop.run_in_executor(self._opening, self._logs.of, storage_id)
         # Somebody else may have been here meanwhile.
         if storage_id not in self._watched:
-            self._watched[storage_id] = _Watched(event_log, loop)
+            self._watched[storage_id] = _WatchedLog(event_log, loop)
         return self._watched[storage_id]
 
-    def _new_feed(self, timeline: Timeline, event_log: EventLog, partition: int, offset: int) -> Feed:
+    def _new_feed(self, timeline: Timeline, event_log: EventLog, partition: int, offset: int) -> PartitionFeed:
         def fetch(start: int) -> Chunk:
             found = event_log.read(timeline.topic, partition, start, limit=CHUNK_EVENTS, max_bytes=CHUNK_BYTES)
             return Chunk(timeline.order, start, found)
@@ -76,21 +76,21 @@ class Feeds:
             if watched.forget((timeline.topic, partition)):
                 del self._watched[timeline.storage_id]
 
-        return Feed(Reader(fetch, self._threads), offset, forget)
+        return PartitionFeed(RetryingReader(fetch, self._threads), offset, forget)
 
 
-class _Watched:
+class _WatchedLog:
     """A log that tells us of new events, and the feeds that want to know."""
 
     def __init__(self, event_log: EventLog, loop: asyncio.AbstractEventLoop) -> None:
         self.event_log = event_log
-        self._feeds: dict[TopicPartition, Feed] = {}
+        self._feeds: dict[TopicPartition, PartitionFeed] = {}
         self._loop = loop
         self._lock = threading.Lock()
         self._changed: set[TopicPartition] = set()
         self._stop = event_log.watch(self._on_change)
 
-    def feed(self, place: TopicPartition, make: Callable[[], Feed]) -> Feed:
+    def feed(self, place: TopicPartition, make: Callable[[], PartitionFeed]) -> PartitionFeed:
         if place not in self._feeds:
             self._feeds[place] = make()
         return self._feeds[place]
@@ -126,7 +126,7 @@ class _Watched:
 # Across timelines -----------------------------------------------------------------------------------------------------
 
 
-class Following(Protocol):
+class FindsNextTimeline(Protocol):
     def following(self, event_type: EventType, position: Position, partition: str) -> tuple[Timeline, int]:
         """The timeline and the offset in it where reading goes on behind a position."""
 
@@ -137,14 +137,14 @@ class PartitionReader:
     __slots__ = ("_cursors", "_event_type", "_feeds", "_follower", "_position", "_timeline", "lost", "partition")
 
     def __init__(
-        self, feeds: Feeds, cursors: Following, event_type: EventType, partition: str, position: Position
+        self, feeds: Feeds, cursors: FindsNextTimeline, event_type: EventType, partition: str, position: Position
     ) -> None:
         self._feeds = feeds
         self._cursors = cursors
         self._event_type = event_type
         self._position = position
         self._timeline: Timeline | None = None
-        self._follower: Follower | None = None
+        self._follower: FeedFollower | None = None
         self.partition = partition
         # Whether the topic was found missing. What became of it, the event type will tell.
         self.lost = False

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from nakadi.model.cursor import Position
-from nakadi.streaming.session import SendBatch, SendKeepAlive
+from nakadi.streaming.session import SendEvents, SendKeepAlive
 
 # What browsers wait before they open a stream again, in milliseconds.
-RETRY = 3000
+RETRY_MILLISECONDS = 3000
 
 
-class Lines(Protocol):
+class StreamFormat(Protocol):
     """One stream's form. A form may remember what it has sent, so that each stream has its own."""
 
     content_type: str
@@ -20,7 +20,7 @@ class Lines(Protocol):
     def opening(self) -> bytes:
         """What is sent before everything else."""
 
-    def batch(self, batch: SendBatch) -> bytes: ...
+    def batch(self, batch: SendEvents) -> bytes: ...
 
     def keep_alive(self, keep_alive: SendKeepAlive) -> bytes: ...
 
@@ -28,7 +28,7 @@ class Lines(Protocol):
         """A Problem in a response that has long begun; the last thing sent."""
 
 
-class JsonLines:
+class JsonStreamFormat:
     """One JSON object a line."""
 
     content_type = "application/x-json-stream"
@@ -39,7 +39,7 @@ class JsonLines:
     def opening(self) -> bytes:
         return b""
 
-    def batch(self, batch: SendBatch) -> bytes:
+    def batch(self, batch: SendEvents) -> bytes:
         return batch_line(batch)
 
     def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:
@@ -49,7 +49,7 @@ class JsonLines:
         return problem + b"\n"
 
 
-class ServerSentEvents:
+class EventStreamFormat:
     """Server-sent events, as browsers read them: one event a batch, whose id is a cursors header to go on from.
 
     The id names every partition of the stream, also those that nothing came from yet, because a client that comes back
@@ -63,9 +63,9 @@ class ServerSentEvents:
         self._positions = dict(starts)
 
     def opening(self) -> bytes:
-        return b"retry: %d\n%s\n\n" % (RETRY, self._id())
+        return b"retry: %d\n%s\n\n" % (RETRY_MILLISECONDS, self._id())
 
-    def batch(self, batch: SendBatch) -> bytes:
+    def batch(self, batch: SendEvents) -> bytes:
         self._positions[batch.partition] = batch.position
         return b"%s\ndata: %s\n" % (self._id(), batch_line(batch))
 
@@ -81,7 +81,7 @@ class ServerSentEvents:
         return f"id: [{cursors}]".encode()
 
 
-def batch_line(batch: SendBatch) -> bytes:
+def batch_line(batch: SendEvents) -> bytes:
     """A batch as a JSON object and a line break. Of a single run it is made once for all streams that cut there."""
     head = f'{{"cursor":{_cursor(batch.partition, batch.position)},"events":['.encode()
     if len(batch.runs) == 1:

@@ -22,7 +22,7 @@ PickSeconds = Callable[[int, int], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StreamParameters:
     """The parameters of a request; None for those that it leaves out."""
 
     batch_limit: int | None = None
@@ -33,7 +33,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class StreamLimits:
     """How a stream goes. Times are in seconds; a limit of 0 is none."""
 
     batch_limit: int = 1
@@ -44,11 +44,11 @@ class Limits:
 
 
 def limits_of(
-    asked: Asked,
+    asked: StreamParameters,
     pick_seconds: PickSeconds,
     longest_seconds: int | None = None,
     longest_silence_seconds: int | None = None,
-) -> Limits:
+) -> StreamLimits:
     """The limits of a stream, or `Invalid` for the first rule that they break.
 
     `longest_seconds` is what the place where we run allows a response, and `longest_silence_seconds` a pause in it: a
@@ -63,7 +63,7 @@ def limits_of(
     _check(batch_limit >= 1, "batch_limit can't be lower than 1")
     _check(flush >= 0, "batch_flush_timeout can't be lower than 0")
     _check((asked.stream_keep_alive_limit or 0) >= 0, "stream_keep_alive_limit can't be lower than 0")
-    return Limits(
+    return StreamLimits(
         batch_limit=batch_limit,
         stream_limit=stream_limit,
         flush_seconds=flush if longest_silence_seconds is None else min(flush, longest_silence_seconds),

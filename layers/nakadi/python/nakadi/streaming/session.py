@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from nakadi.model.cursor import Position
-from nakadi.streaming.chunks import MayRead, Run, for_everybody
-from nakadi.streaming.parameters import Limits
+from nakadi.streaming.chunks import MayRead, Run, is_public
+from nakadi.streaming.parameters import StreamLimits
 
 
 @dataclass(frozen=True, slots=True)
-class SendBatch:
+class SendEvents:
     """Send events of a partition; `position` is the place of the last one."""
 
     partition: str
@@ -40,16 +40,16 @@ class SendProblem:
     error: Exception
 
 
-Action = SendBatch | SendKeepAlive | SendProblem
+StreamAction = SendEvents | SendKeepAlive | SendProblem
 
 
-MOST_BUFFERED = 50_000_000
+MOST_BUFFERED_BYTES = 50_000_000
 
 # Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
-LONGEST_SILENCE = 25.0
+LONGEST_SILENCE_SECONDS = 25.0
 
 
-class End(Enum):
+class StreamEnd(Enum):
     """Why a stream came to its end."""
 
     LIMIT = auto()
@@ -61,7 +61,7 @@ class End(Enum):
     GONE = auto()
 
 
-class Buffer:
+class PartitionBuffer:
     """A partition's events that wait for being sent, and since when."""
 
     __slots__ = ("count", "flushed_at", "keep_alives", "position", "runs", "size", "told_meanwhile")
@@ -93,66 +93,66 @@ class Buffer:
         self.size = 0
 
 
-class Session:
+class LowLevelSession:
     """`starts` says of each partition behind which place it begins. `end` is set once there is nothing more to do."""
 
     __slots__ = ("_buffers", "_ends_at", "_last_line_at", "_limits", "_may_read", "_room", "end")
 
     def __init__(
-        self, limits: Limits, starts: Mapping[str, Position], now: float, may_read: MayRead | None = None
+        self, limits: StreamLimits, starts: Mapping[str, Position], now: float, may_read: MayRead | None = None
     ) -> None:
         self._limits = limits
-        self._buffers = {partition: Buffer(position, now) for partition, position in starts.items()}
-        self._may_read = may_read or for_everybody
+        self._buffers = {partition: PartitionBuffer(position, now) for partition, position in starts.items()}
+        self._may_read = may_read or is_public
         self._room = limits.stream_limit
         self._ends_at = now + limits.stream_seconds
         self._last_line_at = now
-        self.end: End | None = None
+        self.end: StreamEnd | None = None
 
     # Facts
 
-    def arrived(self, partition: str, run: Run, now: float) -> list[Action]:
+    def arrived(self, partition: str, run: Run, now: float) -> list[StreamAction]:
         """Events of a partition were read, in order, none left out."""
         if self.end:
             return []
-        actions: list[Action] = []
+        actions: list[StreamAction] = []
         for readable in run.readable(self._may_read):
             actions += self._taken_in(partition, readable, now)
         return self._sent([*actions, *self._relieved(now)], now)
 
-    def tick(self, now: float) -> list[Action]:
+    def tick(self, now: float) -> list[StreamAction]:
         """Time has passed."""
         if self.end:
             return []
         due = [partition for partition, buffer in self._buffers.items() if now >= self._due(buffer)]
         actions = [action for partition in due for action in self._flushed(partition, now)]
         if now >= self._ends_at:
-            actions += self._finished(End.TIMEOUT, now)
+            actions += self._finished(StreamEnd.TIMEOUT, now)
         elif due and self._all_silent():
-            self.end = End.KEEP_ALIVES
-        elif not actions and now >= self._last_line_at + LONGEST_SILENCE:
+            self.end = StreamEnd.KEEP_ALIVES
+        elif not actions and now >= self._last_line_at + LONGEST_SILENCE_SECONDS:
             actions.append(self._sign_of_life())
         return self._sent(actions, now)
 
-    def drain(self, now: float) -> list[Action]:
+    def drain(self, now: float) -> list[StreamAction]:
         """The process is about to end."""
-        return [] if self.end else self._finished(End.DRAINED, now)
+        return [] if self.end else self._finished(StreamEnd.DRAINED, now)
 
-    def blocked(self) -> list[Action]:
+    def blocked(self) -> list[StreamAction]:
         """An administrator has blocked the client or what it reads. What was read may not be sent any more."""
-        self._stopped(End.BLOCKED)
+        self._stopped(StreamEnd.BLOCKED)
         return []
 
-    def refused(self, error: Exception) -> list[Action]:
+    def refused(self, error: Exception) -> list[StreamAction]:
         """The client may not go on, or cannot."""
         if self.end:
             return []
-        self._stopped(End.REFUSED)
+        self._stopped(StreamEnd.REFUSED)
         return [SendProblem(error)]
 
-    def gone(self) -> list[Action]:
+    def gone(self) -> list[StreamAction]:
         """Nobody listens."""
-        self._stopped(End.GONE)
+        self._stopped(StreamEnd.GONE)
         return []
 
     # What whoever carries out asks
@@ -160,11 +160,11 @@ class Session:
     def deadline(self) -> float:
         """When the next tick has something to do."""
         flushes = min(map(self._due, self._buffers.values()), default=self._ends_at)
-        return min(flushes, self._ends_at, self._last_line_at + LONGEST_SILENCE)
+        return min(flushes, self._ends_at, self._last_line_at + LONGEST_SILENCE_SECONDS)
 
     # Decisions
 
-    def _taken_in(self, partition: str, run: Run, now: float) -> Iterator[Action]:
+    def _taken_in(self, partition: str, run: Run, now: float) -> Iterator[StreamAction]:
         """Buffer events one by one as it were: no batch and no stream becomes longer than its limit."""
         buffer = self._buffers[partition]
         while len(run) and not self.end:
@@ -178,15 +178,15 @@ class Session:
             if self._limits.stream_limit:
                 self._room -= wanted
                 if not self._room:
-                    yield from self._finished(End.LIMIT, now)
+                    yield from self._finished(StreamEnd.LIMIT, now)
 
-    def _relieved(self, now: float) -> Iterator[Action]:
+    def _relieved(self, now: float) -> Iterator[StreamAction]:
         """The heaviest partitions go early while too much is held."""
-        while sum(buffer.size for buffer in self._buffers.values()) > MOST_BUFFERED:
+        while sum(buffer.size for buffer in self._buffers.values()) > MOST_BUFFERED_BYTES:
             heaviest = max(self._buffers, key=lambda partition: self._buffers[partition].size)
             yield self._batch(heaviest, now)
 
-    def _flushed(self, partition: str, now: float) -> Iterator[Action]:
+    def _flushed(self, partition: str, now: float) -> Iterator[StreamAction]:
         """What a partition sends when its time has come. The next time counts from then, however late we are."""
         buffer = self._buffers[partition]
         due = self._due(buffer)
@@ -200,34 +200,34 @@ class Session:
             yield SendKeepAlive(partition, buffer.position)
         buffer.told_meanwhile = False
 
-    def _batch(self, partition: str, now: float, *last: Run) -> Action:
+    def _batch(self, partition: str, now: float, *last: Run) -> StreamAction:
         buffer = self._buffers[partition]
         runs = buffer.take(*last)
         buffer.flushed_at = now
         buffer.told_meanwhile = False
-        return SendBatch(partition, buffer.position, runs)
+        return SendEvents(partition, buffer.position, runs)
 
-    def _sign_of_life(self) -> Action:
+    def _sign_of_life(self) -> StreamAction:
         """The next keep-alive before its time. It is counted when it would have been due; no timer changes."""
         partition, buffer = next(iter(self._buffers.items()))
         buffer.told_meanwhile = True
         return SendKeepAlive(partition, buffer.position)
 
-    def _finished(self, end: End, now: float) -> list[Action]:
+    def _finished(self, end: StreamEnd, now: float) -> list[StreamAction]:
         """Everything that waits is sent, and then it is over."""
         self.end = end
         return [self._batch(partition, now) for partition, buffer in self._buffers.items() if buffer.count]
 
-    def _stopped(self, end: End) -> None:
+    def _stopped(self, end: StreamEnd) -> None:
         self.end = self.end or end
         self._buffers.clear()
 
-    def _sent(self, actions: list[Action], now: float) -> list[Action]:
+    def _sent(self, actions: list[StreamAction], now: float) -> list[StreamAction]:
         if actions:
             self._last_line_at = now
         return actions
 
-    def _due(self, buffer: Buffer) -> float:
+    def _due(self, buffer: PartitionBuffer) -> float:
         return buffer.flushed_at + self._limits.flush_seconds
 
     def _all_silent(self) -> bool:

@@ -19,26 +19,26 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unusable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
-from nakadi.streaming.access import Judge, Oversight
-from nakadi.streaming.driver import Describe, Driver, Outlet
+from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
+from nakadi.streaming.driver import DescribeProblem, LowLevelDriver, Outlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
-from nakadi.streaming.lines import Lines
-from nakadi.streaming.parameters import Asked, Limits, PickSeconds, cursors_in, limits_of
-from nakadi.streaming.session import Session
+from nakadi.streaming.lines import StreamFormat
+from nakadi.streaming.parameters import PickSeconds, StreamLimits, StreamParameters, cursors_in, limits_of
+from nakadi.streaming.session import LowLevelSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class AcceptedStream:
     """A stream that may begin: who reads what, from where on, and for how long. Nothing is held for it yet."""
 
     subject: Subject
     event_type: EventType
     starts: Mapping[str, Position]
-    limits: Limits
+    limits: StreamLimits
 
 
 @contextmanager
-def counted(metrics: Metrics, api: str, end: Callable[[], Enum | None]) -> Iterator[None]:
+def count_stream(metrics: Metrics, api: str, end: Callable[[], Enum | None]) -> Iterator[None]:
     """Count a stream from its beginning to its end; `end` is asked for the reason, which a stream has that came to its
     own end."""
     metrics.streams_opened.add(1, api)
@@ -59,7 +59,7 @@ def counted(metrics: Metrics, api: str, end: Callable[[], Enum | None]) -> Itera
         metrics.streams_ended.add(1, api, found.name.lower() if found is not None else reason or "ended")
 
 
-class Streams:
+class EventStreams:
     """`longest_seconds` is the most that a stream may last here, and `longest_silence_seconds` the most between two
     batches, empty ones included; None leaves it to the API's own limits."""
 
@@ -67,7 +67,7 @@ class Streams:
         self,
         *,
         event_types: EventTypes,
-        judge: Judge,
+        judge: ReadAccess,
         cursors: Cursors,
         logs: EventLogs,
         clock: Clock,
@@ -84,21 +84,23 @@ class Streams:
         self._longest_silence_seconds = longest_silence_seconds
         self._pick_seconds = pick_seconds
         self._feeds = Feeds(logs)
-        self._oversight = Oversight(judge)
+        self._oversight = StreamAccessMonitor(judge)
         event_types.changed(lambda _: self._oversight.hurry())
 
-    def open(self, name: str, asked: Asked, cursors_header: str | None, subject: Subject) -> Opening:
+    def open(self, name: str, asked: StreamParameters, cursors_header: str | None, subject: Subject) -> AcceptedStream:
         """Check everything, in the order in which clients can see it. Raises outcomes."""
         event_type = self._judge.admit(name, subject)
         starts = self._starts(event_type, cursors_header)
         limits = limits_of(asked, self._pick_seconds, self._longest_seconds, self._longest_silence_seconds)
-        return Opening(subject=subject, event_type=event_type, starts=starts, limits=limits)
+        return AcceptedStream(subject=subject, event_type=event_type, starts=starts, limits=limits)
 
-    async def serve(self, opening: Opening, lines: Lines, outlet: Outlet, describe: Describe) -> None:
+    async def serve(
+        self, opening: AcceptedStream, lines: StreamFormat, outlet: Outlet, describe: DescribeProblem
+    ) -> None:
         """Stream until the end. `describe` puts the reason of an early end into bytes."""
         event_type, subject, judge = opening.event_type, opening.subject, self._judge
-        driver = Driver(
-            Session(
+        driver = LowLevelDriver(
+            LowLevelSession(
                 opening.limits, opening.starts, self._clock.monotonic(), lambda each: judge.may_read(each, subject)
             ),
             [PartitionReader(self._feeds, self._cursors, event_type, *start) for start in opening.starts.items()],
@@ -109,7 +111,7 @@ class Streams:
             find_out=self._oversight.hurry,
         )
         with (
-            counted(self._metrics, "low-level", lambda: driver.session.end),
+            count_stream(self._metrics, "low-level", lambda: driver.session.end),
             self._oversight.over(driver, subject, event_type),
         ):
             await driver.run(opening.limits.stream_seconds)

@@ -10,10 +10,10 @@ from nakadi.http.negotiation import preferred
 from nakadi.http.problem import logged_problem
 from nakadi.http.routing import Lane, Route
 from nakadi.publishing.system_events import StreamFigures
-from nakadi.streaming.lines import JsonLines, Lines, ServerSentEvents
-from nakadi.streaming.parameters import Asked
-from nakadi.streaming.session import SendBatch, SendKeepAlive
-from nakadi.streaming.streams import Opening, Streams
+from nakadi.streaming.lines import EventStreamFormat, JsonStreamFormat, StreamFormat
+from nakadi.streaming.parameters import StreamParameters
+from nakadi.streaming.session import SendEvents, SendKeepAlive
+from nakadi.streaming.streams import AcceptedStream, EventStreams
 
 WARNING = (
     "299 - nakadi - the Low-level API is deprecated and will be removed from a future release. "
@@ -27,7 +27,7 @@ JSON_STREAM = "application/x-json-stream"
 NewFigures = Callable[[Request], StreamFigures]
 
 
-def routes(streams: Streams, figures_of: NewFigures) -> list[Route]:
+def routes(streams: EventStreams, figures_of: NewFigures) -> list[Route]:
     return [
         # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
         Route(
@@ -42,16 +42,16 @@ def routes(streams: Streams, figures_of: NewFigures) -> list[Route]:
 
 @dataclass(frozen=True, slots=True)
 class _Doors:
-    streams: Streams
+    streams: EventStreams
     figures_of: NewFigures
 
     def stream_events(self, request: Request) -> Streaming:
-        asked = Asked(**{each.name: request.integer(each.name) for each in fields(Asked)})
+        asked = StreamParameters(**{each.name: request.integer(each.name) for each in fields(StreamParameters)})
         server_sent = wants_server_sent_events(request)
         opening = self.streams.open(
             request.path_parameters["name"], asked, _cursors(request, server_sent), request.subject
         )
-        form = ServerSentEvents if server_sent else JsonLines
+        form = EventStreamFormat if server_sent else JsonStreamFormat
 
         async def serve(outlet: Outlet) -> None:
             figures = self.figures_of(request)
@@ -62,7 +62,7 @@ class _Doors:
 
         return Streaming(serve, _headers(form.content_type))
 
-    async def _serve(self, opening: Opening, lines: Lines, outlet: Outlet) -> None:
+    async def _serve(self, opening: AcceptedStream, lines: StreamFormat, outlet: Outlet) -> None:
         try:
             await self.streams.serve(
                 opening, lines, outlet, lambda error: logged_problem(error, "A stream of events").body
@@ -74,7 +74,7 @@ class _Doors:
 class _Counted:
     """Lines that are counted when they are made."""
 
-    def __init__(self, lines: Lines, event_type: str, figures: StreamFigures) -> None:
+    def __init__(self, lines: StreamFormat, event_type: str, figures: StreamFigures) -> None:
         self.content_type = lines.content_type
         self.opening = lines.opening
         self.problem = lines.problem
@@ -82,7 +82,7 @@ class _Counted:
         self._event_type = event_type
         self._figures = figures
 
-    def batch(self, batch: SendBatch) -> bytes:
+    def batch(self, batch: SendEvents) -> bytes:
         line = self._lines.batch(batch)
         newest = batch.runs[-1].stored_at(-1)
         self._figures.batch(self._event_type, sum(map(len, batch.runs)), len(line), newest)

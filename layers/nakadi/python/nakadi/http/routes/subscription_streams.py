@@ -15,10 +15,10 @@ from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import EventTypePartition
 from nakadi.publishing.system_events import StreamFigures
-from nakadi.subscriptions.stream.actions import Line, SendBatch
-from nakadi.subscriptions.stream.lines import JsonLines, Lines, ServerSentEvents
-from nakadi.subscriptions.stream.parameters import Asked
-from nakadi.subscriptions.stream.streams import Opening, SubscriptionStreams
+from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
+from nakadi.subscriptions.stream.lines import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
+from nakadi.subscriptions.stream.parameters import SubscriptionStreamParameters
+from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
 
 STREAM_ID = "X-Nakadi-StreamId"
 
@@ -60,9 +60,11 @@ class _Doors:
         body = object_body(request)
         return self._streaming(request, _asked(body.integer, _partitions(body)))
 
-    def _streaming(self, request: Request, asked: Asked) -> Streaming | Response:
+    def _streaming(self, request: Request, asked: SubscriptionStreamParameters) -> Streaming | Response:
         subscription_id = request.path_parameters["subscription_id"]
-        form: Callable[[], Lines] = ServerSentEvents if wants_server_sent_events(request) else JsonLines
+        form: Callable[[], SubscriptionFormat] = (
+            EventSubscriptionFormat if wants_server_sent_events(request) else JsonSubscriptionFormat
+        )
         if request.method == "HEAD":
             self.streams.check(subscription_id, asked, request.subject)
             return empty_response(headers=_headers(form, str(uuid4())))
@@ -80,20 +82,20 @@ class _Doors:
 
         return Streaming(serve, _headers(form, opening.id), given_up=lambda: self._give_up(opening))
 
-    def _give_up(self, opening: Opening) -> None:
+    def _give_up(self, opening: JoinedStream) -> None:
         self.streams.give_up(opening)
 
 
 class _Counted:
     """Lines that are counted when they are made."""
 
-    def __init__(self, lines: Lines, figures: StreamFigures) -> None:
+    def __init__(self, lines: SubscriptionFormat, figures: StreamFigures) -> None:
         self.content_type = lines.content_type
         self.opening = lines.opening
         self._lines = lines
         self._figures = figures
 
-    def line(self, line: Line) -> bytes:
+    def line(self, line: SessionLine) -> bytes:
         text = self._lines.line(line)
         if isinstance(line, SendBatch):
             newest = line.runs[-1].stored_at(-1)
@@ -110,8 +112,8 @@ class _Numbers(Protocol):
         """A number of so many bits, None if it is missing."""
 
 
-def _asked(number: _Numbers, partitions: tuple[EventTypePartition, ...] = ()) -> Asked:
-    return Asked(
+def _asked(number: _Numbers, partitions: tuple[EventTypePartition, ...] = ()) -> SubscriptionStreamParameters:
+    return SubscriptionStreamParameters(
         batch_limit=number("batch_limit", bits=32),
         max_uncommitted_events=number("max_uncommitted_events", bits=32),
         stream_limit=number("stream_limit", bits=64),
@@ -137,7 +139,7 @@ def _partitions(body: Members) -> tuple[EventTypePartition, ...]:
     return tuple(EventTypePartition(event_type or "", partition or "") for event_type, partition in listed)
 
 
-def _headers(form: Callable[[], Lines], stream_id: str) -> dict[str, str]:
+def _headers(form: Callable[[], SubscriptionFormat], stream_id: str) -> dict[str, str]:
     # Proxies that gather an answer before passing it on would hold a stream for ever.
     return {
         STREAM_ID: stream_id,

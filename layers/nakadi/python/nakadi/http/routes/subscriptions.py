@@ -29,11 +29,23 @@ from nakadi.model.authorization import Operation
 from nakadi.model.coordination import Verdict
 from nakadi.model.outcomes import Malformed
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
-from nakadi.subscriptions.api.listing import DEFAULT_LIMIT, NEW, Filters, Listing, Page
-from nakadi.subscriptions.api.parked_events import ParkedEvents, Standing, Wanted, own_key, place_in
+from nakadi.subscriptions.api.listing import (
+    DEFAULT_LIMIT,
+    FIRST_PAGE,
+    SubscriptionFilters,
+    SubscriptionListing,
+    SubscriptionPage,
+)
+from nakadi.subscriptions.api.parked_events import (
+    ParkedEventFilter,
+    ParkedEvents,
+    ParkedEventStatus,
+    event_key,
+    parsed_id,
+)
 from nakadi.subscriptions.api.repository import Subscriptions
-from nakadi.subscriptions.api.resource import Creation, Deletion, Update
-from nakadi.subscriptions.api.stats import Stats
+from nakadi.subscriptions.api.resource import SubscriptionCreation, SubscriptionDeletion, SubscriptionUpdate
+from nakadi.subscriptions.api.stats import SubscriptionStats
 
 STREAM_ID = "X-Nakadi-StreamId"
 
@@ -44,12 +56,12 @@ PLAIN = ":/?@!$'()*,~"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionHandlers:
     subscriptions: Subscriptions
-    listing: Listing
-    creation: Creation
-    update: Update
-    deletion: Deletion
+    listing: SubscriptionListing
+    creation: SubscriptionCreation
+    update: SubscriptionUpdate
+    deletion: SubscriptionDeletion
     cursors: SubscriptionCursors
-    stats: Stats
+    stats: SubscriptionStats
     permissions: Permissions
     features: Features
 
@@ -90,7 +102,7 @@ class SubscriptionHandlers:
     def _token(self, request: Request, offset: int) -> str | None:
         """Which page is asked for by token; None if pages are counted."""
         by_token = offset == 0 and self.features.is_on(Feature.TOKEN_SUBSCRIPTIONS_ITERATION)
-        return request.parameter("token") or (NEW if by_token else None)
+        return request.parameter("token") or (FIRST_PAGE if by_token else None)
 
     def create(self, request: Request) -> Response:
         draft = subscription_draft(object_body(request))
@@ -163,17 +175,19 @@ def _offset(request: Request) -> int:
     return offset
 
 
-def _filters(request: Request) -> Filters:
+def _filters(request: Request) -> SubscriptionFilters:
     names = request.query.get("event_type", ())
     listed = names[0].split(",") if len(names) == 1 else names
-    return Filters(
+    return SubscriptionFilters(
         owning_application=request.parameter("owning_application"),
         event_types=tuple(dict.fromkeys(name for name in listed if name)),
         reader=attribute_parameter(request, "reader"),
     )
 
 
-def _links(page: Page, filters: Filters, limit: int, with_status: bool) -> Iterator[tuple[str, dict[str, str]]]:
+def _links(
+    page: SubscriptionPage, filters: SubscriptionFilters, limit: int, with_status: bool
+) -> Iterator[tuple[str, dict[str, str]]]:
     for name, place in (("prev", page.before), ("next", page.after)):
         if place is not None:
             yield name, {"href": f"/subscriptions?{_encoded(_query(place, filters, limit, with_status))}"}
@@ -184,7 +198,7 @@ def _encoded(parameters: Sequence[tuple[str, str]]) -> str:
     return urlencode(parameters, safe=PLAIN)
 
 
-def _query(place: str | int, filters: Filters, limit: int, with_status: bool) -> list[tuple[str, str]]:
+def _query(place: str | int, filters: SubscriptionFilters, limit: int, with_status: bool) -> list[tuple[str, str]]:
     """The parameters of another page, in the order in which clients know them."""
     query = [("event_type", each) for each in filters.event_types]
     if filters.reader is not None:
@@ -219,7 +233,7 @@ class ParkedEventHandlers:
 
     def list(self, request: Request) -> Response:
         limit, after = _parked_event_limit(request), _after(request)
-        wanted = Wanted(
+        wanted = ParkedEventFilter(
             event_type=request.parameter("event_type"),
             partition=request.parameter("partition"),
             key=request.parameter("key"),
@@ -245,8 +259,8 @@ class ParkedEventHandlers:
         return empty_response(204)
 
 
-def parked_view(standing: Standing) -> View:
-    parked, key = standing.parked, own_key(standing.parked)
+def parked_view(standing: ParkedEventStatus) -> View:
+    parked, key = standing.parked, event_key(standing.parked)
     return {
         "id": standing.id,
         "event_type": parked.place.event_type,
@@ -277,13 +291,13 @@ def _parked_event_limit(request: Request) -> int:
 
 def _after(request: Request) -> str | None:
     after = request.parameter("after")
-    if after and place_in(after) is None:
+    if after and parsed_id(after) is None:
         raise Malformed(f"'{after}' is not the id of a parked event")
     return after or None
 
 
 def _parked_event_links(
-    request: Request, wanted: Wanted, found: Sequence[Standing], limit: int
+    request: Request, wanted: ParkedEventFilter, found: Sequence[ParkedEventStatus], limit: int
 ) -> Iterator[tuple[str, dict[str, str]]]:
     if len(found) > limit:
         told = (("event_type", wanted.event_type), ("partition", wanted.partition), ("key", wanted.key))

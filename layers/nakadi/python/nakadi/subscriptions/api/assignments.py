@@ -16,7 +16,7 @@ from nakadi.model.coordination import Assignment, EndedReset, Entry, Session, Se
 from nakadi.model.outcomes import Conflict
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.coordination import MOST_PLACES
-from nakadi.subscriptions.api.leases import MARGIN
+from nakadi.subscriptions.api.leases import CLOCK_MARGIN
 
 RESET_IN_PROGRESS = "Resetting subscription cursors request is still in progress"
 TIMEOUT = "Timeout resetting cursors"
@@ -65,7 +65,7 @@ def being_reset(assignment: Assignment, now: datetime) -> bool:
     """Whether somebody sets offsets. A marker of the future went up before a clock was set back, and does not count:
     whoever put it up may be long gone, or finds out in time, for offsets are only set while there is no session."""
     reset = assignment.reset
-    return reset is not None and now < reset.until and (reset.since is None or reset.since <= now + MARGIN)
+    return reset is not None and now < reset.until and (reset.since is None or reset.since <= now + CLOCK_MARGIN)
 
 
 def reset_ended(assignment: Assignment, reset_id: str, now: datetime, failure: str = "") -> Assignment:

@@ -20,11 +20,11 @@ from nakadi.model.outcomes import Invalid, NotFound
 from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
-from nakadi.subscriptions.api.initialisation import Initialisation
+from nakadi.subscriptions.api.initialisation import OffsetInitialisation
 from nakadi.subscriptions.api.repository import Subscriptions, unknown
 from nakadi.subscriptions.api.resets import Resets
 
-BLOCKED = "Application or subscription is blocked"
+CONSUMER_BLOCKED = "Application or subscription is blocked"
 EMPTY = "Cursors are empty"
 
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
@@ -34,7 +34,7 @@ BEFORE_FIRST = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _Meant:
+class _ResolvedCursor:
     """A cursor, and the place that it means."""
 
     cursor: SubscriptionCursor
@@ -53,7 +53,7 @@ class SubscriptionCursors:
     cursors: Cursors
     permissions: Permissions
     coordination: Coordination
-    initialisation: Initialisation
+    initialisation: OffsetInitialisation
     resets: Resets
     clock: Clock
     metrics: Metrics = field(default_factory=Metrics)
@@ -90,28 +90,30 @@ class SubscriptionCursors:
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         self.permissions.require(Operation.READ, subscription.resource, subject)
         for each in meant:
-            _check_there(each)
+            _check_partition_and_timeline(each)
         if not _UUID.fullmatch(stream_id):
             raise Invalid(f"Stream id has to be valid UUID, but `{stream_id} was provided")
         if len(meant) == 1:
             return self._commit_one(subscription_id, stream_id, meant[0])
         return self._commit_several(subscription_id, stream_id, meant)
 
-    def _commit_one(self, subscription_id: str, stream_id: str, meant: _Meant) -> Sequence[Verdict]:
+    def _commit_one(self, subscription_id: str, stream_id: str, meant: _ResolvedCursor) -> Sequence[Verdict]:
         """Most commits are this: one conditional write, and nothing is read unless it fails."""
-        positions = {meant.place: _stored(meant.position)}
+        positions = {meant.place: _storable(meant.position)}
         verdicts = self.coordination.commit(subscription_id, stream_id, positions, self.clock.now())
         if verdicts[meant.place] is Verdict.NOT_OWNED:
             raise self._refusal(subscription_id, stream_id, [meant])
         return [verdicts[meant.place]]
 
-    def _commit_several(self, subscription_id: str, stream_id: str, meant: Sequence[_Meant]) -> Sequence[Verdict]:
+    def _commit_several(
+        self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
+    ) -> Sequence[Verdict]:
         """All partitions are looked at before the first is written."""
         offsets = self.coordination.offsets(subscription_id)
         if any(each.place not in offsets or offsets[each.place].owner != stream_id for each in meant):
             raise self._refusal(subscription_id, stream_id, meant)
         before = {each.place: offsets[each.place].position for each in meant}
-        judged, greatest = in_turn([(each.place, _stored(each.position)) for each in meant], before)
+        judged, greatest = commit_results_in_order([(each.place, _storable(each.position)) for each in meant], before)
         written = self.coordination.commit(subscription_id, stream_id, greatest, self.clock.now())
         if Verdict.NOT_OWNED in written.values():
             raise self._refusal(subscription_id, stream_id, meant)
@@ -121,7 +123,7 @@ class SubscriptionCursors:
             for each, verdict in zip(meant, judged, strict=True)
         ]
 
-    def _refusal(self, subscription_id: str, stream_id: str, meant: Sequence[_Meant]) -> Invalid:
+    def _refusal(self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]) -> Invalid:
         """Why a stream may not commit these: the first reason there is."""
         assignment = self.coordination.assignment(subscription_id)
         if assignment.session(stream_id) is None:
@@ -152,14 +154,14 @@ class SubscriptionCursors:
         self._check_readable(meant)
         self.initialisation.initialised(found)
         if meant:
-            self.resets.reset(subscription_id, {each.place: _stored(each.position) for each in meant})
+            self.resets.reset(subscription_id, {each.place: _storable(each.position) for each in meant})
 
-    def _check_own(self, subscription: Subscription, meant: Sequence[_Meant]) -> None:
+    def _check_own(self, subscription: Subscription, meant: Sequence[_ResolvedCursor]) -> None:
         foreign = sorted({each.event_type.name for each in meant} - set(subscription.event_types))
         if foreign:
             raise Invalid(f"Event type does not belong to subscription: [{', '.join(foreign)}]")
 
-    def _check_readable(self, meant: Sequence[_Meant]) -> None:
+    def _check_readable(self, meant: Sequence[_ResolvedCursor]) -> None:
         try:
             for each in meant:
                 self.cursors.check_readable(each.event_type, each.cursor.partition, each.position, each.cursor.offset)
@@ -168,23 +170,23 @@ class SubscriptionCursors:
 
     # Both
 
-    def _resolved(self, cursor: SubscriptionCursor) -> _Meant:
+    def _resolved(self, cursor: SubscriptionCursor) -> _ResolvedCursor:
         """What a cursor means. A timeline that is not known yet is looked for before the cursor is refused."""
         try:
             return self._resolved_in(self.event_types.cached, cursor)
         except (CursorError, NotFound):
             return self._resolved_now(cursor)
 
-    def _resolved_now(self, cursor: SubscriptionCursor) -> _Meant:
+    def _resolved_now(self, cursor: SubscriptionCursor) -> _ResolvedCursor:
         try:
             return self._resolved_in(self.event_types.get, cursor)
         except (CursorError, NotFound) as error:
             raise Invalid(str(error)) from error
 
-    def _resolved_in(self, event_type_of: Callable[[str], EventType], cursor: SubscriptionCursor) -> _Meant:
+    def _resolved_in(self, event_type_of: Callable[[str], EventType], cursor: SubscriptionCursor) -> _ResolvedCursor:
         event_type = event_type_of(cursor.event_type)
         position = self.cursors.resolve(event_type, Cursor(cursor.partition, cursor.offset))
-        return _Meant(cursor, event_type, position)
+        return _ResolvedCursor(cursor, event_type, position)
 
     def _known(self, subscription_id: str) -> Subscription | None:
         try:
@@ -201,10 +203,10 @@ class SubscriptionCursors:
 
     def _refuse_blocked(self, subscription: Subscription | None, subject: Subject) -> None:
         event_types = () if subscription is None else subscription.event_types
-        self.permissions.require_consumer(subject, event_types, BLOCKED)
+        self.permissions.require_consumer(subject, event_types, CONSUMER_BLOCKED)
 
 
-def in_turn(
+def commit_results_in_order(
     cursors: Sequence[tuple[EventTypePartition, Position]], before: Mapping[EventTypePartition, Position]
 ) -> tuple[Sequence[Verdict], Mapping[EventTypePartition, Position]]:
     """Each cursor judged by what those before it have reached, and how far each partition gets that moves at all."""
@@ -216,7 +218,7 @@ def in_turn(
     return verdicts, {place: position for place, position in reached.items() if position > before[place]}
 
 
-def _check_there(meant: _Meant) -> None:
+def _check_partition_and_timeline(meant: _ResolvedCursor) -> None:
     """The partition's name has to be one, and the timeline's events must not have been let go of."""
     partition = meant.cursor.partition
     if not _NUMBER.fullmatch(partition):
@@ -227,11 +229,11 @@ def _check_there(meant: _Meant) -> None:
         raise Invalid(str(CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, meant.event_type.name)))
 
 
-def _no_partition(meant: _Meant) -> CursorError:
+def _no_partition(meant: _ResolvedCursor) -> CursorError:
     return CursorError(CursorErrorKind.PARTITION_NOT_FOUND, meant.cursor.partition)
 
 
-def _stored(position: Position) -> Position:
+def _storable(position: Position) -> Position:
     """Nothing is stored that lies before the place before the first event."""
     return Position(position.timeline, max(BEFORE_FIRST, position.offset))
 

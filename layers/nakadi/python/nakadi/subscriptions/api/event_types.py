@@ -21,13 +21,13 @@ from nakadi.model.subscription import EventTypePartition, Subscription
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import Change
-from nakadi.subscriptions.api.initialisation import Initialisation
+from nakadi.subscriptions.api.initialisation import OffsetInitialisation
 from nakadi.subscriptions.api.repository import Subscriptions, removal
 from nakadi.subscriptions.api.resets import Resets
-from nakadi.subscriptions.api.resource import Leftovers
+from nakadi.subscriptions.api.resource import DeletedSubscriptions
 
 # What an event type's own removal needs beside.
-ROOM = 90
+MOST_CHANGES_BESIDES = 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +36,24 @@ class SubscribedEventTypes:
 
     subscriptions: Subscriptions
     features: Features
-    initialisation: Initialisation
+    initialisation: OffsetInitialisation
     resets: Resets
-    leftovers: Leftovers
+    leftovers: DeletedSubscriptions
     deletable_owner: str
     deletable_group: str
-    attachment: Attachment
+    attachment: RedriveAttachment
 
     def released(self, event_type: EventType) -> tuple[Change, ...]:
         """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
         stand against it."""
         if event_type.name == self.attachment.name and self.attachment.is_attached():
-            raise _subscribed(event_type)
+            raise _has_subscriptions(event_type)
         mark = self.subscriptions.mark(event_type)
         found = self.subscriptions.of_event_type(event_type.name)
         if not self._may_go_too(found) or self.subscriptions.is_being_subscribed(event_type.name):
-            raise _subscribed(event_type)
+            raise _has_subscriptions(event_type)
         changes = tuple(change for each in found for change in removal(each))
-        if len(changes) <= ROOM:
+        if len(changes) <= MOST_CHANGES_BESIDES:
             return (mark, *changes)
         for each in found:
             self.subscriptions.remove(each)
@@ -85,7 +85,7 @@ class SubscribedEventTypes:
         )
 
 
-def _subscribed(event_type: EventType) -> Conflict:
+def _has_subscriptions(event_type: EventType) -> Conflict:
     return Conflict(f"Can't remove event type {event_type.name}, as it has subscriptions")
 
 
@@ -96,7 +96,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Looked:
+class _ScannedPositions:
     """How far an event type has been looked through."""
 
     event_type: str = ""
@@ -104,18 +104,18 @@ class _Looked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attachment:
+class RedriveAttachment:
     subscriptions: Subscriptions
     event_types: EventTypes
     features: Features
     cursors: Cursors
     logs: EventLogs
     coordination: Coordination
-    initialisation: Initialisation
+    initialisation: OffsetInitialisation
     name: str
     guarded: bool = False
     """Whether tokens are asked for."""
-    _looked: _Looked = field(default_factory=_Looked)
+    _looked: _ScannedPositions = field(default_factory=_ScannedPositions)
 
     def run(self) -> None:
         """Attach the redrive event type to whoever is named in it since the last time.
@@ -125,7 +125,7 @@ class Attachment:
         event_type = self.event_types.find(self.name)
         if event_type is None or self.features.is_on(Feature.DLQ_REDRIVE_EVENT_TYPE_ATTACHMENT_JOB):
             return
-        if self.guarded and _is_open(event_type):
+        if self.guarded and _anyone_may_write(event_type):
             log.warning("%s is not attached: its writers are to be named, for now everybody is one", self.name)
             return
         if self._looked.event_type != event_type.id:
@@ -185,5 +185,5 @@ class Attachment:
             position = Position(timeline.order, end)
 
 
-def _is_open(event_type: EventType) -> bool:
+def _anyone_may_write(event_type: EventType) -> bool:
     return event_type.authorization is None or WILDCARD in event_type.authorization.writers

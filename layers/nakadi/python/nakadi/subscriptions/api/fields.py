@@ -48,7 +48,7 @@ def _violations(draft: SubscriptionDraft) -> Iterator[Violation]:
         yield from permissions.authorization_violations(draft.authorization, permissions.SUBSCRIPTION_LISTS)
     yield from annotation_violations(draft.annotations or {})
     # Of these two annotations clients are told one mistake at a time.
-    yield from islice(dead_letter_violations(draft.annotations or {}), 1)
+    yield from islice(policy_violations(draft.annotations or {}), 1)
     yield from label_violations(draft.labels or {})
 
 
@@ -63,7 +63,7 @@ def cursor_violations(cursor: SubscriptionCursorDraft, path: str) -> Iterator[Vi
         yield from size_violations(f"{path}.{name}", getattr(cursor, name))
 
 
-def dead_letter_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
+def policy_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
     """The two annotations that say what becomes of events which nobody can process: both are there, or neither."""
     count, policy = annotations.get(SEND_COUNT), annotations.get(POLICY)
     if count is not None:
@@ -95,31 +95,31 @@ def _text_violations(path: str, text: str | None) -> Iterator[Violation]:
 # The policy for unprocessable events ----------------------------------------------------------------------------------
 
 
-class Unprocessable(StrEnum):
+class UnprocessablePolicy(StrEnum):
     SKIP_EVENT = "SKIP_EVENT"
     DEAD_LETTER_QUEUE = "DEAD_LETTER_QUEUE"
     PARK_KEY = "PARK_KEY"
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RetryPolicy:
     """After `most_fails` streams that ended without a commit the event is looked for, and after as many dealt with."""
 
-    kind: Unprocessable
+    kind: UnprocessablePolicy
     most_fails: int
 
     @property
     def parks(self) -> bool:
-        return self.kind is Unprocessable.PARK_KEY
+        return self.kind is UnprocessablePolicy.PARK_KEY
 
 
-def policy_of(annotations: Mapping[str, str | None]) -> Policy | None:
+def policy_of(annotations: Mapping[str, str | None]) -> RetryPolicy | None:
     """The policy that a subscription's annotations ask for; they were checked when they were set."""
     kind, fails = annotations.get(POLICY), annotations.get(SEND_COUNT)
-    return Policy(Unprocessable(kind), int(fails)) if kind and fails else None
+    return RetryPolicy(UnprocessablePolicy(kind), int(fails)) if kind and fails else None
 
 
-def tracking(entries: Iterable[Entry]) -> str:
+def failure_info(entries: Iterable[Entry]) -> str:
     """The partitions that consumers fail at, in the words that clients are used to; nothing if there are none."""
     troubled = [entry for entry in entries if entry.fails or entry.search_end is not None]
     told = ", ".join(

@@ -25,7 +25,7 @@ BUSY = "Subscription is being changed by others, please repeat request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Initialisation:
+class OffsetInitialisation:
     event_types: EventTypes
     cursors: Cursors
     coordination: Coordination
@@ -111,7 +111,7 @@ def with_added(assignment: Assignment, positions: Positions) -> tuple[Assignment
     With the last of them the subscription is initialised.
     """
     there = {entry.place for entry in assignment.entries}
-    missing = sorted((place for place in positions if place not in there), key=_in_order)
+    missing = sorted((place for place in positions if place not in there), key=_by_event_type_and_number)
     added: Sequence[EventTypePartition] = missing[:MOST_PLACES]
     entries = (*assignment.entries, *(Entry(place) for place in added))
     complete = len(added) == len(missing)
@@ -119,7 +119,7 @@ def with_added(assignment: Assignment, positions: Positions) -> tuple[Assignment
     return new, {place: positions[place] for place in added}
 
 
-def _in_order(place: EventTypePartition) -> tuple[str, int]:
+def _by_event_type_and_number(place: EventTypePartition) -> tuple[str, int]:
     return place.event_type, int(place.partition)
 
 

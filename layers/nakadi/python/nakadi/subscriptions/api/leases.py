@@ -18,17 +18,17 @@ from nakadi.model.coordination import Session
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 
-LEASE = timedelta(seconds=10)
+LEASE_DURATION = timedelta(seconds=10)
 """How long a process may be silent. It renews three times as often, and stops sending when it could not."""
 
-MARGIN = timedelta(seconds=2)
+CLOCK_MARGIN = timedelta(seconds=2)
 """How much later others regard it as dead: clocks differ, and what was sent takes its time to arrive."""
 
-_PATIENCE = (LEASE + MARGIN).total_seconds()
+_PATIENCE = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class LeaseObservation:
     """A lease as it was last seen: unchanged since a moment on the steady clock of whoever looks. `renewed` says that
     it was seen to change before."""
 
@@ -36,13 +36,13 @@ class Sighting:
     since: float
     renewed: bool = False
 
-    def next(self, until: datetime, now: float) -> Sighting:
+    def next(self, until: datetime, now: float) -> LeaseObservation:
         return self if until == self.until else replace(self, until=until, since=now, renewed=True)
 
     def is_good(self, wall: datetime, now: float) -> bool:
         if now >= self.since + _PATIENCE:
             return False
-        return self.renewed or wall < self.until + MARGIN
+        return self.renewed or wall < self.until + CLOCK_MARGIN
 
 
 class LeaseWatch:
@@ -52,7 +52,7 @@ class LeaseWatch:
         self._coordination = coordination
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: Mapping[str, Sighting] = {}
+        self._seen: Mapping[str, LeaseObservation] = {}
 
     def living(self) -> Collection[str]:
         """The processes that have a lease. Raises `Unavailable`.
@@ -67,11 +67,11 @@ class LeaseWatch:
             self._seen = {holder: self._sighting(holder, until, after) for holder, until in leases.items()}
             return frozenset(holder for holder, each in self._seen.items() if each.is_good(wall, now))
 
-    def _sighting(self, holder: str, until: datetime, now: float) -> Sighting:
+    def _sighting(self, holder: str, until: datetime, now: float) -> LeaseObservation:
         known = self._seen.get(holder)
-        return Sighting(until, now) if known is None else known.next(until, now)
+        return LeaseObservation(until, now) if known is None else known.next(until, now)
 
 
-def dead(sessions: Iterable[Session], living: Collection[str]) -> frozenset[str]:
+def sessions_without_lease(sessions: Iterable[Session], living: Collection[str]) -> frozenset[str]:
     """The sessions whose process has no lease. A process takes its lease before its first session."""
     return frozenset(each.id for each in sessions if each.holder not in living)

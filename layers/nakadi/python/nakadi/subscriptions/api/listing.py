@@ -16,11 +16,11 @@ from nakadi.model.outcomes import Malformed
 from nakadi.model.subscription import Subscription
 from nakadi.subscriptions.api.repository import Subscriptions
 
-NEW = "new"
+FIRST_PAGE = "new"
 DEFAULT_LIMIT = 20
 
 
-class Direction(StrEnum):
+class PageDirection(StrEnum):
     """Which side of an id a page lies on, as the first letter of a token."""
 
     BEHIND = "F"
@@ -30,7 +30,7 @@ class Direction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filters:
+class SubscriptionFilters:
     """Which subscriptions are wanted: those that fulfil all of these."""
 
     owning_application: str | None = None
@@ -46,7 +46,7 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class SubscriptionPage:
     """`before` and `after` are where the neighbouring pages begin, as offsets or tokens; None if there is none."""
 
     items: Sequence[Subscription]
@@ -55,65 +55,71 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class SubscriptionListing:
     subscriptions: Subscriptions
 
-    def page(self, filters: Filters, offset: int, limit: int) -> Page:
+    def page(self, filters: SubscriptionFilters, offset: int, limit: int) -> SubscriptionPage:
         """So many from this place on; a full page may have another one behind it."""
         items = list(islice(self._matching(filters), offset, offset + limit))
-        return Page(
+        return SubscriptionPage(
             items=items,
             before=max(0, offset - limit) if offset > 0 else None,
             after=offset + len(items) if len(items) >= limit else None,
         )
 
-    def page_at(self, filters: Filters, token: str, limit: int) -> Page:
+    def page_at(self, filters: SubscriptionFilters, token: str, limit: int) -> SubscriptionPage:
         """The page that a token names."""
-        if token == NEW:
+        if token == FIRST_PAGE:
             return self._first(filters, limit)
         direction, subscription_id = _read(token)
-        if direction in (Direction.BEHIND, Direction.FROM):
+        if direction in (PageDirection.BEHIND, PageDirection.FROM):
             return self._forward(filters, direction, subscription_id, limit)
         return self._back(filters, direction, subscription_id, limit)
 
-    def _first(self, filters: Filters, limit: int) -> Page:
+    def _first(self, filters: SubscriptionFilters, limit: int) -> SubscriptionPage:
         items = list(islice(self._matching(filters), limit + 1))
-        return Page(items=items[:limit], after=_token(Direction.BEHIND, items[limit - 1]) if items[limit:] else None)
+        return SubscriptionPage(
+            items=items[:limit], after=_token(PageDirection.BEHIND, items[limit - 1]) if items[limit:] else None
+        )
 
-    def _forward(self, filters: Filters, direction: Direction, subscription_id: str, limit: int) -> Page:
-        itself = self._itself(filters, subscription_id) if direction is Direction.FROM else ()
+    def _forward(
+        self, filters: SubscriptionFilters, direction: PageDirection, subscription_id: str, limit: int
+    ) -> SubscriptionPage:
+        itself = self._itself(filters, subscription_id) if direction is PageDirection.FROM else ()
         items = list(islice(chain(itself, self._matching(filters, subscription_id)), limit + 1))
         if not items:
             # Going back from nowhere leads to what was left behind.
-            back = Direction.UP_TO if direction is Direction.BEHIND else Direction.BEFORE
-            return Page(items=(), before=f"{back}{subscription_id}")
-        return Page(
+            back = PageDirection.UP_TO if direction is PageDirection.BEHIND else PageDirection.BEFORE
+            return SubscriptionPage(items=(), before=f"{back}{subscription_id}")
+        return SubscriptionPage(
             items=items[:limit],
-            before=_token(Direction.BEFORE, items[0]),
-            after=_token(Direction.BEHIND, items[limit - 1]) if items[limit:] else None,
+            before=_token(PageDirection.BEFORE, items[0]),
+            after=_token(PageDirection.BEHIND, items[limit - 1]) if items[limit:] else None,
         )
 
-    def _back(self, filters: Filters, direction: Direction, subscription_id: str, limit: int) -> Page:
-        end = subscription_id + ("\0" if direction is Direction.UP_TO else "")
+    def _back(
+        self, filters: SubscriptionFilters, direction: PageDirection, subscription_id: str, limit: int
+    ) -> SubscriptionPage:
+        end = subscription_id + ("\0" if direction is PageDirection.UP_TO else "")
         before = takewhile(lambda each: each.id < end, self._matching(filters))
         items = deque(before, maxlen=limit + 1)
         more = len(items) > limit
         if more:
             items.popleft()
         if not items:
-            forth = Direction.BEHIND if direction is Direction.UP_TO else Direction.FROM
-            return Page(items=(), after=f"{forth}{subscription_id}")
-        return Page(
+            forth = PageDirection.BEHIND if direction is PageDirection.UP_TO else PageDirection.FROM
+            return SubscriptionPage(items=(), after=f"{forth}{subscription_id}")
+        return SubscriptionPage(
             items=list(items),
-            before=_token(Direction.BEFORE, items[0]) if more else None,
-            after=_token(Direction.BEHIND, items[-1]),
+            before=_token(PageDirection.BEFORE, items[0]) if more else None,
+            after=_token(PageDirection.BEHIND, items[-1]),
         )
 
-    def _itself(self, filters: Filters, subscription_id: str) -> Sequence[Subscription]:
+    def _itself(self, filters: SubscriptionFilters, subscription_id: str) -> Sequence[Subscription]:
         found = self.subscriptions.find(subscription_id)
         return (found,) if found is not None and filters.match(found) else ()
 
-    def _matching(self, filters: Filters, after: str = "") -> Iterator[Subscription]:
+    def _matching(self, filters: SubscriptionFilters, after: str = "") -> Iterator[Subscription]:
         event_type = filters.event_types[0] if filters.event_types else None
         found = self.subscriptions.newest_first(after=after, event_type=event_type)
         return (each for each in found if filters.match(each))
@@ -124,11 +130,11 @@ def _names_reader(subscription: Subscription, reader: Attribute) -> bool:
     return subscription.authorization is not None and reader in subscription.authorization.readers
 
 
-def _read(token: str) -> tuple[Direction, str]:
-    if token[:1] not in set(Direction):
+def _read(token: str) -> tuple[PageDirection, str]:
+    if token[:1] not in set(PageDirection):
         raise Malformed(f"'{token}' is not a token of this list")
-    return Direction(token[0]), token[1:]
+    return PageDirection(token[0]), token[1:]
 
 
-def _token(direction: Direction, subscription: Subscription) -> str:
+def _token(direction: PageDirection, subscription: Subscription) -> str:
     return f"{direction}{subscription.id}"

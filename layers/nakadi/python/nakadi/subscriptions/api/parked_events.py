@@ -26,12 +26,12 @@ from nakadi.model.outcomes import Conflict, NotFound
 from nakadi.model.subscription import EventTypePartition, Subscription
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
-from nakadi.subscriptions.api.cursors import BLOCKED
+from nakadi.subscriptions.api.cursors import CONSUMER_BLOCKED
 from nakadi.subscriptions.api.repository import Subscriptions
 from nakadi.subscriptions.api.resets import Resets
 
-Place = EventTypePartition
-Offsets = Mapping[Place, Offset]
+PlaceOfEvents = EventTypePartition
+Offsets = Mapping[PlaceOfEvents, Offset]
 
 MOST_KEYS = 50
 """So many keys a partition may have in its entry; who wants more at once can have all."""
@@ -42,7 +42,7 @@ _ID = re.compile(r"(?P<event_type>[^:]+):(?P<partition>[^:]+):001-(?P<timeline>[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ParkedEventFilter:
     """Which parked events are asked for: those that fulfil all of these."""
 
     event_type: str | None = None
@@ -58,7 +58,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ParkedEventStatus:
     """A parked event; `again` says that it is being sent once more."""
 
     parked: Parked
@@ -80,16 +80,20 @@ class ParkedEvents:
     clock: Clock
 
     def listed(
-        self, subscription_id: str, wanted: Wanted, after: str | None, limit: int, subject: Subject
-    ) -> Sequence[Standing]:
+        self, subscription_id: str, wanted: ParkedEventFilter, after: str | None, limit: int, subject: Subject
+    ) -> Sequence[ParkedEventStatus]:
         """So many of those that are wanted, from behind an id on."""
         self._readable(subscription_id, subject)
-        begin = None if after is None else place_in(after)
+        begin = None if after is None else parsed_id(after)
         entries = self._entries(subscription_id)
-        found = (each for each in Lot(self.coordination, subscription_id).events(after=begin) if wanted.has(each))
-        return [_standing(each, entries) for each in islice(found, limit)]
+        found = (
+            each
+            for each in ParkedEventStore(self.coordination, subscription_id).events(after=begin)
+            if wanted.has(each)
+        )
+        return [_status(each, entries) for each in islice(found, limit)]
 
-    def one(self, subscription_id: str, parked_id: str, subject: Subject) -> tuple[Standing, bytes]:
+    def one(self, subscription_id: str, parked_id: str, subject: Subject) -> tuple[ParkedEventStatus, bytes]:
         """A parked event as it was published. Raises `NotPermitted` also for those who may not read this very event."""
         self._readable(subscription_id, subject)
         parked = self._found(subscription_id, parked_id)
@@ -102,7 +106,7 @@ class ParkedEvents:
         value = self.coordination.parked_value(subscription_id, parked.place, parked.position)
         if value is None:
             raise _unknown(parked_id)
-        return _standing(parked, self._entries(subscription_id)), value
+        return _status(parked, self._entries(subscription_id)), value
 
     def skip(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
         """Take an event out for good. With the last of its key, later ones of the key are sent again."""
@@ -120,11 +124,11 @@ class ParkedEvents:
     def redrive_all(self, subscription_id: str, subject: Subject) -> None:
         """Have everything sent once more."""
         self._administered(subscription_id, subject)
-        if any(True for _ in Lot(self.coordination, subscription_id).events()):
+        if any(True for _ in ParkedEventStore(self.coordination, subscription_id).events()):
             self.resets.fulfil(subscription_id, Redrive())
 
     def find(self, subscription_id: str, parked_id: str) -> Parked | None:
-        meant = place_in(parked_id)
+        meant = parsed_id(parked_id)
         if meant is None:
             return None
         place, position = meant
@@ -137,7 +141,7 @@ class ParkedEvents:
     def _readable(self, subscription_id: str, subject: Subject) -> None:
         subscription = self.subscriptions.find(subscription_id)
         event_types = () if subscription is None else subscription.event_types
-        self.permissions.require_consumer(subject, event_types, BLOCKED)
+        self.permissions.require_consumer(subject, event_types, CONSUMER_BLOCKED)
         subscription = subscription or self.subscriptions.get(subscription_id)
         for operation in (Operation.VIEW, Operation.READ):
             self.permissions.require(operation, subscription.resource, subject)
@@ -154,7 +158,7 @@ class ParkedEvents:
             raise _unknown(parked_id)
         return found
 
-    def _entries(self, subscription_id: str) -> Mapping[Place, Entry]:
+    def _entries(self, subscription_id: str) -> Mapping[PlaceOfEvents, Entry]:
         return {each.place: each for each in self.coordination.assignment(subscription_id).entries}
 
     def _tell(self, subscription_id: str) -> None:
@@ -167,31 +171,33 @@ class ParkedEvents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redriving:
+class RedrivePlanner:
     """What a redrive changes while no stream is open."""
 
     coordination: Coordination
     event_types: EventTypes
 
-    def replays(self, subscription_id: str, redrive: Redrive) -> Mapping[Place, tuple[Entry, Position]]:
+    def replays(self, subscription_id: str, redrive: Redrive) -> Mapping[PlaceOfEvents, tuple[Entry, Position]]:
         """Where the cursors go, and entries that tell what is to be sent once more from there on. What is in the lot
         for no reason any more is removed. Raises `Conflict` if events cannot be sent.
         """
         offsets = self.coordination.offsets(subscription_id)
         assignment = self.coordination.assignment(subscription_id)
         changed: list[tuple[Entry, Position, Sequence[Parked]]] = []
-        for place, events in groupby(Lot(self.coordination, subscription_id).events(), key=lambda each: each.place):
+        for place, events in groupby(
+            ParkedEventStore(self.coordination, subscription_id).events(), key=lambda each: each.place
+        ):
             entry = assignment.entry(place)
             if entry is not None:
                 self._let_go(subscription_id, entry, parked := list(events), offsets)
-                changed += _replays(entry, parked, offsets[place].position, redrive)
+                changed += _planned_replay(entry, parked, offsets[place].position, redrive)
         self._check_timelines([each for *_, events in changed for each in events])
         return {entry.place: (entry, position) for entry, position, _ in changed}
 
     def _let_go(self, subscription_id: str, entry: Entry, parked: list[Parked], offsets: Offsets) -> None:
         """What was sent once more and consumed since then goes; so does what the log will give once more."""
         reached = offsets[entry.place].position
-        gone = [each for each in parked if is_over(each, entry, reached)]
+        gone = [each for each in parked if is_obsolete(each, entry, reached)]
         self.coordination.unpark(subscription_id, entry.place, [each.position for each in gone])
         parked[:] = [each for each in parked if each not in gone]
 
@@ -205,7 +211,7 @@ class Redriving:
                     raise Conflict(f"{id_of(each)} cannot be redriven, its timeline is gone: read it here, and skip it")
 
 
-def is_over(parked: Parked, entry: Entry, reached: Position) -> bool:
+def is_obsolete(parked: Parked, entry: Entry, reached: Position) -> bool:
     """Whether an event is in the lot for no reason any more, where the cursor is at `reached` and no stream is open."""
     if entry.replay is not None and entry.replay.has(parked):
         return parked.position <= reached
@@ -213,11 +219,11 @@ def is_over(parked: Parked, entry: Entry, reached: Position) -> bool:
     return parked.position > until
 
 
-def _replays(
+def _planned_replay(
     entry: Entry, parked: Sequence[Parked], reached: Position, redrive: Redrive
 ) -> Iterator[tuple[Entry, Position, Sequence[Parked]]]:
     """The entry of a partition with what is to be sent once more, where its cursor goes, and these events."""
-    chosen = {each.key for each in parked if _is_meant(each, redrive)}
+    chosen = {each.key for each in parked if _is_selected(each, redrive)}
     if not chosen:
         return
     all_ = redrive.of is None
@@ -236,7 +242,7 @@ def _replays(
     yield replace(entry, replay=replay), position, events
 
 
-def _is_meant(parked: Parked, redrive: Redrive) -> bool:
+def _is_selected(parked: Parked, redrive: Redrive) -> bool:
     return redrive.of is None or redrive.of == (parked.place, parked.key)
 
 
@@ -244,7 +250,7 @@ def id_of(parked: Parked) -> str:
     return f"{parked.place.event_type}:{parked.place.partition}:{parked.position}"
 
 
-def place_in(parked_id: str) -> tuple[Place, Position] | None:
+def parsed_id(parked_id: str) -> tuple[PlaceOfEvents, Position] | None:
     """The place that an id names; None if it is none."""
     found = _ID.fullmatch(parked_id)
     if found is None:
@@ -253,12 +259,12 @@ def place_in(parked_id: str) -> tuple[Place, Position] | None:
     # Stores keep 64 bits.
     if position.offset > GREATEST:
         return None
-    return Place(found["event_type"], found["partition"]), position
+    return PlaceOfEvents(found["event_type"], found["partition"]), position
 
 
-def _standing(parked: Parked, entries: Mapping[Place, Entry]) -> Standing:
+def _status(parked: Parked, entries: Mapping[PlaceOfEvents, Entry]) -> ParkedEventStatus:
     entry = entries.get(parked.place)
-    return Standing(parked, entry is not None and entry.replay is not None and entry.replay.has(parked))
+    return ParkedEventStatus(parked, entry is not None and entry.replay is not None and entry.replay.has(parked))
 
 
 def _unknown(parked_id: str) -> NotFound:
@@ -272,7 +278,7 @@ PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class ParkedEventStore:
     """Of one subscription."""
 
     coordination: Coordination
@@ -292,11 +298,11 @@ class Lot:
         self.coordination.unpark(self.subscription, place, sent)
 
 
-def key_of(key: str | None, position: Position) -> str:
+def parking_key(key: str | None, position: Position) -> str:
     """What an event is parked under. One without a key is on its own: nothing follows it."""
     return f"@{position}" if key is None else key
 
 
-def own_key(parked: Parked) -> str | None:
+def event_key(parked: Parked) -> str | None:
     """The other way round."""
     return None if parked.key == f"@{parked.position}" else parked.key

@@ -29,9 +29,9 @@ from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Check, Docum
 
 KIND = "subscriptions"
 KEYS = "subscription-keys"
-LINES = "subscription-lines"
+BY_EVENT_TYPE = "subscription-lines"
 MARKS = "subscription-marks"
-LEFTOVERS = "subscription-leftovers"
+DELETED = "subscription-leftovers"
 
 PAGE = 1000
 MOST_CHANGES = 99
@@ -89,7 +89,7 @@ class Subscriptions:
 
     def _line_ids(self, event_type: str, after: str = "") -> Iterator[str]:
         prefix = f"{event_type}/"
-        while page := self._registry.list(LINES, prefix=prefix, after=prefix + after, limit=PAGE):
+        while page := self._registry.list(BY_EVENT_TYPE, prefix=prefix, after=prefix + after, limit=PAGE):
             for line in page:
                 after = line.key.removeprefix(prefix)
                 yield after
@@ -109,7 +109,7 @@ class Subscriptions:
                 self._registry.write(*part)
         except ChangedMeanwhile as error:
             if len(changes) > MOST_CHANGES:
-                self._write_in_parts([Remove(LINES, _line(each.name, subscription.id)) for each in event_types])
+                self._write_in_parts([Remove(BY_EVENT_TYPE, _line(each.name, subscription.id)) for each in event_types])
             if error.change is key:
                 raise Conflict(TAKEN) from error
             raise
@@ -121,7 +121,7 @@ class Subscriptions:
         return (
             Check(EVENT_TYPES, event_type.name, expected=event_type.revision),
             Put(MARKS, event_type.id, {}),
-            Put(LINES, _line(event_type.name, subscription.id), began),
+            Put(BY_EVENT_TYPE, _line(event_type.name, subscription.id), began),
         )
 
     def replace(self, old: Subscription, new: Subscription) -> Subscription:
@@ -156,16 +156,16 @@ class Subscriptions:
             # A line of the future was written before a clock was set back: nobody knows when.
             abs(now - datetime.fromisoformat(line.body["at"])) < BEGUN_FOR
             and self.find(line.key.rpartition("/")[2]) is None
-            for line in self._registry.list(LINES, prefix=f"{event_type}/")
+            for line in self._registry.list(BY_EVENT_TYPE, prefix=f"{event_type}/")
         )
 
     # What is left of those that are gone
 
     def leftovers(self) -> Sequence[str]:
-        return [note.key for note in self._registry.list(LEFTOVERS)]
+        return [note.key for note in self._registry.list(DELETED)]
 
     def cleared(self, subscription_id: str) -> None:
-        self._registry.write(Remove(LEFTOVERS, subscription_id))
+        self._registry.write(Remove(DELETED, subscription_id))
         self._cache.forget(subscription_id)
 
     def _write_in_parts(self, changes: Sequence[Change]) -> None:
@@ -178,8 +178,8 @@ def removal(subscription: Subscription) -> tuple[Change, ...]:
     return (
         Remove(KIND, subscription.id, expected=subscription.revision),
         Remove(KEYS, _key(subscription)),
-        Put(LEFTOVERS, subscription.id, {}),
-        *(Remove(LINES, _line(each, subscription.id)) for each in subscription.event_types),
+        Put(DELETED, subscription.id, {}),
+        *(Remove(BY_EVENT_TYPE, _line(each, subscription.id)) for each in subscription.event_types),
     )
 
 
@@ -252,7 +252,7 @@ _LAST_MILLISECOND = (1 << 48) - 1
 _STEP = 64
 
 
-class Ids:
+class SubscriptionIds:
     """Makes the ids of subscriptions.
 
     Each is a UUID that cannot be guessed, and less than those made before: in the order of their ids, the newest

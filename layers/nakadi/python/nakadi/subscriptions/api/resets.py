@@ -26,7 +26,7 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.initialisation import ATTEMPTS, BUSY
-from nakadi.subscriptions.api.leases import MARGIN, LeaseWatch, dead
+from nakadi.subscriptions.api.leases import CLOCK_MARGIN, LeaseWatch, sessions_without_lease
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ REMEMBERED = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WishFulfilment:
+class ResetExecution:
     """What any process does for a reset, whichever of them was asked for it."""
 
     coordination: Coordination
@@ -91,7 +91,7 @@ class WishFulfilment:
 
     def _without_the_dead(self, subscription_id: str) -> Assignment:
         found = self.coordination.assignment(subscription_id)
-        gone = dead(found.sessions, self.leases.living()) if found.sessions else frozenset()
+        gone = sessions_without_lease(found.sessions, self.leases.living()) if found.sessions else frozenset()
         return self.change(subscription_id, lambda old: assignments.left(old, gone)) if gone else found
 
     def _redriven(self, subscription_id: str, found: Assignment, reset: Reset, wish: Redrive) -> Assignment:
@@ -139,7 +139,7 @@ class WishFulfilment:
             # version, loses its wish.
             if old.reset != reset:
                 return False
-            new, now = _applied(old, part), self.clock.now()
+            new, now = _with_changes(old, part), self.clock.now()
             if is_last:
                 new = assignments.reset_ended(new, reset.id, now)
             try:
@@ -155,7 +155,7 @@ class Resets:
     """What a request does: it asks for a reset, and waits for its end. `longest_wait` is how many seconds it may wait;
     None leaves it to the longest commit timeout."""
 
-    fulfilment: WishFulfilment
+    fulfilment: ResetExecution
     max_commit_timeout: float
     longest_wait: float | None = None
 
@@ -175,13 +175,13 @@ class Resets:
 
     def close_streams(self, subscription_ids: Sequence[str]) -> None:
         """Have the streams of several subscriptions end as if offsets were set."""
-        asked = {}
+        with_requested_reset = {}
         for each in subscription_ids:
             # Where a reset with another wish stands, streams end anyway.
             with suppress(Conflict):
-                asked[each] = self._asked(each, SetOffsets())
+                with_requested_reset[each] = self._asked(each, SetOffsets())
         self.wait_for_end(subscription_ids)
-        for subscription_id, reset_id in asked.items():
+        for subscription_id, reset_id in with_requested_reset.items():
             self._check_outcome(subscription_id, reset_id)
 
     def wait_for_end(self, subscription_ids: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ class Resets:
         now = self.fulfilment.clock.now()
         until = now + timedelta(seconds=self._patience() + GRACE_SECONDS)
         new = Reset(str(uuid4()), until, now, wish)
-        found = self.fulfilment.change(subscription_id, lambda assignment: asked(assignment, new, now))
+        found = self.fulfilment.change(subscription_id, lambda assignment: with_requested_reset(assignment, new, now))
         standing = found.reset or found.ended
         assert standing is not None
         return standing.id
@@ -240,7 +240,7 @@ class Resets:
             raise TryLater(assignments.TIMEOUT)
         # Who cannot write that the outcome is known only leaves it for a repeated request.
         with suppress(Fault, TryLater):
-            self.fulfilment.change(subscription_id, lambda assignment: outcome_known(assignment, reset_id))
+            self.fulfilment.change(subscription_id, lambda assignment: without_reported_wish(assignment, reset_id))
         if ended.failure:
             raise TryLater(ended.failure) if ended.failure == assignments.TIMEOUT else Conflict(ended.failure)
 
@@ -251,7 +251,7 @@ class Resets:
         return inf if self.longest_wait is None else self.longest_wait
 
 
-def asked(assignment: Assignment, reset: Reset, now: datetime) -> Assignment:
+def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) -> Assignment:
     """With a reset for a wish, unless there is one, or was one whose outcome its caller does not know.
 
     Raises `Conflict` while a reset with another wish stands.
@@ -264,11 +264,11 @@ def asked(assignment: Assignment, reset: Reset, now: datetime) -> Assignment:
     if assignment.reset is not None or ended is None or ended.wish != reset.wish:
         return replace(assignment, reset=reset)
     # A moment in the future was written before a clock was set back.
-    is_recent = ended.at - MARGIN <= now < ended.at + REMEMBERED
+    is_recent = ended.at - CLOCK_MARGIN <= now < ended.at + REMEMBERED
     return assignment if is_recent else replace(assignment, reset=reset)
 
 
-def outcome_known(assignment: Assignment, reset_id: str) -> Assignment:
+def without_reported_wish(assignment: Assignment, reset_id: str) -> Assignment:
     """Without the wish of a reset that has ended: a request that brings it anew means it."""
     ended = assignment.ended
     if ended is None or ended.id != reset_id or ended.wish is None:
@@ -276,7 +276,7 @@ def outcome_known(assignment: Assignment, reset_id: str) -> Assignment:
     return replace(assignment, ended=replace(ended, wish=None))
 
 
-def _applied(assignment: Assignment, changes: Changes) -> Assignment:
+def _with_changes(assignment: Assignment, changes: Changes) -> Assignment:
     """With nobody reading these partitions, and nothing known of events in them that could not be processed."""
     entries = []
     for each in assignment.entries:

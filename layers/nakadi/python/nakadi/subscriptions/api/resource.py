@@ -35,7 +35,7 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.registry import ChangedMeanwhile
 from nakadi.subscriptions.api.fields import check_fields
-from nakadi.subscriptions.api.repository import Ids, Subscriptions, key_of
+from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, key_of
 
 # Creation -------------------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Creation:
+class SubscriptionCreation:
     subscriptions: Subscriptions
     event_types: EventTypes
     cursors: Cursors
@@ -55,7 +55,7 @@ class Creation:
     features: Features
     clock: Clock
     max_partitions: int
-    ids: Ids = field(default_factory=Ids)
+    ids: SubscriptionIds = field(default_factory=SubscriptionIds)
 
     def create(self, draft: SubscriptionDraft, subject: Subject) -> tuple[Subscription, bool]:
         """The subscription of this application, these event types and this group, and whether it is new."""
@@ -174,7 +174,7 @@ BUSY = "Subscription is being changed by others, please repeat request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class SubscriptionUpdate:
     subscriptions: Subscriptions
     permissions: Permissions
     features: Features
@@ -228,11 +228,11 @@ def check_unchanged(old: Subscription, draft: SubscriptionDraft) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
+class SubscriptionDeletion:
     subscriptions: Subscriptions
     permissions: Permissions
     features: Features
-    leftovers: Leftovers
+    leftovers: DeletedSubscriptions
 
     def delete(self, subscription_id: str, subject: Subject) -> None:
         """Delete a subscription with its offsets. Its streams end."""
@@ -257,7 +257,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
+class DeletedSubscriptions:
     """What deleted subscriptions leave behind: an assignment and offsets. Running streams end when these go."""
 
     subscriptions: Subscriptions

@@ -58,7 +58,7 @@ class EventTypeStats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
+class _AssignmentSnapshot:
     """What the streams of a subscription share, as it was read together."""
 
     entries: Mapping[EventTypePartition, Entry]
@@ -72,7 +72,7 @@ class _Shared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
+class SubscriptionStats:
     subscriptions: Subscriptions
     event_types: EventTypes
     cursors: Cursors
@@ -98,7 +98,9 @@ class Stats:
         shared = self._shared(self.coordination.assignment(subscription.id))
         found = [self.event_types.find(name) for name in subscription.event_types]
         return [
-            EventTypeStats(each.name, [reading(EventTypePartition(each.name, name), shared) for name in _sorted(each)])
+            EventTypeStats(
+                each.name, [reader_of(EventTypePartition(each.name, name), shared) for name in _sorted(each)]
+            )
             for each in found
             if each is not None and self.permissions.allows(Operation.VIEW, each.resource, subject)
         ]
@@ -114,20 +116,20 @@ class Stats:
         stats = [self._of_event_type(each, shared, with_lag=False) for each in found if each is not None]
         return any(partition.stalled for each in stats for partition in each.partitions)
 
-    def _is_suspicious(self, place: EventTypePartition, shared: _Shared) -> bool:
+    def _is_suspicious(self, place: EventTypePartition, shared: _AssignmentSnapshot) -> bool:
         owner = shared.owner(place)
         return owner is not None and is_overdue(owner, shared.offsets[place].since, self.clock.now())
 
-    def _shared(self, assignment: Assignment) -> _Shared:
+    def _shared(self, assignment: Assignment) -> _AssignmentSnapshot:
         """Without the offsets, which are a read of their own."""
         living = self.leases.living() if assignment.sessions else ()
-        return _Shared(
+        return _AssignmentSnapshot(
             entries={each.place: each for each in assignment.entries},
             sessions={each.id: each for each in assignment.sessions if each.holder in living},
             offsets={},
         )
 
-    def _of_event_type(self, event_type: EventType, shared: _Shared, *, with_lag: bool) -> EventTypeStats:
+    def _of_event_type(self, event_type: EventType, shared: _AssignmentSnapshot, *, with_lag: bool) -> EventTypeStats:
         newest = self.cursors.newest(event_type)
         return EventTypeStats(
             event_type.name,
@@ -135,10 +137,10 @@ class Stats:
         )
 
     def _of_partition(
-        self, event_type: EventType, partition: str, newest: Position, shared: _Shared, with_lag: bool
+        self, event_type: EventType, partition: str, newest: Position, shared: _AssignmentSnapshot, with_lag: bool
     ) -> PartitionStats:
         place = EventTypePartition(event_type.name, partition)
-        found, offset = reading(place, shared), shared.offsets.get(place)
+        found, offset = reader_of(place, shared), shared.offsets.get(place)
         if offset is None:
             return found
         unconsumed = self._unconsumed(event_type, partition, offset.position, newest)
@@ -184,7 +186,7 @@ class Stats:
             position = Position(timeline.order, end)
 
 
-def reading(place: EventTypePartition, shared: _Shared) -> PartitionStats:
+def reader_of(place: EventTypePartition, shared: _AssignmentSnapshot) -> PartitionStats:
     """Who reads a partition; only who lives counts."""
     owner, entry = shared.owner(place), shared.entries.get(place)
     if owner is None or entry is None:
@@ -217,7 +219,7 @@ def _sorted(event_type: EventType) -> Sequence[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StallWatch:
+class StalledSubscriptions:
     """Looks at all subscriptions now and then. `stalled` are those that were so the last time, by id.
 
     `fulfil_wish` does what a reset wishes whose process died, and which no stream has found since.
@@ -225,7 +227,7 @@ class StallWatch:
 
     subscriptions: Subscriptions
     coordination: Coordination
-    stats: Stats
+    stats: SubscriptionStats
     fulfil_wish: Callable[[str], Assignment]
     stalled: list[str] = field(default_factory=list)
 
@@ -236,7 +238,7 @@ class StallWatch:
             attempted("search for stalled streams", f"the subscription {each.id}", partial(self._look_at, each, found))
         self.stalled[:] = [each.id for each in found]
         for each in found:
-            _tell(each)
+            _log_stalled(each)
 
     def _look_at(self, subscription: Subscription, found: list[Subscription]) -> None:
         assignment = self.coordination.assignment(subscription.id)
@@ -246,7 +248,7 @@ class StallWatch:
             found.append(subscription)
 
 
-def _tell(subscription: Subscription) -> None:
+def _log_stalled(subscription: Subscription) -> None:
     log.warning(
         "The subscription %s of %s is stalled: events wait, and its streams commit nothing",
         subscription.id,

@@ -11,7 +11,7 @@ from nakadi.model.coordination import Assignment, Offset, Replay
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.chunks import Run
-from nakadi.subscriptions.stream.reading import Deliverable, Measure
+from nakadi.subscriptions.stream.partition_progress import IsDeliverable, MeasureDistance
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SendKeepAlive:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenPartition:
     """Find out where reading goes on behind a position, and say `opened`; whatever was being read is let go.
 
     With a `replay` parked events come first.
@@ -47,7 +47,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class ClosePartition:
     """Read no more of a partition."""
 
     place: EventTypePartition
@@ -69,7 +69,7 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class RecordFailures:
     """Write down in a partition's entry how often it failed, and how far the search for the event behind that goes."""
 
     place: EventTypePartition
@@ -78,7 +78,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropEvent:
     """Deal with an event that consumers failed at so often, as the policy says; then it counts as consumed."""
 
     place: EventTypePartition
@@ -88,7 +88,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Park:
+class ParkEvents:
     """Put events away that have to follow others of their keys, and perhaps move the cursor; then say `parked`.
 
     `number` is that of the opening since when they were read.
@@ -102,7 +102,7 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True)
-class Relearn:
+class ReloadParkedKeys:
     """Find out which keys are parked by now, and say `learned`."""
 
     place: EventTypePartition
@@ -119,22 +119,24 @@ class EndReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class SessionResult:
     """What is left to do when a session ends: what it failed at, and what its client never got to see."""
 
     failed: frozenset[EventTypePartition] = frozenset()
     positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
 
 
-Line = SendBatch | SendKeepAlive
-Call = Open | AutoCommit | HandOver | Note | Drop | Park | Relearn | EndReplay
-Action = Line | Call | Close
+SessionLine = SendBatch | SendKeepAlive
+SessionCall = (
+    OpenPartition | AutoCommit | HandOver | RecordFailures | DropEvent | ParkEvents | ReloadParkedKeys | EndReplay
+)
+SessionAction = SessionLine | SessionCall | ClosePartition
 
 
 # Facts ----------------------------------------------------------------------------------------------------------------
 
 
-class End(Enum):
+class SessionEnd(Enum):
     """Why a stream came to its end."""
 
     LIMIT = auto()
@@ -154,7 +156,7 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedState:
     """What the streams of a subscription share, as it was read: first the assignment, then the offsets.
 
     `resetting` says that somebody is setting offsets right now.
@@ -166,7 +168,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SessionProgress:
     """How many partitions a session has, how many events are sent and not committed, and when the oldest event was
     stored that is not."""
 
@@ -176,11 +178,11 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class SessionContext:
     """What a session asks while it decides; every answer is at hand."""
 
-    measure: Measure
-    deliverable: Deliverable
+    measure: MeasureDistance
+    deliverable: IsDeliverable
     # Until when others take us for alive, on the clock of the facts.
     leased_until: Callable[[], float]
     # Whether there is more to ask of an event than whom it is for.

@@ -22,22 +22,22 @@ from nakadi.model.events import Record
 from nakadi.model.outcomes import Invalid, NotFound, TryLater, Unusable
 from nakadi.model.subscription import EventTypePartition, Subscription
 from nakadi.ports.clock import Clock
-from nakadi.streaming.access import Judge
-from nakadi.subscriptions.api.initialisation import Initialisation
+from nakadi.streaming.access import ReadAccess
+from nakadi.subscriptions.api.initialisation import OffsetInitialisation
 from nakadi.subscriptions.api.repository import Subscriptions
-from nakadi.subscriptions.stream.reading import Deliverable
+from nakadi.subscriptions.stream.partition_progress import IsDeliverable
 
 CANNOT_GO_ON = "Failed to continue streaming"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class StreamAdmission:
     """`fulfil_wish` does what a reset of a subscription wishes that stands, if no session is left."""
 
     subscriptions: Subscriptions
     event_types: EventTypes
     permissions: Permissions
-    initialisation: Initialisation
+    initialisation: OffsetInitialisation
     fulfil_wish: Callable[[str], object]
 
     def admit(
@@ -99,7 +99,7 @@ def _check_partitions(requested: Sequence[EventTypePartition], event_types: Sequ
 # Events ---------------------------------------------------------------------------------------------------------------
 
 
-def deliverable(judge: Judge, subscription_id: str, subject: Subject, attached: str = "") -> Deliverable:
+def delivery_filter(judge: ReadAccess, subscription_id: str, subject: Subject, attached: str = "") -> IsDeliverable:
     """Whether a subject may see an event of a subscription; of an event type that is `attached` to it, only those that
     are tagged for it."""
 
@@ -131,7 +131,7 @@ VIEW_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class PlannedReplay:
     """Parked events come once more; what else there is up to `until` is done, and reading goes on behind `onward`."""
 
     events: tuple[Parked, ...]
@@ -140,7 +140,7 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class PartitionStart:
     """Reading goes on behind `start`; as many events as `lost` are gone that would have come before.
 
     `parked` are the keys of events that wait in the lot.
@@ -150,7 +150,7 @@ class Beginning:
     start: Position
     lost: int = 0
     parked: frozenset[str] = frozenset()
-    again: Again | None = None
+    again: PlannedReplay | None = None
 
 
 class KnownEventTypes:
@@ -181,7 +181,7 @@ class KnownEventTypes:
         return seen
 
 
-class Survey:
+class PartitionStarts:
     """Looks things up, and so belongs into a thread."""
 
     def __init__(self, event_types: EventTypes, cursors: Cursors, clock: Clock) -> None:
@@ -191,7 +191,7 @@ class Survey:
         # knows of a change must not be told what was before.
         self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(clock, VIEW_SECONDS)
 
-    def beginning(self, place: EventTypePartition, stored: Position, known: EventType | None = None) -> Beginning:
+    def beginning(self, place: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
         """Where to begin behind what is committed. Raises `Unusable` if there is no such place.
 
         `known` is the event type as the caller knows it; without it, it is looked up.
@@ -213,14 +213,14 @@ class Survey:
     @staticmethod
     def _in_view(
         event_type: EventType, view: PartitionSnapshot, place: EventTypePartition, stored: Position
-    ) -> Beginning:
+    ) -> PartitionStart:
         oldest = view.beginning().get(place.partition, stored)
         start = max(stored, oldest)
         try:
             view.check_readable(place.partition, start)
         except CursorError as error:
             raise Unusable(str(error)) from error
-        return Beginning(event_type, start, distance(event_type, place, stored, start))
+        return PartitionStart(event_type, start, distance(event_type, place, stored, start))
 
 
 def distance(event_type: EventType | None, place: EventTypePartition, first: Position, last: Position) -> int:

@@ -23,36 +23,46 @@ from nakadi.ports.clock import Clock
 from nakadi.publishing import outcome as publishing_outcome
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import BROKER
-from nakadi.subscriptions.api.fields import Unprocessable, policy_of
-from nakadi.subscriptions.stream.actions import Action, AutoCommit, Drop, EndReplay, HandOver, Note, Open, Park, Relearn
-from nakadi.subscriptions.stream.admission import Again, Beginning
-from nakadi.subscriptions.stream.members import Members
-from nakadi.subscriptions.stream.parking import Attendant
-from nakadi.subscriptions.stream.session import Session
+from nakadi.subscriptions.api.fields import UnprocessablePolicy, policy_of
+from nakadi.subscriptions.stream.actions import (
+    AutoCommit,
+    DropEvent,
+    EndReplay,
+    HandOver,
+    OpenPartition,
+    ParkEvents,
+    RecordFailures,
+    ReloadParkedKeys,
+    SessionAction,
+)
+from nakadi.subscriptions.stream.admission import PartitionStart, PlannedReplay
+from nakadi.subscriptions.stream.members import SubscriptionSessions
+from nakadi.subscriptions.stream.parking import ParkingService
+from nakadi.subscriptions.stream.session import SubscriptionSession
 
-Fact = Callable[[float], Sequence[Action]]
+SessionFact = Callable[[float], Sequence[SessionAction]]
 """What a session is told, with the time."""
 
 
-Find = Callable[[EventTypePartition, Position], Beginning]
+FindStart = Callable[[EventTypePartition, Position], PartitionStart]
 """Where to begin behind what is committed. Raises `Unusable` if there is no such place."""
 
 
-class Undertaker(Protocol):
-    def bury(self, drop: Drop) -> None:
+class HandlesUnprocessable(Protocol):
+    def bury(self, drop: DropEvent) -> None:
         """See to an event that consumers failed at, before it counts as consumed."""
 
 
-class Clerk:
+class SessionCallExecutor:
     """Without an `attendant` there is no lot."""
 
     def __init__(
         self,
-        members: Members,
-        session: Session,
-        beginning_of: Find,
-        undertaker: Undertaker,
-        attendant: Attendant | None = None,
+        members: SubscriptionSessions,
+        session: SubscriptionSession,
+        beginning_of: FindStart,
+        undertaker: HandlesUnprocessable,
+        attendant: ParkingService | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._members = members
@@ -62,21 +72,23 @@ class Clerk:
         self._attendant = attendant
         self._metrics = metrics or Metrics()
 
-    def begin(self, opening: Open) -> Beginning:
+    def begin(self, opening: OpenPartition) -> PartitionStart:
         if self._attendant is None:
             return self._beginning_of(opening.place, opening.position)
         parked = self._attendant.keys(opening.place, opening.replay)
         return replace(self._beginning(opening, self._attendant), parked=parked)
 
-    def _beginning(self, opening: Open, attendant: Attendant) -> Beginning:
+    def _beginning(self, opening: OpenPartition, attendant: ParkingService) -> PartitionStart:
         place, replay = opening.place, opening.replay
         if replay is None:
             return self._beginning_of(place, opening.position)
         onward = self._beginning_of(place, max(opening.position, replay.until))
-        again = Again(attendant.again(place, replay, opening.position), replay.until, onward.start)
+        again = PlannedReplay(attendant.again(place, replay, opening.position), replay.until, onward.start)
         return replace(onward, start=opening.position, again=again)
 
-    def perform(self, call: AutoCommit | HandOver | Note | Drop | Park | Relearn | EndReplay) -> Fact:
+    def perform(
+        self, call: AutoCommit | HandOver | RecordFailures | DropEvent | ParkEvents | ReloadParkedKeys | EndReplay
+    ) -> SessionFact:
         """Carry it out, and say what the session is to be told. Raises `Unavailable`."""
         session = self._session
         match call:
@@ -85,14 +97,14 @@ class Clerk:
                 revision = self._members.hand_over(session.id, places).revision
                 self._metrics.partitions_handed_over.add(len(places))
                 return lambda now: session.handed_over(places, revision, now)
-            case Note():
+            case RecordFailures():
                 self._members.note(session.id, call)
-            case Drop():
+            case DropEvent():
                 self._drop(call)
-            case Park():
+            case ParkEvents():
                 if self._parked(call):
                     return lambda now: session.parked(call, now)
-            case Relearn(place, replay):
+            case ReloadParkedKeys(place, replay):
                 keys = self._attendant.keys(place, replay) if self._attendant else frozenset()
                 return lambda _: session.learned(call, keys)
             case EndReplay(place, replay):
@@ -103,7 +115,7 @@ class Clerk:
                 assert_never(call)
         return session.tick
 
-    def _drop(self, call: Drop) -> None:
+    def _drop(self, call: DropEvent) -> None:
         if self._attendant is not None and self._attendant.follows:
             if self._attendant.park_failed(self._session.id, call) is not Verdict.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
@@ -111,7 +123,7 @@ class Clerk:
         self._undertaker.bury(call)
         self._members.commit(self._session.id, {call.place: call.event.end})
 
-    def _parked(self, call: Park) -> bool:
+    def _parked(self, call: ParkEvents) -> bool:
         """Put events away; whether the partition was still ours."""
         assert self._attendant is not None, "nothing follows where there is no lot"
         parked = self._attendant.park(self._session.id, call) is not Verdict.NOT_OWNED
@@ -133,7 +145,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetters:
+class DeadLetterPublisher:
     """The store of a broker: an event type of its own."""
 
     own: SystemEventTypes
@@ -142,10 +154,10 @@ class DeadLetters:
     name: str
     metrics: Metrics = field(default_factory=Metrics)
 
-    def keep(self, subscription_id: str, drop: Drop) -> None:
+    def keep(self, subscription_id: str, drop: DropEvent) -> None:
         """Publish an event to the store. Raises `TryLater` if that did not work."""
         self.own.ensure(self.name)
-        letter = {**letter_of(subscription_id, drop), "metadata": self._metadata()}
+        letter = {**dead_letter_of(subscription_id, drop), "metadata": self._metadata()}
         try:
             outcome = self.publisher.publish(self.name, orjson.dumps([letter]), BROKER, flow_id="")
         except Exception:
@@ -161,21 +173,21 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterPublisher:
+class UnprocessableEventHandler:
     """Deals with a subscription's unprocessable events as its policy says."""
 
-    letters: DeadLetters
+    letters: DeadLetterPublisher
     subscription: Subscription
 
-    def bury(self, drop: Drop) -> None:
+    def bury(self, drop: DropEvent) -> None:
         policy = policy_of(self.subscription.annotations)
-        if policy is not None and policy.kind is Unprocessable.DEAD_LETTER_QUEUE:
+        if policy is not None and policy.kind is UnprocessablePolicy.DEAD_LETTER_QUEUE:
             self.letters.keep(self.subscription.id, drop)
         else:
             self.letters.metrics.events_skipped.add()
 
 
-def letter_of(subscription_id: str, drop: Drop) -> Mapping[str, Any]:
+def dead_letter_of(subscription_id: str, drop: DropEvent) -> Mapping[str, Any]:
     """What is told of a dropped event, without metadata of its own."""
     return {
         "subscription_id": subscription_id,
@@ -187,7 +199,7 @@ def letter_of(subscription_id: str, drop: Drop) -> Mapping[str, Any]:
     }
 
 
-def _with_metadata(drop: Drop) -> Mapping[str, Any]:
+def _with_metadata(drop: DropEvent) -> Mapping[str, Any]:
     """The event. What the store insists on and the event does not have is made up, so that every event can go there."""
     event: dict[str, Any] = orjson.loads(drop.event.values[0])
     known = event.get("metadata")

@@ -19,13 +19,21 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable, Unusable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
-from nakadi.streaming.driver import Alarm, Outlet, Pen
-from nakadi.subscriptions.stream.actions import Action, Call, Close, Open, SendBatch, SendKeepAlive, Shared
-from nakadi.subscriptions.stream.admission import Beginning, KnownEventTypes
-from nakadi.subscriptions.stream.calls import Clerk, Fact
-from nakadi.subscriptions.stream.lines import Lines
-from nakadi.subscriptions.stream.parking import Source
-from nakadi.subscriptions.stream.session import Session
+from nakadi.streaming.driver import DeadlineTimer, Outlet, WriteBuffer
+from nakadi.subscriptions.stream.actions import (
+    ClosePartition,
+    OpenPartition,
+    SendBatch,
+    SendKeepAlive,
+    SessionAction,
+    SessionCall,
+    SharedState,
+)
+from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStart
+from nakadi.subscriptions.stream.calls import SessionCallExecutor, SessionFact
+from nakadi.subscriptions.stream.lines import SubscriptionFormat
+from nakadi.subscriptions.stream.parking import EventSource
+from nakadi.subscriptions.stream.session import SubscriptionSession
 
 log = logging.getLogger(__name__)
 
@@ -40,29 +48,29 @@ BEYOND_SECONDS = 0.5
 # So long after the end of its session, a client that has taken nothing for as long may still take what it was sent.
 LAST_CHANCE_SECONDS = 1.0
 
-NewPlace = Callable[[EventTypePartition, Beginning], Source]
+OpenSource = Callable[[EventTypePartition, PartitionStart], EventSource]
 
 
-class Threads(NamedTuple):
+class CallThreads(NamedTuple):
     """Where calls are carried out. To begin with a partition the registry is asked, too, which may not answer."""
 
     beginning: Executor
     others: Executor
 
 
-class Driver:
+class SubscriptionDriver:
     """When a topic is gone, `known` is asked to look again: then `update` or `tell` says what became of it."""
 
     def __init__(
         self,
-        session: Session,
-        clerk: Clerk,
-        lines: Lines,
+        session: SubscriptionSession,
+        clerk: SessionCallExecutor,
+        lines: SubscriptionFormat,
         outlet: Outlet,
         *,
         clock: Clock,
-        threads: Threads,
-        new_place: NewPlace,
+        threads: CallThreads,
+        new_place: OpenSource,
         known: KnownEventTypes,
     ) -> None:
         self.session = session
@@ -73,14 +81,14 @@ class Driver:
         self._threads = threads
         self._new_place = new_place
         self._known = known
-        self._places: dict[EventTypePartition, Source] = {}
-        self._facts: list[Fact] = []
+        self._places: dict[EventTypePartition, EventSource] = {}
+        self._facts: list[SessionFact] = []
         self._updates: list[EventType] = []
-        self._calls: deque[Call] = deque()
+        self._calls: deque[SessionCall] = deque()
         self._calling: asyncio.Task[None] | None = None
         self._bell = asyncio.Event()
-        self._alarm = Alarm(clock, self.wake)
-        self._pen = Pen(outlet)
+        self._alarm = DeadlineTimer(clock, self.wake)
+        self._pen = WriteBuffer(outlet)
         self._somebody_listens = True
         # While the driver waits for somebody: what cuts the waiting short.
         self._waiting: asyncio.Timeout | None = None
@@ -88,12 +96,12 @@ class Driver:
 
     # From outside, on the loop
 
-    def tell(self, fact: Fact) -> None:
+    def tell(self, fact: SessionFact) -> None:
         """Let the session know; `fact` is called with the time, and answers with what the session wants done."""
         self._facts.append(fact)
         self.wake()
 
-    def look(self, shared: Shared) -> None:
+    def look(self, shared: SharedState) -> None:
         """The subscription is like this now."""
         self.tell(lambda now: self.session.looked(shared, now))
 
@@ -126,11 +134,11 @@ class Driver:
             for place in self._places.values():
                 place.leave()
 
-    async def _watch(self, condition: Awaitable[None], fact: Fact) -> None:
+    async def _watch(self, condition: Awaitable[None], fact: SessionFact) -> None:
         await condition
         self.tell(fact)
 
-    def _gone(self, now: float) -> Sequence[Action]:
+    def _gone(self, now: float) -> Sequence[SessionAction]:
         self._somebody_listens = False
         return self.session.gone(now)
 
@@ -175,7 +183,7 @@ class Driver:
                 if each.event_type == event_type.name:
                     place.update(event_type)
 
-    async def _take(self, each: EventTypePartition, place: Source) -> bool:
+    async def _take(self, each: EventTypePartition, place: EventSource) -> bool:
         if not self.session.wants(each) or self._places.get(each) is not place:
             return False
         if place.at_border:
@@ -192,15 +200,15 @@ class Driver:
         await self._flush_if_full()
         return True
 
-    def _carry_out(self, actions: Iterable[Action]) -> None:
+    def _carry_out(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:
             match action:
                 case SendBatch() | SendKeepAlive():
                     self._pen.put(self._lines.line(action))
-                case Close(place):
+                case ClosePartition(place):
                     self._stop_reading(place)
                 case _:
-                    if isinstance(action, Open):
+                    if isinstance(action, OpenPartition):
                         self._stop_reading(action.place)
                     self._calls.append(action)
                     if self._calling is None:
@@ -224,11 +232,11 @@ class Driver:
                 self.tell(lambda _, error=error: self.session.refused(error))  # type: ignore[misc]  # bound early
         self._calling = None
 
-    async def _performed(self, call: Call) -> Fact:
+    async def _performed(self, call: SessionCall) -> SessionFact:
         pause, wanted_by = SHORTEST_PAUSE, self._clock.monotonic() + BEYOND_SECONDS
         while True:
             try:
-                threads = self._threads.beginning if isinstance(call, Open) else self._threads.others
+                threads = self._threads.beginning if isinstance(call, OpenPartition) else self._threads.others
                 return await asyncio.get_running_loop().run_in_executor(threads, self._perform, call)
             except Unavailable as error:
                 log.warning("The stream %s tries again in %s s: %s", self.session.id, pause, error)
@@ -238,13 +246,13 @@ class Driver:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _perform(self, call: Call) -> Fact:
-        if not isinstance(call, Open):
+    def _perform(self, call: SessionCall) -> SessionFact:
+        if not isinstance(call, OpenPartition):
             return self._clerk.perform(call)
         beginning = self._clerk.begin(call)
         return lambda now: self._opened(call, beginning, now)
 
-    def _opened(self, opening: Open, beginning: Beginning, now: float) -> Sequence[Action]:
+    def _opened(self, opening: OpenPartition, beginning: PartitionStart, now: float) -> Sequence[SessionAction]:
         if not self.session.expects(opening):
             return []
         # It may have changed since the survey looked: whoever told that was not heard by a place that was not there.

@@ -10,22 +10,22 @@ import orjson
 
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
-from nakadi.streaming.lines import RETRY
-from nakadi.subscriptions.stream.actions import Line, SendBatch
+from nakadi.streaming.lines import RETRY_MILLISECONDS
+from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
 
 NewToken = Callable[[], str]
 
 
-class Lines(Protocol):
+class SubscriptionFormat(Protocol):
     content_type: str
 
     def opening(self, stream_id: str) -> bytes:
         """What is sent before everything else."""
 
-    def line(self, line: Line) -> bytes: ...
+    def line(self, line: SessionLine) -> bytes: ...
 
 
-class JsonLines:
+class JsonSubscriptionFormat:
     """One JSON object a line."""
 
     content_type = "application/x-json-stream"
@@ -36,7 +36,7 @@ class JsonLines:
     def opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # clients find it in the headers
         return b""
 
-    def line(self, line: Line) -> bytes:
+    def line(self, line: SessionLine) -> bytes:
         info = b',"info":%s' % orjson.dumps({"debug": line.info}) if line.info else b""
         events = b""
         if isinstance(line, SendBatch):
@@ -52,7 +52,7 @@ class JsonLines:
         ).encode()
 
 
-class ServerSentEvents:
+class EventSubscriptionFormat:
     """Server-sent events, as browsers read them: one event a batch.
 
     An event source does not show headers, so the first event tells the id that is needed for commits. Going on after a
@@ -63,12 +63,12 @@ class ServerSentEvents:
     content_type = "text/event-stream"
 
     def __init__(self) -> None:
-        self._json = JsonLines()
+        self._json = JsonSubscriptionFormat()
 
     def opening(self, stream_id: str) -> bytes:
-        return b"retry: %d\nevent: stream\ndata: %s\n\n" % (RETRY, orjson.dumps({"stream_id": stream_id}))
+        return b"retry: %d\nevent: stream\ndata: %s\n\n" % (RETRY_MILLISECONDS, orjson.dumps({"stream_id": stream_id}))
 
-    def line(self, line: Line) -> bytes:
+    def line(self, line: SessionLine) -> bytes:
         if isinstance(line, SendBatch) or line.info:
             return b"data: %s\n" % self._json.line(line)
         return b": still here\n\n"

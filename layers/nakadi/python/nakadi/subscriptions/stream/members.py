@@ -24,18 +24,18 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments, leases
-from nakadi.subscriptions.stream.actions import Farewell, Note
+from nakadi.subscriptions.stream.actions import RecordFailures, SessionResult
 
 # With a hundred partitions there are a hundred sessions at most, who may all come at once.
 ATTEMPTS = 200
 PATIENT_ATTEMPTS = 3
 LONGEST_PAUSE = 0.05
 
-Decide = Callable[[Assignment], Assignment]
+ChangeAssignment = Callable[[Assignment], Assignment]
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class SubscriptionSessions:
     """Of one subscription. `fulfil_wish` does what a reset wishes that stands, if no session is left."""
 
     coordination: Coordination
@@ -84,7 +84,7 @@ class Members:
         self._fulfil_wish(self.settle())
         return len(there)
 
-    def leave(self, session: str, farewell: Farewell) -> None:
+    def leave(self, session: str, farewell: SessionResult) -> None:
         """Take part no more; what could not be committed is counted."""
         self.commit(session, farewell.positions)
 
@@ -105,7 +105,7 @@ class Members:
         """Let go of those that somebody waits for."""
         return self._changed(lambda assignment: assignments.handed_over(assignment, session, places))
 
-    def note(self, session: str, note: Note) -> None:
+    def note(self, session: str, note: RecordFailures) -> None:
         """Write something down about a partition, if it is still the session's."""
 
         def noted(assignment: Assignment) -> Assignment:
@@ -141,7 +141,7 @@ class Members:
         if assignment.reset is not None and not assignment.sessions:
             attempted("reset", self.subscription, partial(self.fulfil_wish, self.subscription))
 
-    def _changed(self, decide: Decide) -> Assignment:
+    def _changed(self, decide: ChangeAssignment) -> Assignment:
         for attempt in range(ATTEMPTS):
             old = self.assignment()
             new = decide(old)
@@ -160,14 +160,14 @@ class Members:
 
 log = logging.getLogger(__name__)
 
-TURN_SECONDS = leases.LEASE.total_seconds() / 4
+RENEWAL_SECONDS = leases.LEASE_DURATION.total_seconds() / 4
 
 # A session that begins should not begin on a lease that is about to end.
-LONG_ENOUGH = leases.LEASE.total_seconds() / 2
+SHORTEST_REMAINING_SECONDS = leases.LEASE_DURATION.total_seconds() / 2
 
 
 @dataclass(slots=True)
-class Lease:
+class ProcessLease:
     """`good_until` is on our own steady clock."""
 
     holder: str
@@ -177,7 +177,7 @@ class Lease:
         return now < self.good_until
 
 
-class Host:
+class LeaseKeeper:
     def __init__(
         self,
         coordination: Coordination,
@@ -191,14 +191,14 @@ class Host:
         self._new_name = new_name
         self._lock = threading.Lock()
         self._leases = leases.LeaseWatch(coordination, clock)
-        self._lease = Lease("", 0.0)
+        self._lease = ProcessLease("", 0.0)
         # Sessions that are over, but could not be removed yet.
         self._leftovers: set[tuple[str, str]] = set()
 
-    def lease(self) -> Lease:
+    def lease(self) -> ProcessLease:
         """A lease that is good for some time to come. Raises `Unavailable`."""
         with self._lock:
-            if not self._lease.is_good(self._clock.monotonic() + LONG_ENOUGH):
+            if not self._lease.is_good(self._clock.monotonic() + SHORTEST_REMAINING_SECONDS):
                 self._renew()
             return self._lease
 
@@ -207,23 +207,23 @@ class Host:
         with self._lock:
             self._renew()
 
-    def bury(self, members: Members, assignment: Assignment) -> None:
+    def bury(self, members: SubscriptionSessions, assignment: Assignment) -> None:
         """Remove the dead sessions of a subscription."""
         self.bury_all([(members, assignment)])
 
-    def bury_all(self, circles: Iterable[tuple[Members, Assignment]]) -> None:
+    def bury_all(self, circles: Iterable[tuple[SubscriptionSessions, Assignment]]) -> None:
         """Remove the dead sessions of many subscriptions, whose assignments must have been read before: leases are read
         once, and only if somebody else has sessions there.
         """
         living = cache(self._leases.living)
         for members, assignment in circles:
             others = [each for each in assignment.sessions if each.holder != self._lease.holder]
-            dead = leases.dead(others, living()) if others else frozenset()
+            dead = leases.sessions_without_lease(others, living()) if others else frozenset()
             if dead:
                 log.info("Sessions of %s without a living process: %s", members.subscription, ", ".join(sorted(dead)))
                 attempted("removal of dead sessions", members.subscription, partial(self._remove, members, dead))
 
-    def _remove(self, members: Members, dead: Collection[str]) -> None:
+    def _remove(self, members: SubscriptionSessions, dead: Collection[str]) -> None:
         self._metrics.dead_sessions.add(members.remove(dead))
 
     # What could not be removed
@@ -236,7 +236,7 @@ class Host:
     def has_leftovers(self) -> bool:
         return bool(self._leftovers)
 
-    def clear(self, members_of: Callable[[str], Members]) -> None:
+    def clear(self, members_of: Callable[[str], SubscriptionSessions]) -> None:
         """Try again to remove sessions that are over."""
         for subscription, session in tuple(self._leftovers):
             if attempted(
@@ -261,9 +261,9 @@ class Host:
 
     def _prolong(self) -> None:
         began = self._clock.monotonic()
-        seconds = leases.LEASE.total_seconds()
-        lease = self._lease if self._lease.is_good(began) else Lease(self._new_name(), began + seconds)
-        self._coordination.renew(lease.holder, self._clock.now() + leases.LEASE)
+        seconds = leases.LEASE_DURATION.total_seconds()
+        lease = self._lease if self._lease.is_good(began) else ProcessLease(self._new_name(), began + seconds)
+        self._coordination.renew(lease.holder, self._clock.now() + leases.LEASE_DURATION)
         # An answer that came too late is worth nothing: meanwhile others could see that there was no lease.
         if lease.is_good(self._clock.monotonic()):
             lease.good_until = began + seconds
@@ -272,7 +272,11 @@ class Host:
             raise Unavailable("The lease could not be renewed in time.")
 
 
-def tend(host: Host, circles: Iterable[tuple[Members, Assignment]], members_of: Callable[[str], Members]) -> None:
+def renew_and_clean_up(
+    host: LeaseKeeper,
+    circles: Iterable[tuple[SubscriptionSessions, Assignment]],
+    members_of: Callable[[str], SubscriptionSessions],
+) -> None:
     """What a host does every few seconds, for every subscription it serves: `circles` are as they were last read."""
     host.renew()
     host.clear(members_of)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from math import inf
 
 from nakadi.model.subscription import EventTypePartition
-from nakadi.subscriptions.api.fields import Policy
-from nakadi.subscriptions.stream.actions import Action, Drop, SendBatch, SendKeepAlive, Surroundings
-from nakadi.subscriptions.stream.parameters import Limits
-from nakadi.subscriptions.stream.reading import Reading
+from nakadi.subscriptions.api.fields import RetryPolicy
+from nakadi.subscriptions.stream.actions import DropEvent, SendBatch, SendKeepAlive, SessionAction, SessionContext
+from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.partition_progress import PartitionProgress
 
-MOST_BUFFERED = 50_000_000
+MOST_BUFFERED_BYTES = 50_000_000
 
 
 class Outbox:
@@ -19,11 +19,11 @@ class Outbox:
 
     def __init__(
         self,
-        readings: Mapping[EventTypePartition, Reading],
-        limits: Limits,
-        around: Surroundings,
+        readings: Mapping[EventTypePartition, PartitionProgress],
+        limits: SubscriptionStreamLimits,
+        around: SessionContext,
         now: float,
-        policy: Policy | None,
+        policy: RetryPolicy | None,
     ) -> None:
         self.last_commit = now
         # Told with the next line.
@@ -42,7 +42,7 @@ class Outbox:
         """How many events are sent and not committed."""
         return sum(each.outstanding for each in self._readings.values())
 
-    def wants(self, reading: Reading) -> bool:
+    def wants(self, reading: PartitionProgress) -> bool:
         """Whether more events of a partition are of use."""
         return reading.sendable and reading.count < min(self._limits.batch_limit, self._allowed())
 
@@ -56,7 +56,7 @@ class Outbox:
 
     # Sending
 
-    def sent(self, reading: Reading, now: float) -> Iterator[Action]:
+    def sent(self, reading: PartitionProgress, now: float) -> Iterator[SessionAction]:
         """Everything that is due of a partition."""
         while reading.sendable:
             flush = now >= self._flush_at(reading)
@@ -68,22 +68,22 @@ class Outbox:
             else:
                 return
 
-    def flushed(self, reading: Reading, now: float) -> Iterator[Action]:
+    def flushed(self, reading: PartitionProgress, now: float) -> Iterator[SessionAction]:
         """Whatever may be sent of a partition, before the end."""
         if reading.sendable and not reading.searching:
             while reading.count and (allowed := self._allowed()) > 0:
                 yield self._batch(reading, min(self._limits.batch_limit, reading.count, allowed), now)
 
-    def relieved(self, now: float) -> Iterator[Action]:
+    def relieved(self, now: float) -> Iterator[SessionAction]:
         """The heaviest partitions go early while too much is held."""
-        while sum(each.size for each in self._readings.values()) > MOST_BUFFERED and self._allowed() > 0:
+        while sum(each.size for each in self._readings.values()) > MOST_BUFFERED_BYTES and self._allowed() > 0:
             heaviest = max(self._readings.values(), key=lambda each: each.size)
             if not heaviest.sendable or heaviest.searching:
                 return
             count = min(heaviest.count, self._allowed())
             yield self._batch(heaviest, count, now, "Stream parameters are causing overflow")
 
-    def sign_of_life(self, now: float) -> Iterator[Action]:
+    def sign_of_life(self, now: float) -> Iterator[SessionAction]:
         """A keep-alive beyond what was agreed, after a long silence; it is not counted, and no timer knows of it."""
         some = next((each for each in self._readings.values() if each.sendable), None)
         if some is not None and now >= self._last_line_at + self._limits.silence_seconds:
@@ -97,7 +97,7 @@ class Outbox:
 
     # Decisions
 
-    def _due(self, reading: Reading, *, flush: bool) -> int:
+    def _due(self, reading: PartitionProgress, *, flush: bool) -> int:
         """How many events of a partition have to go now."""
         limit = min(self._limits.batch_limit, self._allowed())
         if reading.searching:
@@ -108,14 +108,14 @@ class Outbox:
             return min(limit, reading.count)
         return min(limit, reading.beyond_timespan(self._limits.timespan_seconds))
 
-    def _batch_or_drop(self, reading: Reading, count: int, now: float) -> Action:
+    def _batch_or_drop(self, reading: PartitionProgress, count: int, now: float) -> SessionAction:
         if self._policy and reading.searching and reading.fails >= self._policy.most_fails:
             event = reading.first()
             reading.dropping = event.end
-            return Drop(reading.place, event, reading.fails, None if reading.replay is None else reading.replay.id)
+            return DropEvent(reading.place, event, reading.fails, None if reading.replay is None else reading.replay.id)
         return self._batch(reading, count, now)
 
-    def _batch(self, reading: Reading, count: int, now: float, info: str = "") -> Action:
+    def _batch(self, reading: PartitionProgress, count: int, now: float, info: str = "") -> SessionAction:
         if not self.outstanding():
             self.last_commit = now
         runs = reading.take(count, self._around.measure)
@@ -123,12 +123,12 @@ class Outbox:
         self._last_line_at = reading.flushed_at = now
         return SendBatch(reading.place, reading.sent, runs, self._first_info(reading, info))
 
-    def _keep_alive(self, reading: Reading, now: float) -> Action:
+    def _keep_alive(self, reading: PartitionProgress, now: float) -> SessionAction:
         self._last_line_at = reading.flushed_at = now
         reading.keep_alives += 1
         return SendKeepAlive(reading.place, reading.sent, self._first_info(reading))
 
-    def _first_info(self, reading: Reading, info: str = "") -> str:
+    def _first_info(self, reading: PartitionProgress, info: str = "") -> str:
         started = ""
         if not self._started:
             self._started = True
@@ -137,7 +137,7 @@ class Outbox:
                 started += f"; skipped events due to retention time passed, count: {reading.lost}"
         return self.info(started, info)
 
-    def _flush_at(self, reading: Reading) -> float:
+    def _flush_at(self, reading: PartitionProgress) -> float:
         return reading.flushed_at + self._limits.flush_seconds
 
     def _allowed(self) -> int:

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 
 from nakadi.model.outcomes import Invalid
 from nakadi.model.subscription import EventTypePartition
-from nakadi.streaming.parameters import (
-    DEFAULT_FLUSH_SECONDS,
-    DEFAULT_SECONDS,
-    LONGEST_SECONDS,
-    PickSeconds,
-    shortened,
-)
+from nakadi.streaming.parameters import DEFAULT_FLUSH_SECONDS, DEFAULT_SECONDS, LONGEST_SECONDS, PickSeconds, shortened
 
 DEFAULT_WINDOW = 10
 
@@ -21,7 +15,7 @@ LONGEST_SILENCE = 25.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SubscriptionStreamParameters:
     """The parameters of a request; None for those that it leaves out."""
 
     batch_limit: int | None = None
@@ -36,7 +30,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SubscriptionStreamLimits:
     """How a stream goes. Times are in seconds; a limit or a timespan of 0 is none.
 
     `window` is how many events may be sent and not yet committed, all partitions together.
@@ -54,8 +48,11 @@ class Limits:
 
 
 def limits_of(
-    asked: Asked, most_commit_seconds: int, pick_seconds: PickSeconds, longest_seconds: int | None = None
-) -> Limits:
+    asked: SubscriptionStreamParameters,
+    most_commit_seconds: int,
+    pick_seconds: PickSeconds,
+    longest_seconds: int | None = None,
+) -> SubscriptionStreamLimits:
     """The limits of a stream, or `Invalid` for the first rule that they break.
 
     Zeros mean what leaving the parameter out means, because there are clients that always name everything.
@@ -69,7 +66,7 @@ def limits_of(
         _check_not_negative(name, getattr(asked, name))
     _check_not_negative("stream_keep_alive_limit", asked.stream_keep_alive_limit)
     seconds = _stream_seconds(asked.stream_timeout, pick_seconds)
-    return Limits(
+    return SubscriptionStreamLimits(
         batch_limit=batch_limit,
         window=asked.max_uncommitted_events or DEFAULT_WINDOW,
         stream_limit=asked.stream_limit or 0,

@@ -26,20 +26,20 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
 from nakadi.streaming.chunks import Chunk, Run
-from nakadi.subscriptions.api.parked_events import Lot, key_of, own_key
-from nakadi.subscriptions.stream.actions import Drop, Park
-from nakadi.subscriptions.stream.reading import Reading
+from nakadi.subscriptions.api.parked_events import ParkedEventStore, event_key, parking_key
+from nakadi.subscriptions.stream.actions import DropEvent, ParkEvents
+from nakadi.subscriptions.stream.partition_progress import PartitionProgress
 
 
-def parks(reading: Reading, following: Iterable[Run]) -> Iterator[Park]:
+def parking_calls(reading: PartitionProgress, following: Iterable[Run]) -> Iterator[ParkEvents]:
     """The calls that put events away, each as large as one step may be.
 
     The cursor moves with them unless something before them is still to be committed.
     """
-    for events in _steps(following):
+    for events in _parking_steps(following):
         end = events[-1].end
         reading.waits_for(events)
-        yield Park(
+        yield ParkEvents(
             place=reading.place,
             events=tuple(events),
             upto=end if reading.reached() >= end else None,
@@ -49,10 +49,10 @@ def parks(reading: Reading, following: Iterable[Run]) -> Iterator[Park]:
 
 
 @dataclass(frozen=True, slots=True)
-class Attendant:
+class ParkingService:
     """Looks after the lot on behalf of a session. Without `follows` no event has to follow another one there."""
 
-    lot: Lot
+    lot: ParkedEventStore
     clock: Clock
     follows: bool
 
@@ -69,10 +69,10 @@ class Attendant:
     def value(self, parked: Parked) -> bytes | None:
         return self.lot.coordination.parked_value(self.lot.subscription, parked.place, parked.position)
 
-    def park(self, session: str, call: Park) -> Verdict:
+    def park(self, session: str, call: ParkEvents) -> Verdict:
         return self._park(session, call.place, call.events, 0, call.upto, call.replay)
 
-    def park_failed(self, session: str, drop: Drop) -> Verdict:
+    def park_failed(self, session: str, drop: DropEvent) -> Verdict:
         """Park an event that consumers failed at, and move the cursor behind it, in one step."""
         return self._park(session, drop.place, [drop.event], drop.fails, drop.event.end, drop.replay)
 
@@ -91,7 +91,7 @@ class Attendant:
                 Parked(
                     place=place,
                     position=each.end,
-                    key=key_of(each.chunk.records[each.first].key, each.end),
+                    key=parking_key(each.chunk.records[each.first].key, each.end),
                     fails=fails,
                     stored_at=each.stored_at(0),
                     parked_at=now,
@@ -105,7 +105,7 @@ class Attendant:
         return self.lot.coordination.park(self.lot.subscription, session, parked, now, upto)
 
 
-def _steps(runs: Iterable[Run]) -> Iterator[list[Run]]:
+def _parking_steps(runs: Iterable[Run]) -> Iterator[list[Run]]:
     """The events one by one, as many at a time as may be parked in one step."""
     step: list[Run] = []
     size = 0
@@ -127,16 +127,16 @@ def _steps(runs: Iterable[Run]) -> Iterator[list[Run]]:
 log = logging.getLogger(__name__)
 
 # So many are held in memory at a time.
-MOST_AT_ONCE = 20
+MOST_FETCHED_AT_ONCE = 20
 
 TRY_AGAIN_SECONDS = 1.0
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
-Fetch = Callable[[Parked], bytes | None]
+FetchParked = Callable[[Parked], bytes | None]
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """Where the events of a partition come from."""
 
     @property
@@ -154,7 +154,7 @@ class Source(Protocol):
     def leave(self) -> None: ...
 
 
-class Replaying:
+class ReplaySource:
     """First the parked events, then what is in the log. What lies between counts as passed over."""
 
     def __init__(
@@ -162,9 +162,9 @@ class Replaying:
         parked: Sequence[Parked],
         behind: Position,
         until: Position,
-        fetch: Fetch,
+        fetch: FetchParked,
         threads: Executor,
-        onward: Source,
+        onward: EventSource,
     ) -> None:
         self._parked = deque(parked)
         self._last = parked[-1].position if parked else behind
@@ -191,7 +191,7 @@ class Replaying:
         if self._done:
             await self._onward.move(wake)
             return
-        some = [self._parked[index] for index in range(min(MOST_AT_ONCE, len(self._parked)))]
+        some = [self._parked[index] for index in range(min(MOST_FETCHED_AT_ONCE, len(self._parked)))]
         loop = asyncio.get_running_loop()
         try:
             values = await loop.run_in_executor(self._threads, lambda: [self._fetch(each) for each in some])
@@ -223,7 +223,7 @@ def runs_of(events: Sequence[tuple[Parked, bytes]]) -> Iterator[Run]:
     """Parked events as they were in the log, timeline by timeline."""
     for order, group in groupby(events, key=lambda each: each[0].position.timeline):
         stored = tuple(
-            StoredEvent(each.position.offset, Record(value, own_key(each), each.owner), each.stored_at)
+            StoredEvent(each.position.offset, Record(value, event_key(each), each.owner), each.stored_at)
             for each, value in group
         )
         yield Chunk(order, stored[0].offset, Slice(stored, stored[-1].offset + 1)).behind(stored[0].offset)

@@ -23,23 +23,36 @@ from nakadi.model.subscription import EventTypePartition, Subscription
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
-from nakadi.streaming.access import Judge, Oversight
+from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
 from nakadi.streaming.driver import Outlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
 from nakadi.streaming.parameters import PickSeconds
-from nakadi.streaming.streams import counted
+from nakadi.streaming.streams import count_stream
 from nakadi.subscriptions.api.fields import policy_of
-from nakadi.subscriptions.api.parked_events import Lot
-from nakadi.subscriptions.stream.actions import End, Surroundings
-from nakadi.subscriptions.stream.admission import Admission, Beginning, KnownEventTypes, Survey, deliverable, distance
-from nakadi.subscriptions.stream.calls import Clerk, DeadLetterPublisher, DeadLetters
-from nakadi.subscriptions.stream.driver import Driver, Threads
-from nakadi.subscriptions.stream.lines import Lines
-from nakadi.subscriptions.stream.members import TURN_SECONDS, Host, Lease, Members, tend
-from nakadi.subscriptions.stream.parameters import Asked, Limits, limits_of
-from nakadi.subscriptions.stream.parking import Attendant, Replaying, Source
-from nakadi.subscriptions.stream.session import Session
-from nakadi.subscriptions.stream.watch import News
+from nakadi.subscriptions.api.parked_events import ParkedEventStore
+from nakadi.subscriptions.stream.actions import SessionContext, SessionEnd
+from nakadi.subscriptions.stream.admission import (
+    KnownEventTypes,
+    PartitionStart,
+    PartitionStarts,
+    StreamAdmission,
+    delivery_filter,
+    distance,
+)
+from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor, UnprocessableEventHandler
+from nakadi.subscriptions.stream.driver import CallThreads, SubscriptionDriver
+from nakadi.subscriptions.stream.lines import SubscriptionFormat
+from nakadi.subscriptions.stream.members import (
+    RENEWAL_SECONDS,
+    LeaseKeeper,
+    ProcessLease,
+    SubscriptionSessions,
+    renew_and_clean_up,
+)
+from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
+from nakadi.subscriptions.stream.parking import EventSource, ParkingService, ReplaySource
+from nakadi.subscriptions.stream.session import SubscriptionSession
+from nakadi.subscriptions.stream.watch import SubscriptionWatch
 
 log = logging.getLogger(__name__)
 
@@ -49,19 +62,19 @@ CANNOT_GO_ON = "Failed to continue streaming"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class JoinedStream:
     """A stream that has joined its subscription, and is to be served or given up."""
 
     id: str
     subscription: Subscription
     event_types: Sequence[EventType]
     subject: Subject
-    limits: Limits
-    lease: Lease
+    limits: SubscriptionStreamLimits
+    lease: ProcessLease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class StreamBounds:
     """`longest_seconds` is the most that a stream may last here, and `silence_seconds` the most that it may be silent;
     None leaves it to the API's own limits. `redrive` is an event type that may come to subscriptions beside their own.
     """
@@ -77,14 +90,14 @@ class SubscriptionStreams:
     def __init__(  # noqa: PLR0913  # every part by its name
         self,
         *,
-        admission: Admission,
+        admission: StreamAdmission,
         coordination: Coordination,
         cursors: Cursors,
         logs: EventLogs,
-        judge: Judge,
-        letters: DeadLetters,
+        judge: ReadAccess,
+        letters: DeadLetterPublisher,
         clock: Clock,
-        bounds: Bounds,
+        bounds: StreamBounds,
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
@@ -92,20 +105,20 @@ class SubscriptionStreams:
         self._coordination = coordination
         self._cursors = cursors
         self._judge = judge
-        self._oversight = Oversight(judge)
+        self._oversight = StreamAccessMonitor(judge)
         self._letters = letters
         self._clock = clock
         self._bounds = bounds
-        self._survey = Survey(admission.event_types, cursors, clock)
-        self._host = Host(coordination, clock, metrics=self._metrics)
+        self._survey = PartitionStarts(admission.event_types, cursors, clock)
+        self._host = LeaseKeeper(coordination, clock, metrics=self._metrics)
         self._feeds = Feeds(logs)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-consuming")
         # Two kinds of calls have threads of their own. Where a partition begins is asked of the registry, too, which
         # may not answer. And if leases are not kept in time, partitions are taken from streams that work well.
         self._beginning = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-beginning")
         self._keeping = ThreadPoolExecutor(1, thread_name_prefix="nakadi-leases")
-        self._news = News(self._threads)
-        self._drivers: dict[Driver, Opening] = {}
+        self._news = SubscriptionWatch(self._threads)
+        self._drivers: dict[SubscriptionDriver, JoinedStream] = {}
         self._keeper: asyncio.Task[None] | None = None
         admission.event_types.changed(lambda _: self._oversight.hurry())
         self._metrics.partitions_held.follow(self._partitions_held)
@@ -114,13 +127,13 @@ class SubscriptionStreams:
 
     # Opening
 
-    def check(self, subscription_id: str, asked: Asked, subject: Subject) -> None:
+    def check(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> None:
         """Whether a stream could be opened, in the order in which clients can see it. Raises outcomes."""
         limits = self._limits(asked)
         self._admission.admit(subscription_id, asked.partitions, subject)
         self._members(subscription_id).check(self._session(str(uuid4()), "", limits, asked))
 
-    def open(self, subscription_id: str, asked: Asked, subject: Subject) -> Opening:
+    def open(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> JoinedStream:
         """Have a stream join its subscription, if it may. Raises outcomes."""
         limits = self._limits(asked)
         # Before the first event: nobody may have looked since this process began.
@@ -138,7 +151,7 @@ class SubscriptionStreams:
         except Exception:
             self._give_back(subscription_id, stream_id)
             raise
-        return Opening(
+        return JoinedStream(
             id=stream_id,
             subscription=subscription,
             event_types=event_types,
@@ -147,7 +160,7 @@ class SubscriptionStreams:
             lease=lease,
         )
 
-    def give_up(self, opening: Opening) -> None:
+    def give_up(self, opening: JoinedStream) -> None:
         """A stream will not be served after all."""
         self._give_back(opening.subscription.id, opening.id)
 
@@ -183,11 +196,11 @@ class SubscriptionStreams:
 
     # Serving
 
-    async def serve(self, opening: Opening, lines: Lines, outlet: Outlet) -> None:
+    async def serve(self, opening: JoinedStream, lines: SubscriptionFormat, outlet: Outlet) -> None:
         """Stream until the end, and leave before the client can see it."""
         with ExitStack() as around:
             driver = self._driver(opening, lines, outlet, around)
-            around.enter_context(counted(self._metrics, "subscription", lambda: driver.session.end))
+            around.enter_context(count_stream(self._metrics, "subscription", lambda: driver.session.end))
             self._drivers[driver] = opening
             self._begin_keeping()
             around.callback(self._drivers.pop, driver)
@@ -210,7 +223,9 @@ class SubscriptionStreams:
             threads.shutdown(wait=True, cancel_futures=True)
         self._host.close()
 
-    def _driver(self, opening: Opening, lines: Lines, outlet: Outlet, around: ExitStack) -> Driver:
+    def _driver(
+        self, opening: JoinedStream, lines: SubscriptionFormat, outlet: Outlet, around: ExitStack
+    ) -> SubscriptionDriver:
         known = KnownEventTypes(opening.event_types, self._oversight.hurry)
         overseen = {each.name for each in opening.event_types}
         members = self._members(opening.subscription.id)
@@ -219,63 +234,63 @@ class SubscriptionStreams:
         def measure(place: EventTypePartition, first: Position, last: Position) -> int:
             return distance(known.get(place.event_type), place, first, last)
 
-        def beginning(place: EventTypePartition, stored: Position) -> Beginning:
+        def beginning(place: EventTypePartition, stored: Position) -> PartitionStart:
             return self._survey.beginning(place, stored, known.get(place.event_type))
 
         redrive = self._bounds.redrive
         attached = "" if redrive in opening.subscription.event_types else redrive
         policy = policy_of(opening.subscription.annotations)
-        lot = Lot(self._coordination, opening.subscription.id)
-        attendant = Attendant(lot, self._clock, follows=policy is not None and policy.parks)
+        lot = ParkedEventStore(self._coordination, opening.subscription.id)
+        attendant = ParkingService(lot, self._clock, follows=policy is not None and policy.parks)
 
-        def new_place(place: EventTypePartition, beginning: Beginning) -> Source:
+        def new_place(place: EventTypePartition, beginning: PartitionStart) -> EventSource:
             if place.event_type not in overseen:
                 # It is attached: nobody asks whether the subject may read it, but it may change like any other.
                 overseen.add(place.event_type)
                 around.enter_context(self._oversight.over(driver, None, beginning.event_type))
             return self._source(place, beginning, attendant)
 
-        surroundings = Surroundings(
+        surroundings = SessionContext(
             measure=measure,
-            deliverable=deliverable(judge, opening.subscription.id, opening.subject, attached),
+            deliverable=delivery_filter(judge, opening.subscription.id, opening.subject, attached),
             leased_until=lambda: opening.lease.good_until,
             closely=lambda: judge.misplaced_are_skipped or attached in known,
         )
-        session = Session(opening.id, opening.limits, self._clock.monotonic(), surroundings, policy)
-        driver = Driver(
+        session = SubscriptionSession(opening.id, opening.limits, self._clock.monotonic(), surroundings, policy)
+        driver = SubscriptionDriver(
             session,
-            Clerk(
+            SessionCallExecutor(
                 members,
                 session,
                 beginning,
-                DeadLetterPublisher(self._letters, opening.subscription),
+                UnprocessableEventHandler(self._letters, opening.subscription),
                 attendant,
                 self._metrics,
             ),
             lines,
             outlet,
             clock=self._clock,
-            threads=Threads(beginning=self._beginning, others=self._threads),
+            threads=CallThreads(beginning=self._beginning, others=self._threads),
             new_place=new_place,
             known=known,
         )
         return driver
 
-    def _source(self, place: EventTypePartition, beginning: Beginning, attendant: Attendant) -> Source:
+    def _source(self, place: EventTypePartition, beginning: PartitionStart, attendant: ParkingService) -> EventSource:
         """Where the events come from: the log, or first the lot."""
         again = beginning.again
         start = beginning.start if again is None else again.onward
         source = PartitionReader(self._feeds, self._cursors, beginning.event_type, place.partition, start)
         if again is None:
             return source
-        return Replaying(again.events, beginning.start, again.until, attendant.value, self._threads, source)
+        return ReplaySource(again.events, beginning.start, again.until, attendant.value, self._threads, source)
 
-    def _leave(self, opening: Opening, driver: Driver) -> None:
+    def _leave(self, opening: JoinedStream, driver: SubscriptionDriver) -> None:
         session = driver.session
         log.info("The stream %s of %s ends: %s", opening.id, opening.subscription.id, session.end)
-        if session.end in (End.REMOVED, End.LEASE_LOST):
+        if session.end in (SessionEnd.REMOVED, SessionEnd.LEASE_LOST):
             self._metrics.partitions_lost.add(session.progress().partitions)
-        if session.end is End.REMOVED:
+        if session.end is SessionEnd.REMOVED:
             return
         try:
             self._members(opening.subscription.id).leave(opening.id, session.farewell())
@@ -297,15 +312,15 @@ class SubscriptionStreams:
             try:
                 await loop.run_in_executor(self._keeping, self._tend)
             except Exception:  # whatever it was: without a lease every stream of this process ends
-                log.warning("Renewing the lease failed, tried again in %s s", TURN_SECONDS, exc_info=True)
+                log.warning("Renewing the lease failed, tried again in %s s", RENEWAL_SECONDS, exc_info=True)
             now = self._clock.monotonic()
             for driver, opening in tuple(self._drivers.items()):
                 if not opening.lease.is_good(now):
                     driver.wake()
-            await asyncio.sleep(TURN_SECONDS)
+            await asyncio.sleep(RENEWAL_SECONDS)
 
     def _tend(self) -> None:
-        tend(self._host, self._news.assignments().items(), self._members)
+        renew_and_clean_up(self._host, self._news.assignments().items(), self._members)
 
     # Metrics: asked for by other threads than the loop, so what it changes is copied first
 
@@ -330,15 +345,17 @@ class SubscriptionStreams:
 
     # Parts
 
-    def _limits(self, asked: Asked) -> Limits:
+    def _limits(self, asked: SubscriptionStreamParameters) -> SubscriptionStreamLimits:
         bounds = self._bounds
         limits = limits_of(asked, bounds.most_commit_seconds, bounds.pick_seconds, bounds.longest_seconds)
         return replace(limits, silence_seconds=min(limits.silence_seconds, bounds.silence_seconds or inf))
 
-    def _members(self, subscription_id: str) -> Members:
-        return Members(self._coordination, subscription_id, self._clock, self._admission.fulfil_wish)
+    def _members(self, subscription_id: str) -> SubscriptionSessions:
+        return SubscriptionSessions(self._coordination, subscription_id, self._clock, self._admission.fulfil_wish)
 
-    def _session(self, stream_id: str, holder: str, limits: Limits, asked: Asked) -> shared.Session:
+    def _session(
+        self, stream_id: str, holder: str, limits: SubscriptionStreamLimits, asked: SubscriptionStreamParameters
+    ) -> shared.Session:
         return shared.Session(
             id=stream_id,
             holder=holder,

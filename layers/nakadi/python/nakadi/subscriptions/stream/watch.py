@@ -17,55 +17,55 @@ from math import inf
 
 from nakadi.model.coordination import Assignment, Changed
 from nakadi.subscriptions.api import assignments
-from nakadi.subscriptions.stream.actions import Shared
-from nakadi.subscriptions.stream.members import Members
+from nakadi.subscriptions.stream.actions import SharedState
+from nakadi.subscriptions.stream.members import SubscriptionSessions
 
 log = logging.getLogger(__name__)
 
-Listener = Callable[[Shared], None]
+StateListener = Callable[[SharedState], None]
 
-LOOK_AGAIN_SECONDS = 60.0
+FULL_READ_SECONDS = 60.0
 
 # Reading is tried again after these pauses while the store does not answer.
 SHORTEST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
 
-class News:
+class SubscriptionWatch:
     """Belongs to one event loop; only the store is asked in threads."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
-        self._circles: dict[str, _Circle] = {}
+        self._circles: dict[str, _WatchedSubscription] = {}
 
-    def follow(self, members: Members, listener: Listener) -> Callable[[], None]:
+    def follow(self, members: SubscriptionSessions, listener: StateListener) -> Callable[[], None]:
         """Tell what is the case, and whenever something changes; the answer ends it."""
         circle = self._circles.get(members.subscription)
         if circle is None:
-            circle = self._circles[members.subscription] = _Circle(members, self._threads)
+            circle = self._circles[members.subscription] = _WatchedSubscription(members, self._threads)
         circle.listeners.append(listener)
         circle.changed(Changed.ASSIGNMENT)
         return lambda: self._unfollow(circle, listener)
 
-    def assignments(self) -> Mapping[Members, Assignment]:
+    def assignments(self) -> Mapping[SubscriptionSessions, Assignment]:
         """Every subscription that is followed, as it was last read."""
         read = [(each.members, each.last_look.shared) for each in tuple(self._circles.values())]
         return {members: shared.assignment for members, shared in read if shared is not None}
 
-    def _unfollow(self, circle: _Circle, listener: Listener) -> None:
+    def _unfollow(self, circle: _WatchedSubscription, listener: StateListener) -> None:
         circle.listeners.remove(listener)
         if not circle.listeners:
             del self._circles[circle.members.subscription]
             circle.close()
 
 
-class _Circle:
+class _WatchedSubscription:
     """The streams of one subscription."""
 
-    def __init__(self, members: Members, threads: Executor) -> None:
+    def __init__(self, members: SubscriptionSessions, threads: Executor) -> None:
         self.members = members
-        self.listeners: list[Listener] = []
-        self.last_look = LastLook(members)
+        self.listeners: list[StateListener] = []
+        self.last_look = SharedStateReader(members)
         self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -91,7 +91,7 @@ class _Circle:
         pause = SHORTEST_PAUSE
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AGAIN_SECONDS):
+                async with asyncio.timeout(FULL_READ_SECONDS):
                     await self._bell.wait()
             self._bell.clear()
             try:
@@ -123,26 +123,26 @@ class _Circle:
                 listener(shared)
 
 
-class LastLook:
+class SharedStateReader:
     """What was last read of a subscription. One look at a time."""
 
-    def __init__(self, members: Members) -> None:
-        self.shared: Shared | None = None
+    def __init__(self, members: SubscriptionSessions) -> None:
+        self.shared: SharedState | None = None
         self._members = members
         self._whole_at = -inf
 
-    def again(self, news: Collection[Changed]) -> Shared:
+    def again(self, news: Collection[Changed]) -> SharedState:
         """Read what may have changed according to the news; without any, everything."""
         now = self._members.clock.monotonic()
-        recent = now < self._whole_at + LOOK_AGAIN_SECONDS
+        recent = now < self._whole_at + FULL_READ_SECONDS
         known = self.shared if set(news) == {Changed.OFFSETS} and recent else None
-        self.shared = shared = look(self._members, known)
+        self.shared = shared = read_shared_state(self._members, known)
         if known is None:
             self._whole_at = now
         return shared
 
 
-def look(members: Members, known: Shared | None) -> Shared:
+def read_shared_state(members: SubscriptionSessions, known: SharedState | None) -> SharedState:
     """What the streams of a subscription share. Of what is `known` the assignment is taken as it is.
 
     If partitions are not shared as they should be, since whoever changed something has not come to the end of it, then
@@ -152,4 +152,4 @@ def look(members: Members, known: Shared | None) -> Shared:
     resetting = assignments.being_reset(assignment, members.clock.now())
     if known is None and assignments.rebalanced(assignment) != assignment:
         assignment = members.settle()
-    return Shared(assignment, members.coordination.offsets(members.subscription), resetting)
+    return SharedState(assignment, members.coordination.offsets(members.subscription), resetting)

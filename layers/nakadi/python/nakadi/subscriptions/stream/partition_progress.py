@@ -15,12 +15,12 @@ from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.chunks import Run
 
-Deliverable = Callable[[EventTypePartition, Record], bool]
-Measure = Callable[[EventTypePartition, Position, Position], int]
+IsDeliverable = Callable[[EventTypePartition, Record], bool]
+MeasureDistance = Callable[[EventTypePartition, Position, Position], int]
 """How many events lie behind the first position, up to and including the second."""
 
 
-class Fate(Enum):
+class Disposition(Enum):
     """What becomes of an event that was read."""
 
     SEND = auto()
@@ -28,7 +28,7 @@ class Fate(Enum):
     FOLLOW = auto()  # to where others of its key are parked
 
 
-class Reading:
+class PartitionProgress:
     """Positions only grow here: committed <= sent <= taken. Whoever goes back makes a new one.
 
     `stored` is the offset as it was last seen. `committed` is at least where reading began, so that events that were
@@ -120,7 +120,7 @@ class Reading:
     def searching(self) -> bool:
         return self.search_end is not None
 
-    def opened(self, start: Position, lost: int, measure: Measure) -> None:
+    def opened(self, start: Position, lost: int, measure: MeasureDistance) -> None:
         """Reading goes on behind `start`."""
         self.open = True
         self.lost = lost
@@ -137,23 +137,23 @@ class Reading:
 
     # Events
 
-    def take_in(self, run: Run, deliverable: Deliverable, *, closely: bool) -> Sequence[Run]:
+    def take_in(self, run: Run, deliverable: IsDeliverable, *, closely: bool) -> Sequence[Run]:
         """Events were read: keep those that are for the client, and remember those that are not. The answer are those
         that have to follow others into the lot."""
         following = []
         for fate, stretch in stretches(run, partial(self._fate, deliverable), closely=closely or bool(self.parked)):
-            if fate is Fate.SEND:
+            if fate is Disposition.SEND:
                 self.runs.append(stretch)
                 self.count += len(stretch)
                 self.size += stretch.size
             else:
                 self._skip(stretch.end)
-                if fate is Fate.FOLLOW:
+                if fate is Disposition.FOLLOW:
                     following.append(stretch)
             self.taken = stretch.end
         return following
 
-    def take(self, count: int, measure: Measure) -> tuple[Run, ...]:
+    def take(self, count: int, measure: MeasureDistance) -> tuple[Run, ...]:
         """The first `count` events that wait; they count as sent."""
         taken, missing = [], count
         while missing:
@@ -205,7 +205,7 @@ class Reading:
 
     # Commits
 
-    def advance(self, stored: Position, measure: Measure) -> int:
+    def advance(self, stored: Position, measure: MeasureDistance) -> int:
         """The offset has grown: by how many events."""
         before = self.committed
         self.stored = stored
@@ -241,10 +241,10 @@ class Reading:
 
     # Inside
 
-    def _fate(self, deliverable: Deliverable, record: Record) -> Fate:
+    def _fate(self, deliverable: IsDeliverable, record: Record) -> Disposition:
         if not deliverable(self.place, record):
-            return Fate.PASS_OVER
-        return Fate.FOLLOW if record.key in self.parked else Fate.SEND
+            return Disposition.PASS_OVER
+        return Disposition.FOLLOW if record.key in self.parked else Disposition.SEND
 
     def _skip(self, end: Position) -> None:
         after = self.runs[-1].end if self.runs else self.sent
@@ -269,17 +269,19 @@ class Reading:
         unsure, waiting = tuple(self._unsure), tuple(self.runs)
         return unsure[0][1] if unsure else waiting[0].stored_at(0) if waiting else None
 
-    def _count_outstanding(self, measure: Measure) -> None:
+    def _count_outstanding(self, measure: MeasureDistance) -> None:
         while self._unsure and self._unsure[0][0] <= self.committed:
             self._unsure.popleft()
         self.outstanding = measure(self.place, self.committed, self.sent)
 
 
-def stretches(run: Run, fate_of: Callable[[Record], Fate], *, closely: bool) -> Iterator[tuple[Fate, Run]]:
+def stretches(
+    run: Run, fate_of: Callable[[Record], Disposition], *, closely: bool
+) -> Iterator[tuple[Disposition, Run]]:
     """A run cut by what becomes of the events; `closely` looks at every one of them whatever it is."""
     if run.chunk.plain and not closely:
         if len(run):
-            yield Fate.SEND, run
+            yield Disposition.SEND, run
         return
     for fate, group in groupby(range(run.first, run.last), key=lambda index: fate_of(run.chunk.records[index])):
         indices = list(group)
