@@ -13,12 +13,12 @@ from nakadi.ports.log_index import LogIndex
 
 AT_ONCE = 1000
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """A topic and a partition of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class ArchiveRange:
     """Offsets of one partition whose events lie next to each other in the archive.
 
     `whole` is false where events were compacted away: then there may be fewer than offsets. Times are microseconds.
@@ -35,7 +35,7 @@ class Stretch:
     whole: bool = True
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicPartition:
         return self.topic, self.partition
 
 
@@ -43,8 +43,8 @@ class Stretch:
 class Progress:
     """Per partition the offset up to which a table has every event, but for the gaps: what could not be read."""
 
-    following: Mapping[Place, int]
-    gaps: Mapping[Place, tuple[tuple[int, int], ...]]
+    following: Mapping[TopicPartition, int]
+    gaps: Mapping[TopicPartition, tuple[tuple[int, int], ...]]
 
     @classmethod
     def read(cls, text: str) -> Progress:
@@ -61,17 +61,17 @@ class Progress:
         }
         return orjson.dumps(known, option=orjson.OPT_SORT_KEYS).decode()
 
-    def with_read(self, read: Iterable[Stretch], damaged: Iterable[Stretch]) -> Progress:
+    def with_read(self, read: Iterable[ArchiveRange], damaged: Iterable[ArchiveRange]) -> Progress:
         """What is known after these were read, and those could not be."""
         following = dict(self.following)
         gaps = {place: list(found) for place, found in self.gaps.items()}
-        for stretch in read:
-            gaps[stretch.place] = list(_without(gaps.get(stretch.place, ()), stretch.first, stretch.end))
-            following[stretch.place] = max(following.get(stretch.place, 0), stretch.end)
-        for stretch in damaged:
-            left = list(_without(gaps.get(stretch.place, ()), stretch.first, stretch.end))
-            gaps[stretch.place] = sorted([*left, (stretch.first, stretch.end)])
-            following[stretch.place] = max(following.get(stretch.place, 0), stretch.end)
+        for part in read:
+            gaps[part.place] = list(_without(gaps.get(part.place, ()), part.first, part.end))
+            following[part.place] = max(following.get(part.place, 0), part.end)
+        for part in damaged:
+            left = list(_without(gaps.get(part.place, ()), part.first, part.end))
+            gaps[part.place] = sorted([*left, (part.first, part.end)])
+            following[part.place] = max(following.get(part.place, 0), part.end)
         return Progress(following, {place: tuple(found) for place, found in gaps.items()})
 
 
@@ -82,20 +82,20 @@ BEHIND_ALL = 10**17
 """Behind the last offset of any partition."""
 
 
-def again(index: LogIndex, event_type: EventType, read: Iterable[Stretch]) -> Iterator[Stretch]:
+def again(index: LogIndex, event_type: EventType, read: Iterable[ArchiveRange]) -> Iterator[ArchiveRange]:
     """What there is now where these were found."""
-    ranges: dict[Place, tuple[int, int]] = {}
-    for stretch in read:
-        first, end = ranges.get(stretch.place, (stretch.first, stretch.end))
-        ranges[stretch.place] = min(first, stretch.first), max(end, stretch.end)
+    ranges: dict[TopicPartition, tuple[int, int]] = {}
+    for part in read:
+        first, end = ranges.get(part.place, (part.first, part.end))
+        ranges[part.place] = min(first, part.first), max(end, part.end)
     behind = dict.fromkeys(ranges, BEHIND_ALL)
     progress = Progress(behind, {place: (found,) for place, found in ranges.items()})
-    return stretches(index, event_type, progress, ranges)
+    return unread_parts(index, event_type, progress, ranges)
 
 
-def stretches(
-    index: LogIndex, event_type: EventType, progress: Progress, among: Container[Place] | None = None
-) -> Iterator[Stretch]:
+def unread_parts(
+    index: LogIndex, event_type: EventType, progress: Progress, among: Container[TopicPartition] | None = None
+) -> Iterator[ArchiveRange]:
     """What there is to read beyond the progress, and in its gaps. A topic that is gone has nothing."""
     for timeline in event_type.timelines:
         known = index.topic(timeline.topic)
@@ -109,33 +109,33 @@ def stretches(
             wanted = [*progress.gaps.get(place, ()), (progress.following.get(place, 0), None)]
             for first, end in wanted:
                 for segment in _segments(index, place, max(first, oldest), end):
-                    found = _stretch(place, timeline.order, segment, known.compacted.get(partition, 0))
+                    found = _range_of(place, timeline.order, segment, known.compacted.get(partition, 0))
                     yield _cut(found, max(first, oldest), end)
 
 
-def in_batches(found: Iterable[Stretch], most_bytes: int) -> Iterator[Sequence[Stretch]]:
+def in_batches(found: Iterable[ArchiveRange], most_bytes: int) -> Iterator[Sequence[ArchiveRange]]:
     """Oldest first, as much at once as one commit is to hold. Within a partition nothing is ever passed over."""
-    batch: list[Stretch] = []
+    batch: list[ArchiveRange] = []
     size = 0
-    for stretch in sorted(found, key=lambda each: (each.since, each.topic, each.partition, each.first)):
-        if batch and size + stretch.location.length > most_bytes:
+    for part in sorted(found, key=lambda each: (each.since, each.topic, each.partition, each.first)):
+        if batch and size + part.location.length > most_bytes:
             yield batch
             batch, size = [], 0
-        batch.append(stretch)
-        size += stretch.location.length
+        batch.append(part)
+        size += part.location.length
     if batch:
         yield batch
 
 
-def sizes(found: Iterable[Stretch]) -> Mapping[str, int]:
+def sizes(found: Iterable[ArchiveRange]) -> Mapping[str, int]:
     """Object -> how many of its bytes these are."""
     known: dict[str, int] = {}
-    for location in {stretch.location for stretch in found}:
+    for location in {part.location for part in found}:
         known[location.key] = known.get(location.key, 0) + location.length
     return known
 
 
-def _segments(index: LogIndex, place: Place, start: int, end: int | None) -> Iterator[Segment]:
+def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | None) -> Iterator[Segment]:
     """Segments with anything from `start` to before `end`, up to the first that is not archived."""
     if end is not None and start >= end:
         return
@@ -153,10 +153,10 @@ def _segments(index: LogIndex, place: Place, start: int, end: int | None) -> Ite
         start = found[-1].end
 
 
-def _stretch(place: Place, timeline: int, segment: Segment, compacted: int) -> Stretch:
+def _range_of(place: TopicPartition, timeline: int, segment: Segment, compacted: int) -> ArchiveRange:
     topic, partition = place
     assert segment.archived is not None
-    return Stretch(
+    return ArchiveRange(
         topic=topic,
         timeline=timeline,
         partition=partition,
@@ -169,9 +169,9 @@ def _stretch(place: Place, timeline: int, segment: Segment, compacted: int) -> S
     )
 
 
-def _cut(stretch: Stretch, first: int, end: int | None) -> Stretch:
-    last = stretch.end if end is None else min(end, stretch.end)
-    return replace(stretch, first=max(first, stretch.first), end=last)
+def _cut(part: ArchiveRange, first: int, end: int | None) -> ArchiveRange:
+    last = part.end if end is None else min(end, part.end)
+    return replace(part, first=max(first, part.first), end=last)
 
 
 def _without(ranges: Iterable[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:
@@ -182,6 +182,6 @@ def _without(ranges: Iterable[tuple[int, int]], first: int, end: int) -> Iterato
             yield max(end, start), stop
 
 
-def _place(name: str) -> Place:
+def _place(name: str) -> TopicPartition:
     topic, _, partition = name.rpartition("/")
     return topic, int(partition)

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from nakadi.event_types.rules import MATERIALIZE
 from nakadi.model.event_type import EventType
 from nakadi_jobs import command, transform
-from nakadi_jobs.archive_ranges import NOTHING_READ, Progress, Stretch, again, in_batches, stretches
+from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, in_batches, unread_parts
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import Workplace
 from nakadi_jobs.reading import Reading
@@ -61,7 +61,7 @@ class Outcome:
 
     events: int = 0
     misfits: int = 0
-    damaged: Sequence[tuple[Stretch, str]] = ()
+    damaged: Sequence[tuple[ArchiveRange, str]] = ()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,7 +145,7 @@ def _filled(work: Workplace, event_type: EventType, table: Table, columns: Struc
 def _fill(work: Workplace, event_type: EventType, table: Table, columns: Struct) -> None:
     """Batch by batch; each is one commit, with which the table knows that it has these events."""
     progress = _progress(table)
-    found = list(stretches(work.index, event_type, progress))
+    found = list(unread_parts(work.index, event_type, progress))
     if not found:
         work.report.tell(event_type.name, "nothing new")
     for batch in in_batches(found, work.options.batch_mb * 2**20):
@@ -154,7 +154,12 @@ def _fill(work: Workplace, event_type: EventType, table: Table, columns: Struct)
 
 
 def _added(
-    work: Workplace, event_type: EventType, table: Table, columns: Struct, batch: Sequence[Stretch], progress: Progress
+    work: Workplace,
+    event_type: EventType,
+    table: Table,
+    columns: Struct,
+    batch: Sequence[ArchiveRange],
+    progress: Progress,
 ) -> tuple[Outcome, Progress]:
     """Add a batch to a table, from where it lies if that goes well, else member by member."""
     if work.archive.worth_reading_in_place(batch):
@@ -169,14 +174,14 @@ def _added(
 def _written(
     work: Workplace, event_type: EventType, table: Table, columns: Struct, reading: Reading, progress: Progress
 ) -> tuple[Outcome, Progress]:
-    following = progress.with_read(reading.stretches, (stretch for stretch, _ in reading.damaged))
+    following = progress.with_read(reading.parts, (part for part, _ in reading.damaged))
     seen = Observation()
     with table.change() as change:
         told = rows_of(reading, columns).observe(seen, F.sum(F.col(transform.MISFIT).cast("int")).alias("misfits"))
         count = change.append(transform.in_order(told.drop(transform.MISFIT)), following.written())
         if reading.expected() is not None and count != reading.expected():
             raise Incomplete(f"{reading.expected()} events should be there, {count} are")
-        _see_that_all_is_still_there(work, event_type, [*reading.stretches, *(each for each, _ in reading.damaged)])
+        _see_that_all_is_still_there(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
         if count or following != progress:
             change.publish()
     return Outcome(count, (seen.get["misfits"] or 0) if count else 0, reading.damaged), following
@@ -184,15 +189,15 @@ def _written(
 
 def rows_of(reading: Reading, columns: Struct) -> DataFrame:
     """From lines of the archive to rows of the table."""
-    ours = transform.of_topics(reading.lines, (stretch.topic for stretch in reading.stretches))
+    ours = transform.of_topics(reading.lines, (part.topic for part in reading.parts))
     wanted = transform.among(transform.located(ours), reading.wanted(), by_file=reading.by_file)
     return transform.rows(transform.parsed(wanted, columns), columns)
 
 
-def _see_that_all_is_still_there(work: Workplace, event_type: EventType, read: Sequence[Stretch]) -> None:
+def _see_that_all_is_still_there(work: Workplace, event_type: EventType, read: Sequence[ArchiveRange]) -> None:
     """What was replaced while it was read, because something in it had to go, is read again."""
     now = {each.location for each in again(work.index, event_type, read)}
-    if any(stretch.location not in now for stretch in read):
+    if any(part.location not in now for part in read):
         raise ChangedMeanwhile(event_type.name)
 
 
@@ -203,11 +208,9 @@ def _tell(work: Workplace, event_type: EventType, table: Table, outcome: Outcome
             event_type.name,
             f"{outcome.misfits} events do not fit the columns; they are whole in nakadi_event (table {table.name})",
         )
-    for stretch, problem in outcome.damaged:
-        place = (
-            f"partition {stretch.partition} of timeline {stretch.timeline}, offsets {stretch.first}-{stretch.end - 1}"
-        )
-        work.report.complain(event_type.name, f"{place} are missing, {stretch.location.key} {problem}")
+    for part, problem in outcome.damaged:
+        place = f"partition {part.partition} of timeline {part.timeline}, offsets {part.first}-{part.end - 1}"
+        work.report.complain(event_type.name, f"{place} are missing, {part.location.key} {problem}")
 
 
 # The newest event of each key

@@ -8,7 +8,7 @@ import pytest
 from nakadi.engines.archive import objects
 from nakadi.event_types.rules import PERIOD
 from nakadi.model.event_type import Category, CleanupPolicy
-from nakadi_jobs.archive_ranges import NOTHING_READ, stretches
+from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from tests.support.jobs import order
 
 NOW = datetime.now(UTC)
@@ -18,8 +18,8 @@ def archive_of(data, event_type):
     """Offset -> event, as readers find them."""
     return {
         event.offset: event.record.value
-        for stretch in stretches(data.index, event_type, NOTHING_READ)
-        for event in objects.events_in(data.store.get(stretch.location))
+        for part in unread_parts(data.index, event_type, NOTHING_READ)
+        for event in objects.events_in(data.store.get(part.location))
     }
 
 
@@ -71,7 +71,7 @@ def test_many_small_segments_become_one(jobs, data):
     assert "20 small segments are 1 now" in told
     assert "0 objects (0 bytes) that nothing refers to are gone" in told
     assert archive_of(data, orders) == before
-    assert len(list(stretches(data.index, orders, NOTHING_READ))) == 1
+    assert len(list(unread_parts(data.index, orders, NOTHING_READ))) == 1
     data.archived(orders, [order(20)], at=NOW - timedelta(minutes=1))
     jobs.compacted()
     assert [offset for _, offset in jobs.rows("order_placed")] == list(range(21))
@@ -104,7 +104,7 @@ def test_erasing(jobs, data, tmp_path, how):
     assert "ann" in texts
     assert '"bob\\' not in texts
     assert jobs.snapshots("order_placed") == 1
-    assert untouched.archived in {each.location for each in stretches(data.index, orders, NOTHING_READ)}
+    assert untouched.archived in {each.location for each in unread_parts(data.index, orders, NOTHING_READ)}
     (report,) = (tmp_path / "reports").iterdir()
     known = json.loads(report.read_text())
     assert known["verified_gone"] is True
