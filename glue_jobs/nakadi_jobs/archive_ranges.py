@@ -1,4 +1,4 @@
-"""Which parts of the archive hold the events of an event type that were not read yet. The log index says so."""
+"""The parts of the archive that hold the events of an event type, as the log index lists them, and what was read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ TopicPartition = tuple[str, int]
 class ArchiveRange:
     """Offsets of one partition whose events lie next to each other in the archive.
 
-    `whole` is false where events were compacted away: then there may be fewer than offsets. Times are microseconds.
+    `events` is their number: smaller than that of offsets where some were compacted away or erased, None where what
+    is left was not counted. Times are microseconds.
     """
 
     topic: str
@@ -32,7 +33,7 @@ class ArchiveRange:
     location: Location
     since: int
     until: int
-    whole: bool = True
+    events: int | None
 
     @property
     def place(self) -> TopicPartition:
@@ -165,13 +166,24 @@ def _range_of(place: TopicPartition, timeline: int, segment: Segment, compacted:
         location=segment.archived,
         since=segment.since,
         until=segment.until,
-        whole=segment.first >= compacted,
+        events=_events_in(segment, compacted),
     )
 
 
+def _events_in(segment: Segment, compacted: int) -> int | None:
+    """A segment that was written anew says how many are left, but for those from before segments had such a number."""
+    if segment.events is not None:
+        return segment.events
+    return segment.count if segment.first >= compacted else None
+
+
 def _cut(part: ArchiveRange, first: int, end: int | None) -> ArchiveRange:
-    last = part.end if end is None else min(end, part.end)
-    return replace(part, first=max(first, part.first), end=last)
+    """The part of a range between two offsets; if some of its offsets are empty, its number of events is unknown."""
+    first, last = max(first, part.first), part.end if end is None else min(end, part.end)
+    if (first, last) == (part.first, part.end):
+        return part
+    has_all = part.events == part.end - part.first
+    return replace(part, first=first, end=last, events=last - first if has_all else None)
 
 
 def _without(ranges: Iterable[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:

@@ -45,10 +45,9 @@ class Reading:
         return transform.wanted(self.lines.sparkSession, self.parts, by_file=self.by_file)
 
     def expected(self) -> int | None:
-        """How many events there have to be; None where compaction has made that uncertain."""
-        if all(part.whole for part in self.parts):
-            return sum(part.end - part.first for part in self.parts)
-        return None
+        """How many events there have to be; None where that is uncertain for a part."""
+        events = [part.events for part in self.parts if part.events is not None]
+        return sum(events) if len(events) == len(self.parts) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Archive:
     def worth_reading_in_place(self, parts: Sequence[ArchiveRange]) -> bool:
         wanted = sizes(parts)
         base = place_of(self.url)
-        if base is None or not all(each.whole for each in parts) or not self._has(base):
+        if base is None or any(each.events is None for each in parts) or not self._has(base):
             return False
         sample = list(wanted)[:: max(1, len(wanted) // SAMPLE)]
         try:

@@ -91,12 +91,24 @@ def test_a_deleted_topic_has_nothing(index):
     assert offsets(index) == []
 
 
-def test_compacted_parts_are_known_as_such(index):
-    """Where events were compacted away, nobody expects one for each offset."""
+def test_the_number_of_events_is_unknown_where_some_were_compacted_away(index):
+    """Before the offset up to which a partition is compacted there may be fewer events than offsets."""
     add(index, 10)
     add(index, 10)
     index.note_compacted(TOPIC, 0, 10)
-    assert [each.whole for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [False, True]
+    assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [None, 10]
+
+
+def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
+    """Their number is that of the segment, whether the partition counts as compacted or not; of a cut it is unknown."""
+    first, second = add(index, 10), add(index, 10)
+    index.replace(TOPIC, 0, [replace(first, events=7)], 10)
+    index.replace(TOPIC, 0, [replace(second, events=9)], 20)
+    index.note_compacted(TOPIC, 0, 10)
+    assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [7, 9]
+
+    progress = Progress({(TOPIC, 0): 15}, {})
+    assert [each.events for each in unread_parts(index, EVENT_TYPE, progress)] == [None]
 
 
 def test_batches_go_forward(index):

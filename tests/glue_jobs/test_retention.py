@@ -113,6 +113,23 @@ def test_erasing(jobs, data, tmp_path, how):
     assert "nothing new" in jobs.compacted().told
 
 
+def test_tables_are_made_after_an_erasure(jobs, data):
+    """An erasure before the first compaction leaves nothing to complain of, nor does a table built anew after one."""
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(number) for number in range(7)])
+    data.archived(orders, [order(7)])
+    erasure = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id")
+
+    assert jobs.let_go(*erasure, "--value", "c-3").code == 0
+    assert jobs.compacted().code == 0
+    left = [(0, offset) for offset in (0, 1, 2, 4, 5, 6, 7)]
+    assert jobs.rows("order_placed") == left
+
+    jobs.spark().sql(f"DROP TABLE nakadi.{jobs.database}.order_placed PURGE")
+    assert jobs.compacted().code == 0
+    assert jobs.rows("order_placed") == left
+
+
 def test_erasing_from_the_newest(jobs, data):
     """The table of the newest events loses them too, and tombstones that are nothing but the value."""
     customers = data.event_type(
