@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import orjson
 
@@ -39,13 +40,22 @@ class ArchiveRange:
     def place(self) -> TopicPartition:
         return self.topic, self.partition
 
+    @property
+    def name(self) -> str:
+        """Where its events lie in the archive."""
+        return f"{self.location.key}@{self.location.start}"
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Per partition the offset up to which a table has every event, but for the gaps: what could not be read."""
+    """Per partition the offset up to which a table has every event, but for the gaps: what could not be read.
+
+    `damaged` names what lies in the gaps. It is not read again until it was replaced, or that is asked for.
+    """
 
     following: Mapping[TopicPartition, int]
     gaps: Mapping[TopicPartition, tuple[tuple[int, int], ...]]
+    damaged: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, text: str) -> Progress:
@@ -53,27 +63,33 @@ class Progress:
         return cls(
             {_place(name): offset for name, offset in known["next"].items()},
             {_place(name): tuple((first, end) for first, end in found) for name, found in known["gaps"].items()},
+            frozenset(known.get("damaged", ())),
         )
 
     def written(self) -> str:
-        known = {
+        known: dict[str, Any] = {
             "next": {f"{topic}/{partition}": offset for (topic, partition), offset in self.following.items()},
             "gaps": {f"{topic}/{partition}": found for (topic, partition), found in self.gaps.items() if found},
         }
+        if self.damaged:
+            known["damaged"] = sorted(self.damaged)
         return orjson.dumps(known, option=orjson.OPT_SORT_KEYS).decode()
 
     def with_read(self, read: Iterable[ArchiveRange], damaged: Iterable[ArchiveRange]) -> Progress:
         """What is known after these were read, and those could not be."""
         following = dict(self.following)
         gaps = {place: list(found) for place, found in self.gaps.items()}
+        names = set(self.damaged)
         for part in read:
+            names.discard(part.name)
             gaps[part.place] = list(_without(gaps.get(part.place, ()), part.first, part.end))
             following[part.place] = max(following.get(part.place, 0), part.end)
         for part in damaged:
+            names.add(part.name)
             left = list(_without(gaps.get(part.place, ()), part.first, part.end))
             gaps[part.place] = sorted([*left, (part.first, part.end)])
             following[part.place] = max(following.get(part.place, 0), part.end)
-        return Progress(following, {place: tuple(found) for place, found in gaps.items()})
+        return Progress(following, {place: tuple(found) for place, found in gaps.items()}, frozenset(names))
 
 
 NOTHING_READ = Progress({}, {})

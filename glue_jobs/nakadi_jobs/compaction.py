@@ -77,6 +77,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--keep-snapshots-days", type=float, default=3.0, help="how long queries can look back, default 3"
     )
     work.add_argument("--orphans-after-days", type=float, default=3.0, help="age at which lost files go, default 3")
+    work.add_argument("--read-damaged", action="store_true", help="read again what was damaged when it was read last")
     work.add_argument("--no-tidying", action="store_true", help="leave small files, old snapshots and lost files alone")
     return command.options(parser, sys.argv[1:] if arguments is None else arguments)
 
@@ -145,12 +146,36 @@ def _filled(work: Workplace, event_type: EventType, table: Table, columns: Struc
 def _fill(work: Workplace, event_type: EventType, table: Table, columns: Struct) -> None:
     """Batch by batch; each is one commit, with which the table knows that it has these events."""
     progress = _progress(table)
-    found = list(unread_parts(work.index, event_type, progress))
+    found = _without_damaged(work, event_type, list(unread_parts(work.index, event_type, progress)), progress)
     if not found:
         work.report.tell(event_type.name, "nothing new")
+        return
+    work.report.expect(event_type.name, _offsets_in(found))
     for batch in in_batches(found, work.options.batch_mb * 2**20):
         outcome, progress = _added(work, event_type, table, columns, batch, progress)
+        work.report.advance(event_type.name, _offsets_in(batch))
         _tell(work, event_type, table, outcome)
+
+
+def _offsets_in(parts: Sequence[ArchiveRange]) -> int:
+    return sum(part.end - part.first for part in parts)
+
+
+def _without_damaged(
+    work: Workplace, event_type: EventType, found: Sequence[ArchiveRange], progress: Progress
+) -> Sequence[ArchiveRange]:
+    """What was damaged when it was read last is damaged still, and was told then."""
+    if work.options.read_damaged:
+        return found
+    left_out = [part for part in found if part.name in progress.damaged]
+    if left_out:
+        events = _offsets_in(left_out)
+        work.report.count("missing", event_type.name, events)
+        work.report.warn(
+            event_type.name,
+            f"{events} events are missing, in {len(left_out)} damaged parts of the archive; --read-damaged reads them",
+        )
+    return [part for part in found if part.name not in progress.damaged]
 
 
 def _added(
@@ -204,12 +229,14 @@ def _see_that_all_is_still_there(work: Workplace, event_type: EventType, read: S
 def _tell(work: Workplace, event_type: EventType, table: Table, outcome: Outcome) -> None:
     work.report.tell(event_type.name, f"{outcome.events} events into {table.name}")
     if outcome.misfits:
-        work.report.complain(
+        work.report.count("misfits", event_type.name, outcome.misfits)
+        work.report.warn(
             event_type.name,
             f"{outcome.misfits} events do not fit the columns; they are whole in nakadi_event (table {table.name})",
         )
     for part, problem in outcome.damaged:
         place = f"partition {part.partition} of timeline {part.timeline}, offsets {part.first}-{part.end - 1}"
+        work.report.count("missing", event_type.name, part.end - part.first)
         work.report.complain(event_type.name, f"{place} are missing, {part.location.key} {problem}")
 
 

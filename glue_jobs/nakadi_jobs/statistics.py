@@ -155,7 +155,7 @@ def counts_of(work: Workplace, event_type: EventType, since: datetime, until: da
             work.report.tell(event_type.name, f"looking at every member of the archive, because: {in_a_line(error)}")
     with work.archive.gathering(found) as reading:
         for part, problem in reading.damaged:
-            work.report.complain(event_type.name, f"left out: {part.location.key} {problem}")
+            work.report.warn(event_type.name, f"left out: {part.location.key} {problem}")
         return _counts(reading, publisher, since, until)
 
 
