@@ -6,6 +6,7 @@ PORT   ?= 8080
 DATA   ?= data
 NODE   := .cache/node
 ENGINES := .cache/engines
+KAFKA_JARS := .cache/kafka
 STAGE  ?= dev
 PREFIX ?= nakadi
 
@@ -20,7 +21,7 @@ help:
 	@echo 'make jobs [DATA=data]              tables, statistics and retention, on what the broker has there'
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
-	@echo 'make test-engines                  the contracts of engines on DynamoDB Local and kinesalite (needs Maven and a JDK)'
+	@echo 'make test-engines                  the contracts of engines on Kafka, DynamoDB Local and kinesalite (Maven and a JDK)'
 	@echo 'make test-aws-local [STRICT=1]     every end-to-end test against the deployment on this machine (minutes)'
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
@@ -49,8 +50,10 @@ run: $(VENV)/.run $(BIN)/nakadi
 	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
 endif
 
-jobs: $(VENV)/.test $(BIN)/nakadi
-	@$(BIN)/nakadi jobs all --data $(DATA) --plots $(DATA)/plots $(ARGS)
+jobs: $(VENV)/.test
+	@$(BIN)/python -m nakadi_jobs.compaction --data $(DATA) $(ARGS)
+	@$(BIN)/python -m nakadi_jobs.statistics --data $(DATA) --plots $(DATA)/plots $(ARGS)
+	@$(BIN)/python -m nakadi_jobs.retention --data $(DATA) $(ARGS)
 
 kill-jobs: $(VENV)/.test
 	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)
@@ -58,10 +61,10 @@ kill-jobs: $(VENV)/.test
 test: $(VENV)/.test $(NODE)/.test
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 3 --no-loadscope-reorder)
 
-# The engines were fitted to other emulations than these two, so what holds here too may well hold on AWS.
-test-engines: $(VENV)/.test $(NODE)/.test $(ENGINES)/.test
+# A real Kafka, and two emulations that the engines were not fitted to: what holds there too may well hold on AWS.
+test-engines: $(VENV)/.test $(VENV)/.kafka $(NODE)/.test $(ENGINES)/.test $(KAFKA_JARS)/.jars
 	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_resharding.py \
-		-k 'dynamodb-local or kinesalite' $(ARGS)
+		-k 'dynamodb-local or kinesalite or kafka' $(ARGS)
 
 test-aws-local: $(VENV)/.test $(NODE)/.test
 	@AWS_LOCAL=all AWS_LOCAL_STRICT=$(STRICT) $(BIN)/python -m pytest tests/e2e -k aws-local $(ARGS)
@@ -122,6 +125,7 @@ bench-aws: $(VENV)/.test $(NODE)/.test
 lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK) requirements/test.in -o requirements/test.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/run.in -o requirements/run.txt
+	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/kafka.in -o requirements/kafka.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/deploy.in -o requirements/deploy.txt
 	$(BIN)/uv pip compile -q $(LOCK_LAYER) -c requirements/test.txt layers/dependencies/requirements.in \
 		-o layers/dependencies/requirements.txt
@@ -160,7 +164,7 @@ LOCK_LAYER := --python-version 3.13 --python-platform aarch64-manylinux_2_28 --o
         --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 clean:
-	rm -rf $(VENV) $(NODE) $(ENGINES) .mypy_cache .pytest_cache .ruff_cache cdk.out
+	rm -rf $(VENV) $(NODE) $(ENGINES) $(KAFKA_JARS) .mypy_cache .pytest_cache .ruff_cache cdk.out
 
 # The stamps say what is installed; a changed requirement file installs again.
 $(VENV)/.venv:
@@ -198,6 +202,19 @@ $(ENGINES)/.test: tests/support/others/package-lock.json tests/support/others/po
 	@tests/support/node/setup.sh $(BIN)/python $(ENGINES) tests/support/others
 	@mvn -B -q -f tests/support/others/pom.xml -Dtarget=$(abspath $(ENGINES))/dynamodb \
 		-Dmaven.repo.local=$(abspath $(ENGINES))/maven dependency:copy-dependencies
+	@touch $@
+
+# The client library of Kafka, for brokers that keep their events there.
+$(VENV)/.kafka: requirements/kafka.txt $(VENV)/.run
+	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/kafka.txt
+	@touch $@
+
+# Kafka itself.
+$(KAFKA_JARS)/.jars: infra/laptop/kafka_local.pom.xml
+	@command -v mvn >/dev/null || { echo 'Maven is needed to get Kafka; KAFKA=host:9092 names one that runs' >&2; exit 1; }
+	@mkdir -p $(KAFKA_JARS)
+	@mvn -B -q -f infra/laptop/kafka_local.pom.xml -Dtarget=$(abspath $(KAFKA_JARS)) \
+		-Dmaven.repo.local=$(abspath $(KAFKA_JARS))/maven dependency:copy-dependencies
 	@touch $@
 
 # The CDK's command line, and node for it.

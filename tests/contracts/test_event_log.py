@@ -12,7 +12,7 @@ from nakadi.model.events import Bounds, Record, Slice, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.closed import see_that_everything_is_refused
-from tests.support.engines import EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
+from tests.support.engines import COMPACT_LATER, EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
 from tests.support.patience import PATIENCE, until
 
 """No test waits so long unless something is broken."""
@@ -417,6 +417,11 @@ class TestTrim:
 
 
 class TestCompact:
+    @pytest.fixture(params=[name for name in EVENT_LOGS if name not in COMPACT_LATER])
+    def log(self, request, tmp_path):
+        with a_log(EVENT_LOGS[request.param], tmp_path) as opened:
+            yield opened
+
     def test_keeps_the_newest_of_each_key_and_those_without(self, log: LogUnderTest):
         """A later event replaces earlier ones with its key, and the offsets of what stays do not change. (P97)"""
         topic = log.a_topic()

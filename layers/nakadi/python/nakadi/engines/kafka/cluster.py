@@ -1,0 +1,376 @@
+"""A Kafka cluster: how it is reached, and its topics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from nakadi.engines.kafka.records import milliseconds_from
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
+
+Found = TypeVar("Found")
+Place = tuple[str, int]
+
+TIMEOUT = 10.0
+"""Seconds that a request to the cluster may take. After that nothing is known, and the caller may try again."""
+
+MOST_BYTES = 8 * 1024 * 1024
+"""The largest batch of records that topics take: the most that MSK Serverless allows."""
+
+HOUR = 3_600_000
+
+SEALED = "1"
+"""The `max.message.bytes` of a sealed topic. No record fits, so its leaders refuse everything, whoever writes."""
+
+TOPIC_CONFIGURATION = {
+    "cleanup.policy": "delete",
+    # The housekeeper deletes old events; it knows the retention of the event type, which may change.
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": str(MOST_BYTES),
+    "message.timestamp.type": "CreateTime",
+}
+
+PASSING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+"""What servers answer for a moment after a topic was made or another server leads a partition."""
+
+UNKNOWN = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_EXCEPTION,  # no topic can have such a name
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001  # the library's own names
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+}
+
+_log = logging.getLogger("nakadi.kafka")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a cluster is: `kafka://host:9092,host:9092?prefix=nakadi-&replication=3&properties=/etc/kafka.properties`.
+
+    `prefix` begins the names of topics. `replication` is the number of copies, by default the cluster's own default.
+    The file `properties` holds settings of librdkafka, one `name=value` a line: what is secret belongs there, for URLs
+    are written to logs.
+    """
+
+    servers: str
+    prefix: str = ""
+    replication: int = -1
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        parts = urlsplit(url)
+        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        file = options.get("properties")
+        return cls(
+            parts.netloc,
+            options.get("prefix", ""),
+            int(options.get("replication", "-1")),
+            _properties(Path(file).read_text(encoding="utf-8")) if file else {},
+        )
+
+    def settings(self, **others: object) -> dict[str, Any]:
+        """What a client of the library is made with; `others` have underscores in the place of dots."""
+        common = {
+            "bootstrap.servers": self.servers,
+            "client.id": "nakadi",
+            "socket.timeout.ms": int(TIMEOUT * 1000),
+            "socket.keepalive.enable": True,
+            "reconnect.backoff.max.ms": 2000,
+            # A topic that was deleted meanwhile is reported after so long.
+            "topic.metadata.propagation.max.ms": 2000,
+            **self.properties,
+        }
+        return common | {name.replace("_", "."): value for name, value in others.items()}
+
+
+def compaction_settings(age: timedelta, tombstones_age: timedelta) -> Mapping[str, str]:
+    """Settings of a topic that Kafka compacts once events have this age. Whole minutes, so that they seldom change."""
+    lag = _minutes(age)
+    return {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": str(lag),
+        # Without this bound the newest segment would be left alone for a week.
+        "max.compaction.lag.ms": str(lag + HOUR),
+        "delete.retention.ms": str(_minutes(tombstones_age)),
+    }
+
+
+def _minutes(time: timedelta) -> int:
+    minute = timedelta(minutes=1)
+    return max(-(-time // minute), 0) * 60_000
+
+
+def _properties(text: str) -> dict[str, str]:
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def producer(address: Address, **settings: object) -> Producer:
+    return Producer(address.settings(**settings), logger=_log)
+
+
+def consumer(address: Address, **settings: object) -> Consumer:
+    """A consumer that is given its partitions. It joins no group and stores no offsets; the library wants an id."""
+    return Consumer(
+        address.settings(
+            group_id="nakadi",
+            enable_auto_commit=False,
+            auto_offset_reset="error",
+            allow_auto_create_topics=False,
+            **settings,
+        ),
+        logger=_log,
+    )
+
+
+@contextmanager
+def translated(topic: str) -> Iterator[None]:
+    """Turn errors of the library into those of the port."""
+    try:
+        yield
+    except KafkaException as error:
+        raise fault_of(error.args[0], topic) from error
+
+
+def fault_of(error: Any, topic: str) -> Exception:
+    code = error.code()
+    if code in UNKNOWN:
+        return UnknownTopic(topic)
+    if code == KafkaError.OFFSET_OUT_OF_RANGE:
+        return OffsetUnavailable(f"{topic}: {error.str()}")
+    return Unavailable(f"Kafka: {topic}: {error.name()}: {error.str()}")
+
+
+class Cluster:
+    """Topics by the names that the broker gives them; how many partitions each has is remembered."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._admin = AdminClient(address.settings(), logger=_log)
+        self._asking = consumer(address)
+        self._partitions: dict[str, int] = {}
+        self._sealed: set[str] = set()
+
+    def name(self, topic: str) -> str:
+        return self.address.prefix + topic
+
+    def close(self) -> None:
+        self._asking.close()
+
+    # Topics
+
+    def check(self, topic: str, partitions: Collection[int]) -> None:
+        """Raise `UnknownTopic` unless the topic has all of these partitions."""
+        known = self._partitions.get(topic)
+        highest, lowest = max(partitions, default=0), min(partitions, default=0)
+        if known is None or highest >= known:
+            known = self._count(topic)
+            if known is None:
+                raise UnknownTopic(topic)
+            self._partitions[topic] = known
+        if lowest < 0 or (partitions and highest >= known):
+            raise UnknownTopic(f"{topic} has no partition {lowest if lowest < 0 else highest}")
+
+    def forget(self, topic: str) -> None:
+        self._partitions.pop(topic, None)
+        self._sealed.discard(topic)
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has that was checked."""
+        return self._partitions[topic]
+
+    def note_sealed(self, topic: str) -> None:
+        self._sealed.add(topic)
+
+    def is_known_to_be_sealed(self, topic: str) -> bool:
+        return topic in self._sealed
+
+    def is_sealed(self, topic: str) -> bool:
+        """Ask the cluster, if need be."""
+        if topic not in self._sealed and self.configuration(topic).get("max.message.bytes") == SEALED:
+            self._sealed.add(topic)
+        return topic in self._sealed
+
+    def create(self, topic: str, partitions: int) -> None:
+        new = NewTopic(
+            self.name(topic),
+            num_partitions=partitions,
+            replication_factor=self.address.replication,
+            config=TOPIC_CONFIGURATION,
+        )
+        self._change(topic, self._admin.create_topics([new], request_timeout=TIMEOUT), KafkaError.TOPIC_ALREADY_EXISTS)
+        self._await(topic, lambda: self._count(topic) is not None)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self.forget(topic)
+        self.check(topic, [])
+        if partitions <= self._partitions[topic]:
+            return
+        grown = NewPartitions(self.name(topic), partitions)
+        # INVALID_PARTITIONS: another process has added them meanwhile.
+        self._change(
+            topic, self._admin.create_partitions([grown], request_timeout=TIMEOUT), KafkaError.INVALID_PARTITIONS
+        )
+        self._await(topic, lambda: (self._count(topic) or 0) >= partitions)
+        self.forget(topic)
+
+    def seal(self, topic: str) -> None:
+        self.configure(topic, {"max.message.bytes": SEALED})
+
+    def delete(self, topic: str) -> None:
+        deleting = self._admin.delete_topics([self.name(topic)], request_timeout=TIMEOUT)
+        with suppress(UnknownTopic):
+            self._change(topic, deleting)
+        self._await(topic, lambda: self._count(topic) is None)
+        self.forget(topic)
+
+    def configuration(self, topic: str) -> Mapping[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, self.name(topic))
+        with translated(topic):
+            found = self._admin.describe_configs([resource], request_timeout=TIMEOUT)[resource].result(2 * TIMEOUT)
+        return {name: entry.value for name, entry in found.items()}
+
+    def configure(self, topic: str, wanted: Mapping[str, str]) -> None:
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, self.name(topic), incremental_configs=entries)
+        self._change(topic, self._admin.incremental_alter_configs([resource], request_timeout=TIMEOUT))
+        self._await(topic, lambda: wanted.items() <= self.configuration(topic).items())
+
+    # Offsets
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        """The oldest and the next offset of each partition."""
+        oldest = self._offsets(topic, partitions, OffsetSpec.earliest())
+        following = self._offsets(topic, partitions, OffsetSpec.latest())
+        return {number: (oldest[number][0], following[number][0]) for number in partitions}
+
+    def bounds_of(self, topic: str, partition: int) -> tuple[int, int]:
+        """The same of one partition, by the shortest way."""
+        place = TopicPartition(self.name(topic), partition)
+        found: tuple[int, int] | None = self._asked(
+            topic, lambda: self._asking.get_watermark_offsets(place, timeout=TIMEOUT, cached=False)
+        )
+        if found is None:
+            raise Unavailable(f"Kafka: {topic}: the offsets of partition {partition} did not arrive in time")
+        return found
+
+    def latest_time(self, topic: str, partition: int) -> int:
+        """The greatest time that any record of the partition has, in milliseconds; 0 when there is no record."""
+        return max(self._offsets(topic, [partition], OffsetSpec.max_timestamp())[partition][1], 0)
+
+    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+        wanted = TopicPartition(self.name(topic), partition, max(milliseconds_from(moment), 0))
+
+        def ask() -> int:
+            found = self._asking.offsets_for_times([wanted], timeout=TIMEOUT)[0]
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return int(found.offset)
+
+        offset = self._asked(topic, ask)
+        return offset if offset >= 0 else self.bounds_of(topic, partition)[1]
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        place = TopicPartition(self.name(topic), partition, before)
+        deleting = self._admin.delete_records([place], request_timeout=TIMEOUT, operation_timeout=TIMEOUT)
+        # OFFSET_OUT_OF_RANGE: another process has deleted more meanwhile.
+        self._change(topic, deleting, KafkaError.OFFSET_OUT_OF_RANGE)
+
+    def _offsets(self, topic: str, partitions: Sequence[int], which: OffsetSpec) -> Mapping[int, tuple[int, int]]:
+        if not partitions:
+            return {}
+        wanted = {TopicPartition(self.name(topic), number): which for number in partitions}
+
+        def ask() -> Mapping[int, tuple[int, int]]:
+            answers = self._admin.list_offsets(wanted, request_timeout=TIMEOUT)
+            found = {place.partition: answer.result(2 * TIMEOUT) for place, answer in answers.items()}
+            return {number: (each.offset, each.timestamp) for number, each in found.items()}
+
+        return self._asked(topic, ask)
+
+    # Requests
+
+    def _asked(self, topic: str, ask: Callable[[], Found]) -> Found:
+        """An answer of the cluster, which may have to find the leader of a partition first."""
+        end = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                with self._translated(topic):
+                    return ask()
+            except Unavailable as error:
+                cause = error.__cause__
+                passing = isinstance(cause, KafkaException) and cause.args[0].code() in PASSING
+                if not passing or time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+
+    def _count(self, topic: str) -> int | None:
+        """How many partitions the topic has; None when there is no such topic."""
+        name = self.name(topic)
+        with translated(topic):
+            found = self._admin.list_topics(name, timeout=TIMEOUT).topics[name]
+        if found.error is not None:
+            if found.error.code() in UNKNOWN:
+                return None
+            raise fault_of(found.error, topic)
+        return len(found.partitions)
+
+    @contextmanager
+    def _translated(self, topic: str) -> Iterator[None]:
+        try:
+            with translated(topic):
+                yield
+        except UnknownTopic:
+            self.forget(topic)
+            raise
+
+    def _change(self, topic: str, answers: Mapping[Any, Future[Any]], settled: int | None = None) -> None:
+        """Wait for the answer of the cluster; the error `settled` says that there is nothing left to do."""
+        try:
+            with self._translated(topic):
+                for answer in answers.values():
+                    answer.result(2 * TIMEOUT)
+        except (UnknownTopic, OffsetUnavailable, Unavailable) as error:
+            cause = error.__cause__
+            if not isinstance(cause, KafkaException) or settled is None or cause.args[0].code() != settled:
+                raise
+
+    def _await(self, topic: str, condition: Callable[[], bool]) -> None:
+        """Wait until servers show a change that the cluster has made: they learn of it a moment later."""
+        end = time.monotonic() + TIMEOUT
+        while not condition():
+            if time.monotonic() > end:
+                raise Unavailable(f"Kafka: {topic}: a change was not seen in time")
+            time.sleep(0.02)

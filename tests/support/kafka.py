@@ -1,0 +1,39 @@
+"""A Kafka for the tests of a process: one of its own, or the one at `KAFKA=host:9092`.
+
+`make test-engines` puts it there, and asks for the tests that need it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+from functools import cache
+from uuid import uuid4
+
+from infra.laptop import kafka_local
+from infra.laptop.processes import ended
+from tests.support.other_engines import WANTED as OTHERS_WANTED
+
+OWN = os.environ.get("KAFKA", "")
+
+WANTED = OTHERS_WANTED or bool(OWN)
+
+
+def url() -> str:
+    """An event log with no topics yet: others' topics have other names."""
+    return f"kafka://{servers()}?prefix={uuid4().hex[:12]}-"
+
+
+def servers() -> str:
+    return OWN or _begun()
+
+
+@cache
+def _begun() -> str:
+    folder = tempfile.TemporaryDirectory(prefix="kafka-")
+    broker = kafka_local.begun(folder.name)
+    atexit.register(folder.cleanup)
+    atexit.register(ended, broker.process)
+    kafka_local.wait_until_it_answers(broker)
+    return broker.address
