@@ -93,7 +93,7 @@ class House:
             clock=self.clock,
             limits=BatchLimits(),
             pause=self._pause,
-            draw=self._draw,
+            random_number=self._draw,
         )
 
         self.told: list[dict[str, Any]] = []

@@ -7,7 +7,9 @@ from hypothesis import strategies as some
 
 from nakadi.model.outcomes import Malformed, TooLarge
 from nakadi.publishing import batch as batches
-from nakadi.publishing.batch import BatchLimits, read
+from nakadi.publishing import reading
+from nakadi.publishing.batch import BatchLimits
+from nakadi.publishing.reading import read
 from nakadi.schemas import strict_json
 
 
@@ -16,8 +18,9 @@ def way(request):
     """Every batch is read at once, as short ones are; and in pieces, as long ones are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in pieces":
-            patch.setattr(batches, "SHORT_BODY", 0)
-            patch.setattr(batches, "PIECE_BYTES", 24)
+            patch.setattr(reading, "SHORT_BODY", 0)
+            for module in (batches, reading):
+                patch.setattr(module, "PIECE_BYTES", 24)
         yield request.param
 
 
@@ -36,7 +39,7 @@ def texts(body: bytes | str) -> list[str]:
 
 
 def texts_of(batch) -> list[str]:
-    return [piece.text(index).decode() for piece in batch.pieces() for index in range(len(piece.events))]
+    return [text.decode() for piece in batch.pieces() for text in piece.texts()]
 
 
 @pytest.mark.parametrize("body", ["[]", "[ ]", " \t\r\n[]\n", "[,]"])
@@ -259,7 +262,7 @@ def test_a_member_is_replaced_in_its_place(event):
     expected = before + 'etadata":{"new":[1,"é"]}' + rest
     assert key
     [piece] = read(f"[{event}]".encode()).pieces()
-    assert piece.text_with(0, "metadata", {"new": [1, "é"]}).decode() == expected
+    assert [text.decode() for text in piece.texts_with("metadata", [{"new": [1, "é"]}])] == [expected]
 
 
 def test_the_rest_of_the_batch_is_untouched_by_odd_members():
@@ -388,9 +391,10 @@ def test_a_batch_has_only_so_many_events(body):
 @pytest.mark.parametrize(("number", "pieces"), [(1_000, 1), (8_000, 8)])
 def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
     """A large batch of ordinary events, with objects within them, is not looked through symbol by symbol."""
-    monkeypatch.setattr(batches, "SHORT_BODY", 128 * 1024)
-    monkeypatch.setattr(batches, "PIECE_BYTES", 1024 * 1024)
-    monkeypatch.setattr(batches, "_strictly_cut", lambda *_: pytest.fail("it was"))
+    monkeypatch.setattr(reading, "SHORT_BODY", 128 * 1024)
+    for module in (batches, reading):
+        monkeypatch.setattr(module, "PIECE_BYTES", 1024 * 1024)
+    monkeypatch.setattr(reading, "_cut_strictly", lambda *_: pytest.fail("it was"))
     item = {"sku": "A-1", "amount": 2, "price": {"amount": 12.5, "currency": "EUR"}, "tags": ["a", "b"]}
     order = {"number": "x" * 36, "customer": {"id": "c" * 20}, "items": [item] * 5, "comment": "y" * 140}
     batch = read(json.dumps([order] * number, separators=(",", ":")).encode())

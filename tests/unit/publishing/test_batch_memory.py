@@ -5,7 +5,8 @@ import tracemalloc
 import pytest
 
 from nakadi.publishing import batch as batches
-from nakadi.publishing.batch import memory_needed, read
+from nakadi.publishing import reading
+from nakadi.publishing.reading import memory_needed, read
 
 SHAPES = {
     "empty objects": b'{"a":[' + b",".join([b"{}"] * 5_000) + b"]}",
@@ -20,9 +21,10 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
     """Reading a long body takes no more than its size beside it, and a constant for one piece, whatever it holds."""
-    monkeypatch.setattr(batches, "SHORT_BODY", 32 * 1024)
-    monkeypatch.setattr(batches, "PIECE_BYTES", 128 * 1024)
-    monkeypatch.setattr(batches, "PIECE_MEMORY", 1024 * 1024)
+    monkeypatch.setattr(reading, "SHORT_BODY", 32 * 1024)
+    for module in (batches, reading):
+        monkeypatch.setattr(module, "PIECE_BYTES", 128 * 1024)
+        monkeypatch.setattr(module, "PIECE_MEMORY", 1024 * 1024)
     event = SHAPES[shape]
     # Without commas between them, the events are looked for in the slow way.
     for between in (b",", b" "):
@@ -31,8 +33,7 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
         try:
             batch = read(body)
             for piece in batch.pieces():
-                for index in range(len(piece.events)):
-                    piece.text(index)
+                piece.texts()
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -1,23 +1,33 @@
 import pytest
 
-from nakadi.model.event_type import CleanupPolicy
+from nakadi.model.event_type import CleanupPolicy, PartitionStrategy
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.enrich import keys_of
+from nakadi.publishing.enrich import compaction_keys
+from nakadi.publishing.outcome import Verdict
 from tests.support.builders import an_event_type
 
-PLACES = [(0, "placed"), (1, None)]
 EVENTS = [{"metadata": {"partition_compaction_key": "one"}}, {"metadata": {"partition_compaction_key": ""}}]
 
 
 @pytest.mark.parametrize("policy", [CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE])
-def test_compacted_events_have_their_own_key(policy):
+def test_compacted_events_have_their_own_key(house, policy):
     """With a compacting policy the record key is the compaction key, empty or not. (P96, P142)"""
-    assert keys_of(an_event_type(cleanup_policy=policy), EVENTS, PLACES) == ["one", ""]
+    event_type = house.add(an_event_type(cleanup_policy=policy, partitions=2))
+    house.draws = [0.0, 0.9]
+    assert house.publish(event_type, EVENTS).verdict is Verdict.STORED
+    assert [house.records(event_type, partition)[0].key for partition in (0, 1)] == ["one", ""]
 
 
-def test_other_events_have_the_key_they_were_placed_by():
+def test_other_events_have_the_key_that_their_partition_was_chosen_by(house):
     """Otherwise the key is what the partition was chosen by, if it was chosen by a key. (P98)"""
-    assert keys_of(an_event_type(), EVENTS, PLACES) == ["placed", None]
+    by_key = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",)}
+    event_type = house.add(an_event_type(**by_key))
+    house.publish(event_type, [{"k": "placed"}])
+    assert [record.key for record in house.records(event_type)] == ["placed"]
+
+    at_random = house.add(an_event_type(name="random"))
+    house.publish(at_random, EVENTS)
+    assert [record.key for record in house.records(at_random)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -34,5 +44,5 @@ def test_other_events_have_the_key_they_were_placed_by():
 def test_an_event_without_its_compaction_key(event, problem):
     """A missing key makes the request one that cannot be read. (P141)"""
     with pytest.raises(Malformed) as caught:
-        keys_of(an_event_type(cleanup_policy=CleanupPolicy.COMPACT), [EVENTS[0], event], PLACES)
+        compaction_keys([EVENTS[0], event])
     assert caught.value.detail == f"Error occurred when parsing event(s). {problem}"

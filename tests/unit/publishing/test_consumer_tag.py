@@ -6,11 +6,6 @@ from nakadi.model.outcomes import Invalid
 ID = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
 
 
-def test_without_the_header_a_batch_is_for_everybody():
-    """No header directs a batch at nobody in particular. (P125)"""
-    assert directed_to(None) is None
-
-
 @pytest.mark.parametrize(
     "header",
     [

@@ -1,16 +1,17 @@
 """The work that one batch may cause."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
-from nakadi.publishing import batch as efforts
-from nakadi.publishing.batch import FREE_STEPS, BatchLimits, Effort
+from nakadi.publishing import batch as batches
+from nakadi.publishing.batch import FREE_STEPS, BatchLimits, WorkBudget
 from nakadi.publishing.outcome import Verdict
-from nakadi.publishing.publisher import LONG_BODY
+from nakadi.publishing.reading import LONG_BODY
 from nakadi.schemas.values import Exhausted
 from nakadi.turns import Turns, still_there
 from tests.support.builders import a_schema, an_event_type
@@ -36,52 +37,52 @@ class Unwilling(Turns):
         raise TryLater("Not now")
 
 
-def an_effort(most=50_000_000, turns=None, gone=still_there, **more):
-    return Effort(most, turns or CountedTurns(), gone, **more)
+def a_budget(most=50_000_000, turns=None, is_gone=still_there):
+    return closing(WorkBudget(most, turns or CountedTurns(), is_gone))
 
 
 def test_little_work_takes_no_turn():
     """The first steps are free."""
-    with an_effort(turns=Unwilling()) as effort:
-        effort.spend(FREE_STEPS)
+    with a_budget(turns=Unwilling()) as budget:
+        budget.spend(FREE_STEPS)
 
 
 def test_more_work_takes_one_turn_and_gives_it_back():
     """However often more steps are needed, there is one turn, and it ends with the block."""
     turns = CountedTurns()
-    with an_effort(turns=turns) as effort:
+    with a_budget(turns=turns) as budget:
         for _ in range(20):
-            effort.spend(FREE_STEPS)
+            budget.spend(FREE_STEPS)
     with turns.turn(still_there):
         assert turns.had == 2
 
 
 def test_all_portions_together_are_the_most():
     """Portions are the same until larger ones are asked for, and the last is what is left."""
-    with an_effort(most=6_000_000) as effort:
-        portions = [effort.steps[0]]
+    with a_budget(most=6_000_000) as budget:
+        portions = [budget.steps[0]]
         for larger in (False, False, True, False):
-            effort.extend(larger=larger)
-            portions.append(effort.steps[0])
+            budget.extend(larger=larger)
+            portions.append(budget.steps[0])
         with pytest.raises(Exhausted):
-            effort.extend()
+            budget.extend()
     assert portions == [200_000, 1_000_000, 1_000_000, 2_000_000, 1_800_000]
 
 
 def test_spending_ends_where_the_steps_end():
     """Exactly as many steps can be spent as there are."""
-    with an_effort(most=5_000_000) as effort:
-        effort.spend(5_000_000)
+    with a_budget(most=5_000_000) as budget:
+        budget.spend(5_000_000)
         with pytest.raises(Exhausted):
-            effort.spend(1)
+            budget.spend(1)
 
 
 def test_long_work_is_given_up_when_the_client_has_gone():
     """Nobody would read the answer, and others wait for the turn."""
-    with an_effort(gone=lambda: True) as effort:
-        effort.spend(FREE_STEPS)
+    with a_budget(is_gone=lambda: True) as budget:
+        budget.spend(FREE_STEPS)
         with pytest.raises(TryLater, match="given up"):
-            effort.spend(1)
+            budget.spend(1)
 
 
 # In the pipeline.
@@ -165,7 +166,7 @@ def test_a_long_explanation_takes_a_turn(house):
 
 def test_keys_are_part_of_the_work(house, monkeypatch):
     """The characters of keys that are hashed count, and too many of them are refused. (P84)"""
-    monkeypatch.setattr(efforts, "FREE_STEPS", 1_000)
+    monkeypatch.setattr(batches, "FREE_STEPS", 1_000)
     fields = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",) * 10, "partitions": 2}
     event_type = limited(house, 5_000).add(a_business_type(**fields))
     event = {"metadata": metadata(), "k": "x" * 100}
@@ -180,5 +181,5 @@ def test_work_is_given_up_for_a_client_that_has_gone(house):
     """A batch whose client closes its connection while it is in work is not stored."""
     event_type = limited(house, 50_000_000).add(an_event_type(schema=SLOW))
     with pytest.raises(TryLater, match="given up"):
-        house.publish(event_type, [EVENT] * 20, gone=lambda: True)
+        house.publish(event_type, [EVENT] * 20, is_gone=lambda: True)
     assert house.stored(event_type) == []

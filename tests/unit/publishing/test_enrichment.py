@@ -5,9 +5,9 @@ import pytest
 
 from nakadi.model.event_type import EnrichmentStrategy
 from nakadi.model.schema import Version
-from nakadi.publishing.batch import read
 from nakadi.publishing.enrich import Origin, enriched, moment_text
 from nakadi.publishing.outcome import Rejected, Step
+from nakadi.publishing.reading import read
 from tests.support.builders import an_event_type
 from tests.support.publishing import metadata
 

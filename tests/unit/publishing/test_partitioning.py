@@ -4,9 +4,9 @@ import random
 import pytest
 
 from nakadi.model.event_type import Category, PartitionStrategy
-from nakadi.publishing.batch import MOST_STEPS, Effort
+from nakadi.publishing.batch import MOST_STEPS, WorkBudget
 from nakadi.publishing.outcome import Rejected, Step
-from nakadi.publishing.partition import placed
+from nakadi.publishing.partition import choose_partitions
 from nakadi.turns import Turns, still_there
 from tests.support.builders import an_event_type
 
@@ -16,8 +16,8 @@ def nowhere() -> float:
 
 
 def partitions_of(events, draw=nowhere, **event_type):
-    effort = Effort(MOST_STEPS, Turns(), still_there)
-    return [partition for partition, _ in placed(an_event_type(**event_type), events, draw, effort)]
+    budget = WorkBudget(MOST_STEPS, Turns(), still_there)
+    return choose_partitions(an_event_type(**event_type), events, draw, budget)[0]
 
 
 def by_hash(*fields, partitions, **more):

@@ -199,9 +199,10 @@ def test_the_tag_is_read_before_producers_are_blocked(door):
 
 
 def test_a_tagged_batch(door, event_type):
-    """The tag directs the batch at one subscription. (P125, P127)"""
+    """The tag directs the batch at one subscription, and without it a batch is for all. (P125, P127)"""
     door.post(event_type.name, X_CONSUMER_TAG=f"CONSUMER_SUBSCRIPTION_ID={ID}")
-    assert [record.directed_to for record in door.house.records(event_type)] == [ID]
+    door.post(event_type.name)
+    assert [record.directed_to for record in door.house.records(event_type)] == [ID, None]
 
 
 def test_tags_say_nothing_of_tombstones(door):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,8 @@ from nakadi.model.outcomes import Malformed
 from nakadi.model.schema import Version
 from nakadi.publishing.batch import Batch
 from nakadi.publishing.outcome import Rejected, Step
-from nakadi.publishing.partition import Place
+
+COMPACTION_KEY = "partition_compaction_key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,26 +27,29 @@ class Origin:
 
 
 def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Sequence[int]) -> list[bytes]:
-    """The events as they are stored: as they came, but for their metadata."""
+    """The texts of the events as they are stored: as they came, but for their metadata."""
+    texts: list[bytes] = []
     if EnrichmentStrategy.METADATA not in event_type.enrichment_strategies:
-        return [piece.text(index) for piece in batch.pieces() for index in range(len(piece.events))]
+        for piece in batch.pieces():
+            texts += piece.texts()
+        return texts
     stamp = {
         "published_by": origin.published_by,
         "received_at": moment_text(origin.received_at),
         "event_type": event_type.name,
         "version": str(origin.version),
     }
-    texts: list[bytes] = []
     for piece in batch.pieces():
-        for index, event in enumerate(piece.events):
-            metadata, partition = event.get("metadata"), partitions[len(texts)]
+        enriched_metadata: list[Mapping[str, Any]] = []
+        for event, partition in zip(piece.events, partitions[len(texts) :], strict=False):
+            metadata = event.get("metadata")
             if not isinstance(metadata, dict):
-                raise Rejected(
-                    Step.ENRICHING, len(texts), "enrichment error", reached=Step.PARTITIONING, partitions=partitions
-                )
+                index = len(texts) + len(enriched_metadata)
+                detail = "enrichment error"
+                raise Rejected(Step.ENRICHING, index, detail, reached=Step.PARTITIONING, partitions=partitions)
             flow_id = metadata.get("flow_id") or origin.flow_id
-            added = {**metadata, **stamp, "flow_id": flow_id, "partition": str(partition)}
-            texts.append(piece.text_with(index, "metadata", added))
+            enriched_metadata.append({**metadata, **stamp, "flow_id": flow_id, "partition": str(partition)})
+        texts += piece.texts_with("metadata", enriched_metadata)
     return texts
 
 
@@ -54,36 +58,25 @@ def moment_text(moment: datetime) -> str:
     return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
-# Keys -----------------------------------------------------------------------------------------------------------------
-
-
-MEMBER = "partition_compaction_key"
-
-
-def keys_of(
-    event_type: EventType, events: Sequence[Mapping[str, Any]], places: Sequence[Place]
-) -> Sequence[str | None]:
-    """The events' own compaction keys if their type is compacted, otherwise the values they were placed by."""
-    if event_type.cleanup_policy.compacts:
-        return [compaction_key(event) for event in events]
-    return [key for _, key in places]
-
-
-def compaction_key(event: Mapping[str, Any]) -> str:
-    metadata = _member(event, "metadata")
-    if not isinstance(metadata, dict):
-        raise _unreadable("metadata", "is not a JSONObject.")
-    key = _member(metadata, MEMBER)
-    if not isinstance(key, str):
-        raise _unreadable(MEMBER, "not a string.")
-    return key
+def compaction_keys(events: Iterable[Mapping[str, Any]]) -> list[str | None]:
+    """The key of each event by which compaction keeps the newest; raises `Malformed` at the first that has none."""
+    keys: list[str | None] = []
+    for event in events:
+        metadata = _member(event, "metadata")
+        if not isinstance(metadata, dict):
+            raise _malformed("metadata", "is not a JSONObject.")
+        key = _member(metadata, COMPACTION_KEY)
+        if not isinstance(key, str):
+            raise _malformed(COMPACTION_KEY, "not a string.")
+        keys.append(key)
+    return keys
 
 
 def _member(value: Mapping[str, Any], name: str) -> Any:
     if name not in value:
-        raise _unreadable(name, "not found.")
+        raise _malformed(name, "not found.")
     return value[name]
 
 
-def _unreadable(name: str, problem: str) -> Malformed:
+def _malformed(name: str, problem: str) -> Malformed:
     return Malformed(f'Error occurred when parsing event(s). JSONObject["{name}"] {problem}')

@@ -81,38 +81,44 @@ class Rejected(Exception):
 
 
 def rejected(events: Sequence[Mapping[str, Any]], rejection: Rejected) -> BatchOutcome:
-    items = (_given_up(index, event, rejection) for index, event in enumerate(events))
+    """The outcome of a batch of which nothing is stored, because of one of its events or as a whole."""
+    items: list[ItemResult] = []
+    for index, event in enumerate(events):
+        at_fault = index == rejection.index
+        came_to = rejection.index is not None and index <= rejection.index
+        items.append(
+            ItemResult(
+                eid=eid_of(event),
+                partition=str(rejection.partitions[index]) if index < len(rejection.partitions) else None,
+                publishing_status=PublishingStatus.FAILED if at_fault else PublishingStatus.ABORTED,
+                step=rejection.step if came_to else rejection.reached,
+                detail=rejection.detail if at_fault else "",
+            )
+        )
     return BatchOutcome(Verdict.REJECTED, tuple(items), step=rejection.step)
 
 
-def _given_up(index: int, event: Mapping[str, Any], rejection: Rejected) -> ItemResult:
-    at_fault = index == rejection.index
-    came_to = rejection.index is not None and index <= rejection.index
-    return ItemResult(
-        eid=eid_of(event),
-        partition=str(rejection.partitions[index]) if index < len(rejection.partitions) else None,
-        publishing_status=PublishingStatus.FAILED if at_fault else PublishingStatus.ABORTED,
-        step=rejection.step if came_to else rejection.reached,
-        detail=rejection.detail if at_fault else "",
-    )
-
-
 def appended(events: Sequence[Mapping[str, Any]], partitions: Sequence[int], fates: Mapping[int, Fate]) -> BatchOutcome:
-    if not any(isinstance(fate, Refused) for fate in fates.values()):
+    """The outcome of a batch whose partitions had these fates."""
+    refused: dict[int, str] = {}
+    for partition, fate in fates.items():
+        if isinstance(fate, Refused):
+            refused[partition] = fate.reason
+    if not refused:
         return BatchOutcome(Verdict.STORED, stored=len(events))
-    items = (_written(event, at, fates[at]) for event, at in zip(events, partitions, strict=True))
+    items: list[ItemResult] = []
+    for event, partition in zip(events, partitions, strict=True):
+        failed = partition in refused
+        items.append(
+            ItemResult(
+                eid=eid_of(event),
+                partition=str(partition),
+                publishing_status=PublishingStatus.FAILED if failed else PublishingStatus.SUBMITTED,
+                step=Step.PUBLISHING,
+                detail=refused.get(partition, ""),
+            )
+        )
     return BatchOutcome(Verdict.NOT_ALL_STORED, tuple(items))
-
-
-def _written(event: Mapping[str, Any], partition: int, fate: Fate) -> ItemResult:
-    refused = isinstance(fate, Refused)
-    return ItemResult(
-        eid=eid_of(event),
-        partition=str(partition),
-        publishing_status=PublishingStatus.FAILED if refused else PublishingStatus.SUBMITTED,
-        step=Step.PUBLISHING,
-        detail=fate.reason if isinstance(fate, Refused) else "",
-    )
 
 
 def eid_of(event: Mapping[str, Any]) -> str:

@@ -8,104 +8,104 @@ from functools import lru_cache
 from typing import Any
 
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
-from nakadi.publishing.batch import Effort
+from nakadi.publishing.batch import WorkBudget
 from nakadi.publishing.outcome import Rejected, Step
 from nakadi.schemas.values import Exhausted, NoSuchField, segments, text_of, value_at
 
 Event = Mapping[str, Any]
 
-Draw = Callable[[], float]
-"""A number from 0 to below 1, each as likely as the other."""
-
-Place = tuple[int, str | None]
-"""A partition, and the key fields' values by which it was chosen if it was chosen by key."""
+RandomNumber = Callable[[], float]
+"""Draws a number from 0 to below 1, each as likely as the other."""
 
 TOO_MUCH = "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"
 
+_Choice = tuple[int, str | None]
+"""A partition, and the key that it was chosen by if there is one."""
 
-class Unplaceable(Exception):
+
+class NoPartition(Exception):
     """Raised when an event does not hold what its partition is chosen by."""
 
 
-Placing = Callable[[Event], Place]
+def choose_partitions(
+    event_type: EventType, events: Sequence[Event], random_number: RandomNumber, budget: WorkBudget
+) -> tuple[list[int], list[str | None]]:
+    """The partition of each event, and the key that it was chosen by if it was chosen by one.
 
-
-def placed(event_type: EventType, events: Sequence[Event], draw: Draw, effort: Effort) -> list[Place]:
-    """A place for each event; raises `Rejected` at the first that has none, or at which the work becomes too much."""
-    place = placing(event_type, draw, effort)
-    if event_type.partition_strategy is PartitionStrategy.RANDOM:
-        # Going through the events of a long batch parses them, so it is not done for nothing.
-        return [place({}) for _ in range(len(events))]
-    places: list[Place] = []
-    for index, event in enumerate(events):
-        try:
-            places.append(place(event))
-        except (Unplaceable, Exhausted) as error:
-            detail = str(error) if isinstance(error, Unplaceable) else TOO_MUCH
-            chosen = [partition for partition, _ in places]
-            raise Rejected(Step.PARTITIONING, index, detail, reached=Step.VALIDATING, partitions=chosen) from error
-    return places
-
-
-def placing(event_type: EventType, draw: Draw, effort: Effort) -> Placing:
-    """How the events of this type find their partition."""
+    Raises `Rejected` at the first event that has no partition, or at which the work becomes too much.
+    """
+    partitions: list[int] = []
+    keys: list[str | None] = []
     match event_type.partition_strategy:
         case PartitionStrategy.RANDOM:
-            return _at_random(event_type.timeline.partitions, draw)
+            # Going through the events of a long batch parses them, so it is not done for nothing.
+            number, of = len(events), event_type.timeline.partitions
+            return [int(random_number() * of) for _ in range(number)] if of > 1 else [0] * number, [None] * number
         case PartitionStrategy.USER_DEFINED:
-            return _as_told(event_type.partitions)
+            choose = _by_metadata(event_type.partitions)
         case PartitionStrategy.HASH:
-            return _by_key(event_type, effort)
+            choose = _by_hash(event_type, budget)
+    for event in events:
+        try:
+            partition, key = choose(event)
+        except (NoPartition, Exhausted) as error:
+            detail = str(error) if isinstance(error, NoPartition) else TOO_MUCH
+            index = len(partitions)
+            raise Rejected(Step.PARTITIONING, index, detail, reached=Step.VALIDATING, partitions=partitions) from error
+        partitions.append(partition)
+        keys.append(key)
+    return partitions, keys
 
 
-def _at_random(partitions: int, draw: Draw) -> Placing:
-    if partitions == 1:
-        return lambda _: (0, None)
-    return lambda _: (int(draw() * partitions), None)
-
-
-def _as_told(partitions: tuple[str, ...]) -> Placing:
+def _by_metadata(partitions: tuple[str, ...]) -> Callable[[Event], _Choice]:
     numbers = {name: int(name) for name in partitions}
 
-    def place(event: Event) -> Place:
+    def choose(event: Event) -> _Choice:
         metadata = event.get("metadata")
-        told = metadata.get("partition") if isinstance(metadata, dict) else None
-        if not isinstance(told, str):
-            raise Unplaceable("Failed to resolve partition. Failed to get partition from event metadata")
-        if told not in numbers:
-            raise Unplaceable(f"Failed to resolve partition. Invalid partition specified when publishing event: {told}")
-        return numbers[told], None
+        wanted = metadata.get("partition") if isinstance(metadata, dict) else None
+        if not isinstance(wanted, str):
+            raise NoPartition("Failed to resolve partition. Failed to get partition from event metadata")
+        if wanted not in numbers:
+            raise NoPartition(
+                f"Failed to resolve partition. Invalid partition specified when publishing event: {wanted}"
+            )
+        return numbers[wanted], None
 
-    return place
+    return choose
 
 
-def _by_key(event_type: EventType, effort: Effort) -> Placing:
+def _by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Event], _Choice]:
     if not event_type.partition_key_fields:
         raise Rejected(Step.PARTITIONING, reached=Step.VALIDATING)
     fields = [field for field in event_type.partition_key_fields if field is not None]
     if len(fields) < len(event_type.partition_key_fields):
-        return _by_no_name
+        return _by_null
     root = ("data",) if event_type.category is Category.DATA else ()
     paths = [(*root, *segments(field)) for field in fields]
     numbers = _in_order_of_texts(event_type.timeline.partitions)
 
-    def place(event: Event) -> Place:
-        try:
-            values = [value_at(event, path) for path in paths]
-        except NoSuchField as error:
-            raise Unplaceable(str(error)) from error
-        keys = [value if type(value) is str else text_of(value) for value in values]
-        # A key may be as long as an event. The hash takes a step for each character, and to write one takes some more.
-        effort.spend(sum(len(key) if key is value else 5 * len(key) for key, value in zip(keys, values, strict=True)))
+    def choose(event: Event) -> _Choice:
+        keys: list[str] = []
+        work = 0
+        for path in paths:
+            try:
+                value = value_at(event, path)
+            except NoSuchField as error:
+                raise NoPartition(str(error)) from error
+            key = value if type(value) is str else text_of(value)
+            keys.append(key)
+            # A key may be as long as an event. The hash takes a step for each character, and to write one takes more.
+            work += len(key) if key is value else 5 * len(key)
+        budget.spend(work)
         total = signed(sum(map(string_hash, keys)))
         return numbers[abs(total) % len(numbers)], ",".join(keys)
 
-    return place
+    return choose
 
 
-def _by_no_name(_: Event) -> Place:
-    """The place by a list of fields with a null in it."""
-    raise Unplaceable(str(NoSuchField("null")))
+def _by_null(_: Event) -> _Choice:
+    """By a list of key fields with a null in it, which is a field that no event has."""
+    raise NoPartition(str(NoSuchField("null")))
 
 
 @lru_cache(maxsize=100)
@@ -114,10 +114,9 @@ def _in_order_of_texts(partitions: int) -> tuple[int, ...]:
     return tuple(sorted(range(partitions), key=str))
 
 
-# The hash of a text -------------------------------------------------------------------------------------------------
+# The hash of a text ---------------------------------------------------------------------------------------------------
 
 # Partitions chosen by hash must stay where they are when producers and consumers move over, so it is the one of Java.
-
 
 _MASK = 0xFFFFFFFF
 _BLOCK = 64
@@ -125,7 +124,7 @@ _BLOCK = 64
 
 def string_hash(text: str) -> int:
     """`31 * hash + unit` over the UTF-16 code units, in 32 bits without sign."""
-    units = _utf16(text)
+    units = _utf16_units(text)
     total = 0
     # Cutting down to 32 bits costs as much as the sum, and letting it grow costs more with every unit.
     for start in range(0, len(units), _BLOCK):
@@ -140,7 +139,7 @@ def signed(total: int) -> int:
     return ((total + 0x80000000) & _MASK) - 0x80000000
 
 
-def _utf16(text: str) -> Sequence[int]:
+def _utf16_units(text: str) -> Sequence[int]:
     if text.isascii():
         return text.encode()
     packed = text.encode("utf-16-le")

@@ -146,7 +146,7 @@ class Figures:
         self, event_type: str, subject: Subject, flow_id: str, *, events: int, seconds: float, size: int
     ) -> None:
         """A batch was stored, all of it."""
-        if event_type not in FIGURES:
+        if event_type not in FIGURES and self._is_taken(BATCH_PUBLISHED):
             figure = {
                 "event_type": event_type,
                 **self._who(subject),
@@ -161,7 +161,7 @@ class Figures:
         self, subscription: str | None, event_type: str, subject: Subject, flow_id: str, sent: Sent
     ) -> None:
         """A stream has sent so much of an event type since the last time that this was told."""
-        if event_type not in FIGURES:
+        if event_type not in FIGURES and self._is_taken(DATA_STREAMED):
             figure = {
                 "api": "lola" if subscription is None else "hila",
                 "subscription": subscription,
@@ -176,6 +176,8 @@ class Figures:
 
     def requested(self, figure: Mapping[str, Any], subject: Subject, flow_id: str) -> None:
         """A request was answered; `figure` has what is told of it beside who sent it."""
+        if not self._is_taken(ACCESS_LOG):
+            return
         cut = {name: value[:LONGEST_TEXT] if isinstance(value, str) else value for name, value in figure.items()}
         told = {**cut, **self._who(subject, nobody="-")}
         self._take(ACCESS_LOG, {name: told[name] for name in FIGURE_TYPES[ACCESS_LOG].fields if name in told}, flow_id)
@@ -186,11 +188,13 @@ class Figures:
 
     # Waiting
 
+    def _is_taken(self, event_type: str) -> bool:
+        """Whether figures of this type are kept for now: not for a while after their feature was found to be off."""
+        until = self._off.get(event_type)
+        return until is None or until <= self._clock.monotonic()
+
     def _take(self, event_type: str, figure: Mapping[str, Any], flow_id: str) -> None:
         """Keep a figure until it is written. Never waits for anything but this lock, and never fails."""
-        now = self._clock.monotonic()
-        if self._off.get(event_type, now) > now:
-            return
         metadata = {"eid": str(uuid4()), "occurred_at": self._clock.now().isoformat(), "flow_id": flow_id}
         try:
             text = orjson.dumps({**figure, "metadata": metadata})
@@ -201,7 +205,7 @@ class Figures:
                 self._dropped += 1
                 return
             if not self._waiting:
-                self._oldest = now
+                self._oldest = self._clock.monotonic()
             self._waiting.append(_Waiting(event_type, text))
             self._waiting_bytes += len(text)
             if self._collect_seconds is not None and not self._closing:

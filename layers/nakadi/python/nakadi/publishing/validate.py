@@ -9,7 +9,7 @@ from typing import Any
 from nakadi.auth.permissions import Permissions, denied
 from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import Category, EventType, OwnerSelector, OwnerSelectorType
-from nakadi.publishing.batch import Batch, Effort, Event
+from nakadi.publishing.batch import Batch, Event, WorkBudget
 from nakadi.publishing.outcome import Rejected, Step, eid_of
 from nakadi.schemas import strict_json
 from nakadi.schemas.effective import effective_schema
@@ -34,37 +34,50 @@ def effective_schema_of(event_type: EventType) -> dict[str, Any]:
 
 
 def validate(
-    event_type: EventType, batch: Batch, validator: Validator, effort: Effort, *, most_bytes: int, reached: Step
+    event_type: EventType, batch: Batch, validator: Validator, budget: WorkBudget, *, most_bytes: int, reached: Step
 ) -> None:
     """Raise `Rejected` at the first event that is not as it should be, or at which the work becomes too much."""
     too_large = batch.sizes_above(most_bytes)
     has_metadata = event_type.category is not Category.UNDEFINED
     for index, event in enumerate(batch.events):
         try:
-            valid = _accepted(event, validator, effort)
+            valid: bool | None = validator.check(event, budget.steps)
+        except RecursionError:
+            valid = False
         except Exhausted:
-            raise Rejected(Step.VALIDATING, index, TOO_MUCH.format(effort.most), reached=reached) from None
+            valid = _accepts_with_more_steps(event, validator, budget)
+        if valid is None:
+            raise Rejected(Step.VALIDATING, index, TOO_MUCH.format(budget.most), reached=reached)
         if not valid:
-            raise Rejected(Step.VALIDATING, index, validator.explain(event, effort.take_turn), reached=reached)
+            raise Rejected(Step.VALIDATING, index, validator.explain(event, budget.take_turn), reached=reached)
         if has_metadata and (problem := problem_with(event["metadata"]["occurred_at"])) is not None:
             raise Rejected(Step.VALIDATING, index, f"#/metadata/occurred_at:{problem}", reached=reached)
         if index in too_large:
             raise _too_large(index, too_large[index], most_bytes, reached)
 
 
-def _accepted(event: Event, validator: Validator, effort: Effort) -> bool:
-    """Whether an event is valid. One that needs more steps than there are is begun anew with more."""
-    begun_anew = False
+def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
+    """Whether an event is valid that took all the steps there were, begun anew until there are enough; None if never.
+
+    From the second time on, each attempt has twice the steps of the one before, so that all of them together take no
+    more than twice the work of the last.
+    """
+    larger = False
     while True:
         try:
-            return validator.accepts(event, effort.steps)
+            budget.extend(larger=larger)
         except Exhausted:
-            effort.extend(larger=begun_anew)
-            begun_anew = True
+            return None
+        try:
+            return validator.accepts(event, budget.steps)
+        except Exhausted:
+            larger = True
 
 
-def check_sizes(batch: Batch, *, most_bytes: int, reached: Step) -> None:
-    """Raise `Rejected` at the first event that is too large."""
+def check_deletable(event_type: EventType, batch: Batch, *, most_bytes: int, reached: Step) -> None:
+    """Raise `Rejected` if events of this type are not deleted, or at the first event that is too large."""
+    if not event_type.cleanup_policy.compacts:
+        raise Rejected(Step.VALIDATING)
     for index, size in batch.sizes_above(most_bytes).items():
         raise _too_large(index, size, most_bytes, reached)
 

@@ -25,19 +25,23 @@ _ADDED_VALUES = 100
 
 
 class Validator:
-    """A schema that can judge events, from any number of threads."""
+    """A schema compiled to a function, for any number of threads.
 
-    __slots__ = ("_accepts", "_document", "_patterns")
+    `check` is that function: it says whether an event is valid, raises `RecursionError` for one that is too deep, and
+    `Exhausted` for one that takes too many steps.
+    """
 
-    def __init__(self, document: Document, accepts: Accepts, patterns: Patterns) -> None:
+    __slots__ = ("_document", "_patterns", "check")
+
+    def __init__(self, document: Document, check: Accepts, patterns: Patterns) -> None:
         self._document = document
-        self._accepts = accepts
+        self.check = check
         self._patterns = patterns
 
     def accepts(self, event: Any, steps: Steps | None = None) -> bool:
         """Whether the event is valid; one that is too deep is not. Raises `Exhausted` if it takes too many steps."""
         try:
-            return self._accepts(event, [MOST_STEPS] if steps is None else steps)
+            return self.check(event, [MOST_STEPS] if steps is None else steps)
         except RecursionError:
             return False
 
@@ -65,11 +69,8 @@ def compile_validator(effective: Mapping[str, Any]) -> Validator:
     return Validator(document, accepts, constants.patterns)
 
 
-Key = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
-
-
 class Validators:
-    """The validators in use, each made once, however many ask for it at the same time.
+    """The validators in use, each made once, however many threads ask for it at the same time.
 
     When there are too many, those that were not asked for longest are forgotten.
     """
@@ -77,53 +78,50 @@ class Validators:
     def __init__(self, most: int = 500) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._entries: OrderedDict[_Key, _CachedValidator] = OrderedDict()
         self.hits = 0
         self.misses = 0
 
     def of(self, event_type: EventType, effective: Callable[[], Mapping[str, Any]]) -> Validator:
         """The validator of an event type as it stands; `effective` is asked for the schema if there is none yet."""
-        return self._entry(_key(event_type)).validator(effective)
-
-    def _entry(self, key: Key) -> _Entry:
+        key = (
+            event_type.id,
+            event_type.schema.version,
+            event_type.compatibility_mode,
+            event_type.cleanup_policy,
+            event_type.category,
+        )
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
                 self.misses += 1
-                entry = self._entries[key] = _Entry()
+                entry = self._entries[key] = _CachedValidator()
+                if len(self._entries) > self._most:
+                    self._entries.popitem(last=False)
             else:
                 self.hits += 1
                 self._entries.move_to_end(key)
-            if len(self._entries) > self._most:
-                self._entries.popitem(last=False)
-            return entry
+        # Compiling takes long, so it must not hold the lock of all; each entry has one of its own for that.
+        return entry.made or entry.make(effective)
 
 
-class _Entry:
-    """A validator, or the promise of one. If making it fails, the next to ask tries again."""
+_Key = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
 
-    __slots__ = ("_lock", "_made")
+
+class _CachedValidator:
+    """`made` is the validator once it is compiled. If compiling fails, the next thread to ask tries again."""
+
+    __slots__ = ("_lock", "made")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: Validator | None = None
+        self.made: Validator | None = None
 
-    def validator(self, effective: Callable[[], Mapping[str, Any]]) -> Validator:
-        if self._made is None:
-            with self._lock:
-                if self._made is None:
-                    self._made = compile_validator(effective())
-        return self._made
-
-
-def _key(event_type: EventType) -> Key:
-    return (
-        event_type.id,
-        event_type.schema.version,
-        event_type.compatibility_mode,
-        event_type.cleanup_policy,
-        event_type.category,
-    )
+    def make(self, effective: Callable[[], Mapping[str, Any]]) -> Validator:
+        with self._lock:
+            if self.made is None:
+                self.made = compile_validator(effective())
+            return self.made
 
 
 # Generated code -------------------------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -99,31 +98,38 @@ class MemoryLog:
         self._closed = False
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        with self._opened() as topics:
-            if topic not in topics:
-                topics[topic] = _Topic([_Partition() for _ in range(partitions)])
+        with self._lock:
+            self._check_open()
+            if topic not in self._topics:
+                self._topics[topic] = _Topic([_Partition() for _ in range(partitions)])
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        with self._opened() as topics:
-            present = _known(topics, topic).partitions
+        with self._lock:
+            present = self._topic(topic).partitions
             present.extend(_Partition() for _ in range(partitions - len(present)))
 
     def seal_topic(self, topic: str) -> None:
-        with self._opened() as topics:
-            _known(topics, topic).sealed = True
+        with self._lock:
+            self._topic(topic).sealed = True
 
     def delete_topic(self, topic: str) -> None:
-        with self._opened() as topics:
-            topics.pop(topic, None)
+        with self._lock:
+            self._check_open()
+            self._topics.pop(topic, None)
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
-        with self._opened() as topics:
-            if _known(topics, topic).sealed:
+        with self._lock:
+            found = self._topic(topic)
+            if found.sealed:
                 raise SealedTopic(topic)
-            places = {number: _place(topics, topic, number) for number in batches}
+            # All partitions are looked for before anything is stored in one of them.
+            for number in batches:
+                if not 0 <= number < len(found.partitions):
+                    raise _unknown_partition(topic, number)
             now = self._clock.now()
-            for number, place in places.items():
-                place.store(batches[number], now)
+            for number, records in batches.items():
+                found.partitions[number].store(records, now)
+        # Not under the lock, for listeners may read.
         for number in batches:
             self._announcements.announce(topic, number)
         return dict.fromkeys(batches, Stored())
@@ -139,31 +145,32 @@ class MemoryLog:
         wait: float = 0.0,
     ) -> Slice:
         def look() -> Slice:
-            with self._opened() as topics:
-                return _place(topics, topic, partition).slice(start, limit, max_bytes)
+            with self._lock:
+                return self._partition(topic, partition).slice(start, limit, max_bytes)
 
         return self._announcements.first_found(topic, partition, look, wait)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
-        with self._opened() as topics:
-            _known(topics, topic)
-            places = {number: _place(topics, topic, number) for number in partitions}
-            return {number: Bounds(place.oldest, place.next) for number, place in places.items()}
+        with self._lock:
+            self._topic(topic)
+            found = {number: self._partition(topic, number) for number in partitions}
+            return {number: Bounds(partition.oldest, partition.next) for number, partition in found.items()}
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
-        with self._opened() as topics:
-            return _place(topics, topic, partition).offset_at(moment)
+        with self._lock:
+            return self._partition(topic, partition).offset_at(moment)
 
     def trim(self, topic: str, partition: int, before: datetime) -> None:
-        with self._opened() as topics:
-            _place(topics, topic, partition).trim(before)
+        with self._lock:
+            self._partition(topic, partition).trim(before)
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
-        with self._opened() as topics:
-            _place(topics, topic, partition).compact(upto, tombstones_before)
+        with self._lock:
+            self._partition(topic, partition).compact(upto, tombstones_before)
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        with self._opened():
+        with self._lock:
+            self._check_open()
             return self._announcements.watch(changed)
 
     def close(self) -> None:
@@ -171,22 +178,25 @@ class MemoryLog:
             self._closed = True
         self._announcements.wake_all()
 
-    @contextmanager
-    def _opened(self) -> Iterator[dict[str, _Topic]]:
-        with self._lock:
-            if self._closed:
-                raise Unavailable("The event log is closed.")
-            yield self._topics
+    # With the lock held
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("The event log is closed.")
+
+    def _topic(self, topic: str) -> _Topic:
+        self._check_open()
+        found = self._topics.get(topic)
+        if found is None:
+            raise UnknownTopic(topic)
+        return found
+
+    def _partition(self, topic: str, partition: int) -> _Partition:
+        partitions = self._topic(topic).partitions
+        if not 0 <= partition < len(partitions):
+            raise _unknown_partition(topic, partition)
+        return partitions[partition]
 
 
-def _known(topics: Mapping[str, _Topic], topic: str) -> _Topic:
-    if topic not in topics:
-        raise UnknownTopic(topic)
-    return topics[topic]
-
-
-def _place(topics: Mapping[str, _Topic], topic: str, partition: int) -> _Partition:
-    partitions = _known(topics, topic).partitions
-    if not 0 <= partition < len(partitions):
-        raise UnknownTopic(f"{topic} has no partition {partition}")
-    return partitions[partition]
+def _unknown_partition(topic: str, partition: int) -> UnknownTopic:
+    return UnknownTopic(f"{topic} has no partition {partition}")

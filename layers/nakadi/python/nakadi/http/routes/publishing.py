@@ -15,6 +15,7 @@ from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.publishing.outcome import BatchOutcome, Verdict
 from nakadi.publishing.publisher import Publisher
+from nakadi.publishing.reading import memory_needed
 from nakadi.publishing.system_events import Figures
 
 AVRO = "application/avro-binary"
@@ -57,7 +58,8 @@ class _Publishing:
 
     def publish(self, request: Request) -> Response:
         try:
-            tag = directed_to(_checked_headers(request).get("x-consumer-tag"))
+            header = _checked_headers(request).get("x-consumer-tag")
+            tag = None if header is None else directed_to(header)
             self._check_producer(request)
             name, began = request.path_parameters["name"], time.perf_counter()
             outcome = self.publisher.publish(name, request.body, request.subject, request.flow_id, tag, request.gone)
@@ -80,7 +82,7 @@ class _Publishing:
     def _check_producer(self, request: Request) -> None:
         """Refuse who is blocked before anything about the event type is found out, and what there is no memory for."""
         self.permissions.require_producer(request.subject, request.path_parameters["name"])
-        request.memory.take(self.publisher.memory_needed(request.body))
+        request.memory.take(memory_needed(request.body, self.publisher.limits))
 
     def _count(self, error: Exception) -> None:
         """Count a batch that was refused as a whole, by the kind of the outcome: `not_found` or `try_later`."""
@@ -121,10 +123,8 @@ _BLANKS = re.compile(r"\s+")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-def directed_to(header: str | None) -> str | None:
-    """The id of the subscription that a batch is meant for, None when it is for everybody."""
-    if header is None:
-        return None
+def directed_to(header: str) -> str:
+    """The id of the subscription that a batch is meant for."""
     text = _BLANKS.sub("", header)
     if not text:
         raise Invalid("X-CONSUMER-TAG: is empty!")

@@ -1,0 +1,234 @@
+"""From the body of a request to its events, as strictly as the contract asks and nearly as fast as a lenient parser.
+
+What nearly every producer sends is parsed at once. Only a text that is wrong, or has commas out of place, is looked
+through symbol by symbol, and only an event that is wrong is read by the strict parser, which can say what is wrong and
+where.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from nakadi.model.outcomes import Malformed, TooLarge
+from nakadi.publishing.batch import (
+    ARRAY_DECODER,
+    DEFAULT_LIMITS,
+    EVENT_MEMORY,
+    MOST_PARSED_BYTES,
+    PARSE_ERRORS,
+    PIECE_BYTES,
+    PIECE_MEMORY,
+    Batch,
+    BatchLimits,
+    LongBatch,
+    NotStrict,
+    array_of,
+    memory_of_event,
+    parse_piece,
+    too_many_values,
+)
+from nakadi.schemas import strict_json
+from nakadi.schemas.strict_json import OBJECT, Text, parsed_memory
+
+LongWork = Callable[[], AbstractContextManager[None]]
+
+# A body up to this long is parsed at once whatever it holds: at worst that takes 6 MB.
+SHORT_BODY = 128 * 1024
+# A longer one takes a while to parse, and no other thread can do anything meanwhile: it takes a turn.
+LONG_BODY = 1_000_000
+
+# Where objects are smaller than this on average, events are looked for one by one. Each that is cut out has 72 bytes.
+_LEAST_OBJECT_BYTES = 24
+# Finding the events in a body takes about a second for so many objects, if it cannot be done in the fast way.
+_MOST_OBJECTS = 1_000_000
+_MOST_BRACES = 2 * EVENT_MEMORY // OBJECT
+# What there is of each event beside its text and its parsed form: a view of the text at first, then a record.
+_MEMORY_BESIDE_EVENT = 500
+# An event this large would hardly be stored, and the strict parser takes a second for it: long enough for a message.
+_MOST_EXPLAINED_BYTES = 1_000_000
+
+_BLANK = b" \t\r\n"
+_BRACE = ord("{")
+_BLANKS_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
+
+# The next brace outside of strings; objects that hold no other are stepped over. A backslash hides what follows it,
+# wherever it stands.
+_OTHERS = rb'[^{}"\\]++|\\.|"(?:[^"\\]|\\.)*+"'
+_TO_BRACE = re.compile(rb"(?:%b|\{(?:%b)*+\})*+[{}]" % (_OTHERS, _OTHERS), re.DOTALL)
+# Bytes that do not go on with a character of UTF-8, and bytes that do not begin one of four bytes.
+_BEGINNINGS = bytes({*range(256)} - {*range(0x80, 0xC0)})
+_NOT_THE_LONGEST = bytes(range(0xF0))
+
+
+def read(body: bytes, limits: BatchLimits = DEFAULT_LIMITS, long_work: LongWork = nullcontext) -> Batch:
+    """The events that a body holds; raises `Malformed` or `TooLarge`. Work that may take a second is `long_work`."""
+    if len(body) > LONG_BODY:
+        with long_work():
+            return _read_long(body, limits, nullcontext)
+    if len(body) > SHORT_BODY:
+        return _read_long(body, limits, long_work)
+    try:
+        piece = parse_piece(body)
+    except PARSE_ERRORS:
+        return _read_strictly(body, limits)
+    if len(piece.events) > limits.events:
+        limits.check_number(len(piece.events))
+    return piece
+
+
+def memory_needed(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> int:
+    """About how much memory is needed to read a body and to store its events, beside the body itself, at most."""
+    if len(body) <= SHORT_BODY:
+        return 10 * len(body)  # what is usual; counting would take longer than the little that it may be short of
+    events = min(body.count(b"{"), limits.events)
+    parsed = min(4 * len(body) + parsed_memory(body), 4 * MOST_PARSED_BYTES + EVENT_MEMORY)
+    return 3 * len(body) + _MEMORY_BESIDE_EVENT * events + parsed
+
+
+def _read_long(body: bytes, limits: BatchLimits, long_work: LongWork) -> Batch:
+    try:
+        return _read_as_sent(body, limits)
+    except PARSE_ERRORS:
+        with long_work():
+            return _read_strictly(body, limits)
+
+
+def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
+    texts = list(_cut_strictly(body, limits))
+    try:
+        return _batch_of(texts, limits)
+    except PARSE_ERRORS as error:
+        raise _malformed(str(error)) from error
+
+
+def _read_as_sent(body: bytes, limits: BatchLimits) -> Batch:
+    """The events of a body that is not cut by hand; raises one of `PARSE_ERRORS` if it has to be."""
+    if len(body) <= PIECE_BYTES and parsed_memory(body) <= PIECE_MEMORY:
+        piece = parse_piece(body)
+        limits.check_number(len(piece.events))
+        return piece
+    if body.count(b"{") > max(limits.events, len(body) // _LEAST_OBJECT_BYTES):
+        # If they were all events, cutting them out at once would take several times the memory of the body.
+        raise NotStrict
+    raws = ARRAY_DECODER.decode(body)
+    limits.check_number(len(raws))
+    texts = [memoryview(raw) for raw in raws]
+    if not all(text[0] == _BRACE for text in texts):
+        raise NotStrict
+    return _batch_of(texts, limits)
+
+
+def _batch_of(texts: Sequence[Text], limits: BatchLimits) -> Batch:
+    """A batch of these events; raises one of `PARSE_ERRORS` if they are not all strict JSON."""
+    batch = LongBatch(texts, limits)
+    if batch.is_one_piece:
+        return parse_piece(array_of(texts))
+    for array in batch.arrays():
+        parse_piece(array)
+    return batch
+
+
+def _cut_strictly(body: bytes, limits: BatchLimits) -> Iterator[Text]:
+    """The texts of the events, with any commas between them; raises when one of them is not in order."""
+    _check_encoding(body)
+    first, last = _bounds_of_array(body)
+    view = memoryview(body)
+    at = _past_blanks_and_commas(body, first + 1)
+    number = objects = 0
+    while at < last:
+        limits.check_number(number + 1)
+        end = _end_of_event(body, at, last, number, limits)
+        yield view[at:end]
+        number, objects = number + 1, objects + body.count(b"{", at, end)
+        if objects > _MOST_OBJECTS:
+            raise TooLarge(f"The events of the batch have more than {_MOST_OBJECTS} objects within them")
+        at = _past_blanks_and_commas(body, end)
+
+
+def _check_encoding(body: bytes) -> None:
+    """A bit at a time: decoded, a body may take four times the memory."""
+    if body.isascii():
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(0, len(body), PIECE_BYTES):
+        waiting = len(decoder.getstate()[0])
+        try:
+            decoder.decode(body[at : at + PIECE_BYTES], final=at + PIECE_BYTES >= len(body))
+        except UnicodeDecodeError as error:
+            raise _malformed(f"Not in UTF-8 at position {at - waiting + error.start}") from error
+
+
+def _bounds_of_array(body: bytes) -> tuple[int, int]:
+    """Where the brackets around the events are."""
+    first = len(body) - len(body.lstrip(_BLANK))
+    last = len(body.rstrip(_BLANK)) - 1
+    if first > last or body[first : first + 1] != b"[":
+        raise _malformed(f"Array of events should start with [ at position {_utf16_units(body, first)}")
+    if first == last or body[last : last + 1] != b"]":
+        raise _malformed(f"Array of events should end with ] at position {_utf16_units(body, last)}")
+    return first, last
+
+
+def _utf16_units(body: bytes, at: int) -> int:
+    """How many UTF-16 units stand before this byte, which begins a character: two for each of the longest ones."""
+    before = body[:at]
+    return at - len(before.translate(None, _BEGINNINGS)) + len(before.translate(None, _NOT_THE_LONGEST))
+
+
+def _past_blanks_and_commas(body: bytes, at: int) -> int:
+    """Any number of commas is stepped over: producers have left out some, and sent some too many."""
+    found = _BLANKS_AND_COMMAS.match(body, at)
+    assert found is not None
+    return found.end()
+
+
+def _end_of_event(body: bytes, at: int, last: int, number: int, limits: BatchLimits) -> int:
+    """The position behind the event that begins here, in a list that is closed at `last`."""
+    if body[at] != _BRACE:
+        raise _malformed(f"Illegal character at position {_utf16_units(body, at)}")
+    end = _behind_closing_brace(body, at, last, number)
+    if end is None:
+        # The event is not closed: the bracket of the list is what does not belong into it.
+        return at + _length_of_event(body[at : last + 1][:_MOST_EXPLAINED_BYTES])
+    event = body[at:end]
+    memory_of_event(number, event, limits)
+    return end if _is_event(event) else at + _length_of_event(event[:_MOST_EXPLAINED_BYTES])
+
+
+def _behind_closing_brace(body: bytes, at: int, last: int, number: int) -> int | None:
+    """The position behind the brace that closes the one here, if one does before `last` and not too deep within it."""
+    depth, at = 1, at + 1
+    for _ in range(_MOST_BRACES):
+        brace = _TO_BRACE.match(body, at, last)
+        if brace is None or depth > strict_json.MAX_DEPTH:
+            return None
+        at = brace.end()
+        depth += 1 if body[at - 1 : at] == b"{" else -1
+        if not depth:
+            return at
+    raise too_many_values(number)
+
+
+def _is_event(text: bytes) -> bool:
+    try:
+        parse_piece(b"[%b]" % text)
+    except PARSE_ERRORS:
+        return False
+    return True
+
+
+def _length_of_event(event: bytes) -> int:
+    """How many bytes the strict parser reads as an event; raises `Malformed` with what is wrong if it is none."""
+    text = event.decode(errors="ignore")  # it may have been cut in the middle of a character
+    try:
+        end = strict_json.read(text)[1]
+    except strict_json.StrictJsonError as error:
+        raise _malformed(str(error)) from error
+    return len(text[:end].encode())
+
+
+def _malformed(reason: str) -> Malformed:
+    return Malformed(f"Error occurred when parsing event(s). {reason}")
