@@ -23,7 +23,7 @@ from nakadi.engines.archive.archiver import cool
 from nakadi.engines.archive.library import Unreadable as Lost
 from nakadi.engines.archive.maintenance import Blocks, Busy, Merger, Sweep
 from nakadi.event_types.repository import TopicDirectory
-from nakadi.event_types.rules import kept_for
+from nakadi.event_types.rules import data_lake_retention
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, UnknownTopic
@@ -112,7 +112,7 @@ def _expire(work: Workplace, table: Table, event_type: EventType | None, now: da
     if event_type is None:
         _let_go(work, table, now)
         return
-    keep = kept_for(event_type)
+    keep = data_lake_retention(event_type)
     if keep is None or table.name.endswith(LATEST):
         return
     before = f"nakadi_time < TIMESTAMP '{now - keep:%Y-%m-%d %H:%M:%S}'"

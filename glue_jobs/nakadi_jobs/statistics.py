@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 
-from nakadi.event_types.documents import MEASURED_KIND, Measured, measured_body
+from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_body
 from nakadi.model.event_type import Category, EventType
 from nakadi.ports.registry import Put, Remove
 from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
@@ -211,7 +211,7 @@ def _write(work: Workplace, found: Sequence[Found], length: timedelta, since: da
     with work.alone("statistics"):
         recorded(history_table(work.spark, work.database), measurements, length, since, until, work.clock.now())
     for each in found:
-        told = Measured(
+        told = MeasuredStatistics(
             statistic=statistic(each.period, each.consumers),
             recommended_partitions=each.advice.recommended,
             since=each.period.since,

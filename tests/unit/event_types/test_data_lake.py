@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.event_types.rules import MATERIALIZE, PERIOD, REASON, check_data_lake_annotations, kept_for
+from nakadi.event_types.rules import MATERIALIZE, PERIOD, REASON, check_data_lake_annotations, data_lake_retention
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.model.outcomes import Invalid
 from tests.support.builders import an_event_type
@@ -108,4 +108,4 @@ def test_the_decision_may_be_mandatory():
 )
 def test_how_long_events_are_kept(changes, kept):
     """A data lake keeps events as long as it is told, or as the broker does. (R256)"""
-    assert kept_for(an_event_type(**changes)) == kept
+    assert data_lake_retention(an_event_type(**changes)) == kept

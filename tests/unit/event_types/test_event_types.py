@@ -86,10 +86,10 @@ def test_a_change_is_tried_until_nobody_is_faster(event_types):
             raise ChangedMeanwhile(Put("event-types", "a.b", {}))
         return "done"
 
-    assert event_types.again_if_changed(attempt) == "done"
+    assert event_types.retry_if_changed(attempt) == "done"
     met.clear()
     with pytest.raises(TryLater, match="Event type is currently in maintenance, please repeat request"):
-        event_types.again_if_changed(lambda: event_types.replace(an_event_type(revision=7), an_event_type()))
+        event_types.retry_if_changed(lambda: event_types.replace(an_event_type(revision=7), an_event_type()))
 
 
 def test_versions_are_remembered_from_the_newest(event_types):
@@ -131,7 +131,7 @@ def test_what_does_not_exist_is_not_remembered(event_types):
 def test_listeners_hear_of_changes(event_types):
     """Whoever listens is told the name of what was added, changed or removed."""
     heard = []
-    event_types.changed(heard.append)
+    event_types.on_change(heard.append)
     event_types.add(an_event_type(name="a.b"))
     old = event_types.get("a.b")
     event_types.remove(event_types.replace(old, replace(old, owning_application="x")))

@@ -2,14 +2,14 @@ from datetime import timedelta
 
 from nakadi.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
-from nakadi.event_types.documents import MEASURED_KIND, Measured, measured_body, measured_of
+from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_body, measured_of
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import Statistics
 from nakadi.ports.registry import Put
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
 
-MEASURED = Measured(
+MEASURED = MeasuredStatistics(
     statistic=Statistics(messages_per_minute=1, message_size=2, read_parallelism=3, write_parallelism=4),
     recommended_partitions=4,
     since=A_MOMENT,

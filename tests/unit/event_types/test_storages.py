@@ -66,17 +66,17 @@ def test_a_storage_in_use_stays_and_stays_usable(storages):
         storages.remove("k", lambda _: True)
 
     assert storages.find("k") == KAFKA
-    assert storages.still_there("k")
+    assert storages.checks_for("k")
 
 
 def test_nobody_moves_into_a_storage_that_is_being_removed(storages, registry):
     """Whoever looked at a storage before its removal began cannot write a timeline into it after. (R238)"""
     storages.add(KAFKA)
-    seen_before = storages.still_there("k")
+    seen_before = storages.checks_for("k")
 
     def in_use(_):
         with pytest.raises(NotFound):
-            storages.still_there("k")
+            storages.checks_for("k")
         with pytest.raises(ChangedMeanwhile):
             registry.write(Put("event-types", "x", {}), *seen_before)
         return False
@@ -129,7 +129,7 @@ def test_a_removal_does_not_take_what_was_added_since(storages):
     with pytest.raises(NotPermitted):
         storages.remove("k", in_use)
 
-    assert storages.still_there("k")
+    assert storages.checks_for("k")
 
 
 def test_a_storage_out_of_reach_is_not_added(storages, out_of_reach):

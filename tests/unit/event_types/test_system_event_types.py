@@ -14,7 +14,7 @@ from nakadi.event_types.system_event_types import (
     BATCH_PUBLISHED,
     DEAD_LETTER_SCHEMA,
     EVENT_TYPE_LOG,
-    FIGURES,
+    KPI_EVENT_TYPES,
 )
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import UNAUTHENTICATED, WILDCARD, Attribute, Authorization, Subject
@@ -76,7 +76,7 @@ def test_the_queue_of_dead_letters_is_there_from_the_start(opened):
 
 
 @pytest.mark.parametrize(
-    ("feature", "added"), [(Feature.AUDIT_LOG_COLLECTION, {AUDIT_LOG}), (Feature.KPI_COLLECTION, set(FIGURES))]
+    ("feature", "added"), [(Feature.AUDIT_LOG_COLLECTION, {AUDIT_LOG}), (Feature.KPI_COLLECTION, set(KPI_EVENT_TYPES))]
 )
 def test_others_are_made_while_their_feature_is_on(opened, feature, added):
     """The audit log and the event types for figures are made at the first look after they were asked for. (R250)"""
@@ -185,7 +185,7 @@ def test_with_tokens_they_are_for_administrators(guarded):
 
     lists = Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
     assert {each.name: each.authorization for each in broker.event_types.all()} == dict.fromkeys(
-        [QUEUE, AUDIT_LOG, *FIGURES], lists
+        [QUEUE, AUDIT_LOG, *KPI_EVENT_TYPES], lists
     )
 
 
@@ -318,7 +318,7 @@ def a_draft(name):
     )
 
 
-@pytest.mark.parametrize("name", [QUEUE, REDRIVE, AUDIT_LOG, *sorted(FIGURES)])
+@pytest.mark.parametrize("name", [QUEUE, REDRIVE, AUDIT_LOG, *sorted(KPI_EVENT_TYPES)])
 def test_their_names_are_not_for_everybody(guarded, name):
     """Whoever could make the broker's event types before it does would read what it writes into them."""
     broker = guarded()

@@ -4,7 +4,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.bootstrap import open_broker
-from nakadi.event_types.timelines import ABANDONED_AFTER, abandoned, next_timeline, switched
+from nakadi.event_types.timelines import ABANDONED_AFTER, is_switch_abandoned, next_timeline, with_completed_switch
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, EventTypeDraft
 from nakadi.model.events import Record
@@ -54,7 +54,7 @@ def test_a_switch_closes_the_old_timeline(event_type):
     """The old timeline knows its last events and how long they are kept. (R243)"""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
 
-    result = switched(announced, {0: 1, 1: -1}, A_MOMENT)
+    result = with_completed_switch(announced, {0: 1, 1: -1}, A_MOMENT)
 
     old, new = result.timelines
     assert old.latest_positions == {0: 1, 1: -1}
@@ -102,9 +102,9 @@ def test_a_switch_is_left_alone_while_it_may_be_going_on(event_type):
     """Only a switch that has taken much too long counts as cut short."""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
 
-    assert not abandoned(event_type, A_MOMENT + timedelta(days=1))
-    assert not abandoned(announced, A_MOMENT + ABANDONED_AFTER)
-    assert abandoned(announced, A_MOMENT + ABANDONED_AFTER + timedelta(seconds=1))
+    assert not is_switch_abandoned(event_type, A_MOMENT + timedelta(days=1))
+    assert not is_switch_abandoned(announced, A_MOMENT + ABANDONED_AFTER)
+    assert is_switch_abandoned(announced, A_MOMENT + ABANDONED_AFTER + timedelta(seconds=1))
 
 
 def test_a_switch_of_the_future_was_cut_short(event_type):
@@ -112,7 +112,7 @@ def test_a_switch_of_the_future_was_cut_short(event_type):
     later: until then publishers find the topic closed."""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
 
-    assert abandoned(announced, A_MOMENT - timedelta(hours=1))
+    assert is_switch_abandoned(announced, A_MOMENT - timedelta(hours=1))
 
 
 def test_a_storage_out_of_reach_leaves_everything_as_it_was(broker, event_type):
@@ -174,18 +174,18 @@ def test_a_switch_of_what_is_deleted_meanwhile(broker, event_type):
 def test_partitions_for_what_is_deleted_meanwhile(broker, event_type):
     """When the event type goes while it is to get partitions, it is not found. (R208)"""
     name = event_type.name
-    growing = broker.subscribing.dependents.growing
+    before = broker.subscribing.dependents.before_repartitioning
 
-    class Growing:
+    class DeletesMeanwhile:
         def __getattr__(self, other):
             return getattr(broker.subscribing.dependents, other)
 
-        def growing(self, found):
-            growing(found)
+        def before_repartitioning(self, found):
+            before(found)
             broker.deletion.delete(name, UNAUTHENTICATED)
 
     with pytest.raises(NotFound):
-        replace(broker.repartitioning, dependents=Growing()).set_count(name, 4, UNAUTHENTICATED)
+        replace(broker.repartitioning, dependents=DeletesMeanwhile()).set_count(name, 4, UNAUTHENTICATED)
 
 
 def a_draft(name):

@@ -12,8 +12,8 @@ from nakadi.event_types.system_event_types import (
     BATCH_PUBLISHED,
     DATA_STREAMED,
     EVENT_TYPE_LOG,
-    FIGURE_TYPES,
-    FIGURES,
+    KPI_EVENT_TYPES,
+    KPI_SCHEMAS,
 )
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
@@ -118,7 +118,7 @@ def test_a_batch_is_told(world):
         "batch_size": 120,
     }
     assert event["metadata"]["flow_id"] == "flow"
-    assert set(without_metadata(event)) == set(FIGURE_TYPES[BATCH_PUBLISHED].fields)
+    assert set(without_metadata(event)) == set(KPI_SCHEMAS[BATCH_PUBLISHED].fields)
     assert world.counted == {"written": 1, "dropped": 0}
 
 
@@ -138,7 +138,7 @@ def test_a_stream_is_told(world, subscription, api):
     [event] = world.events(DATA_STREAMED)
     assert (event["api"], event["subscription"], event["app"]) == (api, subscription, "ann")
     assert [event[name] for name in ("number_of_events", "bytes_streamed", "batches_streamed")] == [7, 900, 2]
-    assert set(without_metadata(event)) == set(FIGURE_TYPES[DATA_STREAMED].fields)
+    assert set(without_metadata(event)) == set(KPI_SCHEMAS[DATA_STREAMED].fields)
 
 
 def test_a_stream_is_told_now_and_then_and_at_its_end(world):
@@ -188,7 +188,7 @@ def test_nothing_is_written_while_the_feature_is_off(world):
     assert world.figures._waiting == []
 
 
-@pytest.mark.parametrize("name", sorted(FIGURES))
+@pytest.mark.parametrize("name", sorted(KPI_EVENT_TYPES))
 def test_figures_make_no_figures(world, name):
     """What is published to and streamed of the event types of figures is not told. (P153, L70)"""
     world.on(Feature.KPI_COLLECTION)
@@ -340,7 +340,7 @@ def test_taking_a_figure_asks_nothing_of_the_world(world):
 
 def test_the_fields_are_those_of_the_reference():
     """Members of figures are named, and ordered, as readers of the reference know them. (R250)"""
-    assert {name: " ".join(figures.fields) for name, figures in FIGURE_TYPES.items()} == {
+    assert {name: " ".join(figures.fields) for name, figures in KPI_SCHEMAS.items()} == {
         ACCESS_LOG: "method path query user_agent app app_hashed status_code response_time_ms accept_encoding "
         "content_encoding request_length response_length",
         BATCH_PUBLISHED: "event_type app app_hashed token_realm number_of_events ms_spent batch_size",

@@ -21,7 +21,7 @@ from nakadi.app.engines import (
     url_of,
 )
 from nakadi.areas import AREAS, routes_of
-from nakadi.auth.administration import KIND, Body, SettingsDocument
+from nakadi.auth.administration import KIND, SettingsBody, SettingsDocument
 from nakadi.authentication import authentication
 from nakadi.caching import Cache, ChangeWatch
 from nakadi.engines.archive.stores import archive_at
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     from nakadi.bootstrap_subscription_care import SubscriptionCare
     from nakadi.bootstrap_subscriptions import Subscribing
     from nakadi.engines.archive.archiver import Tiers
-    from nakadi.event_types.creation import Creation
-    from nakadi.event_types.deletion import Deletion, Later, Leftovers
+    from nakadi.event_types.creation import EventTypeCreation
+    from nakadi.event_types.deletion import DeletedEventTypes, EventTypeDeletion, LazyDependents
     from nakadi.event_types.housekeeping import Housekeeping
     from nakadi.event_types.repository import EventTypes, TopicDirectory
-    from nakadi.event_types.rules import Limits
+    from nakadi.event_types.rules import EventTypeLimits
     from nakadi.event_types.schema_versions import SchemaVersions
     from nakadi.event_types.snapshot import Cursors
     from nakadi.event_types.storages import Storages
     from nakadi.event_types.system_event_types import SystemEventTypes
     from nakadi.event_types.timelines import LostEvents, Timelines
-    from nakadi.event_types.update import Repartitioning, Update
+    from nakadi.event_types.update import EventTypeUpdate, Repartitioning
     from nakadi.model.event_type import EventType, EventTypeDraft
     from nakadi.publishing.outcome import BatchOutcome
     from nakadi.publishing.publisher import Publisher
@@ -160,7 +160,7 @@ class Broker:
         self._around_log = around_log
         self._authenticate = authenticate
         self.watch = watch
-        self._settings_cache: Cache[str, Body] = self._counted(
+        self._settings_cache: Cache[str, SettingsBody] = self._counted(
             "settings", Cache(clock, settings.cache_seconds, watch, KIND)
         )
         self._figures_dropped: FiguresDropped | None = None
@@ -256,10 +256,10 @@ class Broker:
         return EventTypes(self.registry, self._counted("event_types", cache))
 
     @cached_property
-    def limits(self) -> Limits:
-        from nakadi.event_types.rules import Limits
+    def limits(self) -> EventTypeLimits:
+        from nakadi.event_types.rules import EventTypeLimits
 
-        return Limits(
+        return EventTypeLimits(
             default_partitions=self.settings.default_partitions,
             max_partitions=self.settings.max_partitions,
             retention_min=self.settings.retention_min_ms,
@@ -274,10 +274,10 @@ class Broker:
         return self._followed("schemas", Turns(patience=20.0))
 
     @cached_property
-    def creation(self) -> Creation:
-        from nakadi.event_types.creation import Creation
+    def creation(self) -> EventTypeCreation:
+        from nakadi.event_types.creation import EventTypeCreation
 
-        return Creation(
+        return EventTypeCreation(
             event_types=self.event_types,
             storages=self.storages,
             features=self.features,
@@ -291,21 +291,21 @@ class Broker:
 
     @property
     def _reserved_names(self) -> frozenset[str]:
-        from nakadi.event_types.system_event_types import AUDIT_LOG, FIGURES
+        from nakadi.event_types.system_event_types import AUDIT_LOG, KPI_EVENT_TYPES
 
         settings = self.settings
-        return frozenset({AUDIT_LOG, *FIGURES, settings.dead_letter_queue, settings.dead_letter_redrive})
+        return frozenset({AUDIT_LOG, *KPI_EVENT_TYPES, settings.dead_letter_queue, settings.dead_letter_redrive})
 
     @cached_property
     def system_event_types(self) -> SystemEventTypes:
-        from nakadi.event_types.system_event_types import Family, SystemEventTypes, definitions
+        from nakadi.event_types.system_event_types import SystemEventTypeOwner, SystemEventTypes, definitions
 
         settings = self.settings
         closed = settings.auth != "off"
 
-        def family(owner: str, members: tuple[tuple[str, str], ...]) -> Family:
+        def family(owner: str, members: tuple[tuple[str, str], ...]) -> SystemEventTypeOwner:
             """Whom the settings name; else administrators, or everybody while nobody is asked who they are."""
-            return Family(
+            return SystemEventTypeOwner(
                 owner=owner, members=_attributes(members or (settings.default_admins if closed else (("*", "*"),)))
             )
 
@@ -324,13 +324,13 @@ class Broker:
 
     def _register_own(self, draft: EventTypeDraft) -> None:
         """What creation needs is loaded when an event type is found missing, which is once in a deployment's life."""
-        self.creation.create_own(draft)
+        self.creation.create_system_event_type(draft)
 
     @cached_property
-    def update(self) -> Update:
-        from nakadi.event_types.update import Update
+    def update(self) -> EventTypeUpdate:
+        from nakadi.event_types.update import EventTypeUpdate
 
-        return Update(
+        return EventTypeUpdate(
             event_types=self.event_types,
             permissions=self.permissions,
             features=self.features,
@@ -340,16 +340,16 @@ class Broker:
         )
 
     @cached_property
-    def leftovers(self) -> Leftovers:
-        from nakadi.event_types.deletion import Leftovers
+    def leftovers(self) -> DeletedEventTypes:
+        from nakadi.event_types.deletion import DeletedEventTypes
 
-        return Leftovers(self.registry, self.logs)
+        return DeletedEventTypes(self.registry, self.logs)
 
     @cached_property
-    def deletion(self) -> Deletion:
-        from nakadi.event_types.deletion import Deletion
+    def deletion(self) -> EventTypeDeletion:
+        from nakadi.event_types.deletion import EventTypeDeletion
 
-        return Deletion(
+        return EventTypeDeletion(
             event_types=self.event_types,
             permissions=self.permissions,
             features=self.features,
@@ -552,10 +552,10 @@ class Broker:
     # Subscriptions
 
     @cached_property
-    def _dependents(self) -> Later:
-        from nakadi.event_types.deletion import Later
+    def _dependents(self) -> LazyDependents:
+        from nakadi.event_types.deletion import LazyDependents
 
-        return Later(lambda: self.subscribing.dependents)
+        return LazyDependents(lambda: self.subscribing.dependents)
 
     @cached_property
     def coordination(self) -> Coordination:

@@ -19,7 +19,7 @@ READ_ONLY = "Database is currently in read-only mode"
 
 
 KIND = "settings"
-Body = Mapping[str, Any]
+SettingsBody = Mapping[str, Any]
 
 # Two administrators rarely write at the same time, and never ten times in a row by chance.
 ATTEMPTS = 10
@@ -28,15 +28,15 @@ ATTEMPTS = 10
 class SettingsDocument:
     """One JSON object of settings. `read` may return what the cache holds; `change` begins with what is stored."""
 
-    def __init__(self, registry: Registry, key: str, cache: Cache[str, Body]) -> None:
+    def __init__(self, registry: Registry, key: str, cache: Cache[str, SettingsBody]) -> None:
         self._registry = registry
         self._key = key
         self._cache = cache
 
-    def read(self) -> Body:
+    def read(self) -> SettingsBody:
         return self._cache.get(self._key, lambda: self._stored()[0])
 
-    def change(self, new_body: Callable[[Body], Body]) -> None:
+    def change(self, new_body: Callable[[SettingsBody], SettingsBody]) -> None:
         """Replace the stored body with `new_body(body)`, unless they are equal."""
         for _ in range(ATTEMPTS):
             body, revision = self._stored()
@@ -52,7 +52,7 @@ class SettingsDocument:
             return
         raise TryLater("The settings are being changed by others, please repeat request")
 
-    def _stored(self) -> tuple[Body, int]:
+    def _stored(self) -> tuple[SettingsBody, int]:
         document = self._registry.get(KIND, self._key)
         return (document.body, document.revision) if document else ({}, ABSENT)
 
@@ -120,7 +120,7 @@ class Admins:
         if not self.include(subject, permission):
             raise NotPermitted(refusal)
 
-    def _with_default(self, body: Body, name: str) -> tuple[Attribute, ...]:
+    def _with_default(self, body: SettingsBody, name: str) -> tuple[Attribute, ...]:
         stored = tuple(Attribute(*pair) for pair in body.get(name, ()))
         return tuple(dict.fromkeys(self._default + stored))
 
@@ -161,7 +161,7 @@ class Blacklist:
         )
 
 
-def _with_names(body: Body, kind: BlockedKind, names: set[str]) -> Body:
+def _with_names(body: SettingsBody, kind: BlockedKind, names: set[str]) -> SettingsBody:
     if len(names) > max(MOST_NAMES, len(body.get(kind, ()))):
         raise Invalid(f"The blacklist has at most {MOST_NAMES} names of one kind")
     return {**body, kind.value: sorted(names)}

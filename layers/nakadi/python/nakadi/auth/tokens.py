@@ -22,7 +22,7 @@ MISSING = "Full authentication is required to access this resource"
 LONGEST_TOKEN = 16_384
 
 # In seconds, thirty million years: numbers beyond are no times, and neither is what is no number at all (NaN).
-FAR = 10.0**15
+LATEST_TIME = 10.0**15
 
 USER, SERVICE = "user", "service"
 ANY_REALM = "*"
@@ -72,7 +72,7 @@ class Tokens:
         return Subject(
             name=name,
             attributes=frozenset(self._attributes(claims)),
-            scopes=frozenset(_words(claims.get("scope", claims.get("scp")))),
+            scopes=frozenset(_values(claims.get("scope", claims.get("scp")))),
             realm=_realm(claims),
         )
 
@@ -123,7 +123,7 @@ class Tokens:
     def _attributes(self, claims: Mapping[str, Any]) -> Iterable[Attribute]:
         """The subject's attributes; a claim with a list gives an attribute for each value."""
         for data_type, claim in self._rules.claims_for(_realm(claims)):
-            for value in _words(claims.get(claim), separate=False):
+            for value in _values(claims.get(claim), separate=False):
                 yield Attribute(data_type, value)
 
 
@@ -142,12 +142,12 @@ def _bearer(header: str | None) -> str:
 
 def _seconds(claims: Mapping[str, Any], name: str, default: float) -> float:
     value = claims.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -FAR < value < FAR:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LATEST_TIME < value < LATEST_TIME:
         raise NotAuthenticated(f"The token's {name} is not a time")
     return float(value)
 
 
-def _words(value: Any, *, separate: bool = True) -> list[str]:
+def _values(value: Any, *, separate: bool = True) -> list[str]:
     """The words of a claim, which is a list of strings, or one string with words separated by spaces."""
     if isinstance(value, str):
         return value.split() if separate else [value]
@@ -164,11 +164,11 @@ LOOK_AGAIN_SECONDS = 10.0
 TIMEOUT_SECONDS = 5.0
 LARGEST_KEY_SET = 1_000_000
 
-Fetch = Callable[[], bytes]
+FetchKeys = Callable[[], bytes]
 
 
 class KeySet:
-    def __init__(self, fetch: Fetch, clock: Clock) -> None:
+    def __init__(self, fetch: FetchKeys, clock: Clock) -> None:
         self._fetch = fetch
         self._clock = clock
         self._lock = threading.Lock()
@@ -221,7 +221,7 @@ class KeySet:
         self._fetched_at = self._clock.monotonic()
 
 
-def fetch_from(location: str) -> Fetch:
+def fetch_from(location: str) -> FetchKeys:
     """A function that reads a JWKS from an http(s) URL or from a file."""
     if location.startswith(("https://", "http://")):
         return lambda: _download(location)

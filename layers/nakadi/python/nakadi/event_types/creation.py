@@ -12,9 +12,9 @@ from nakadi.auth.permissions import Permissions, denied
 from nakadi.event_types import drafts, rules
 from nakadi.event_types.documents import now_in_milliseconds
 from nakadi.event_types.drafts import draft_violations
-from nakadi.event_types.repository import EventTypes, taken
-from nakadi.event_types.rules import Limits, check_data_lake_annotations
-from nakadi.event_types.schema_versions import check_schema, turn_at
+from nakadi.event_types.repository import EventTypes, already_exists
+from nakadi.event_types.rules import EventTypeLimits, check_data_lake_annotations
+from nakadi.event_types.schema_versions import check_schema, schema_turn
 from nakadi.event_types.storages import Storages
 from nakadi.event_types.timelines import first_timeline
 from nakadi.model.administration import Feature
@@ -43,13 +43,13 @@ BUSY = "The storage of new event types is being changed, please repeat request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Creation:
+class EventTypeCreation:
     event_types: EventTypes
     storages: Storages
     features: Features
     logs: EventLogs
     clock: Clock
-    limits: Limits
+    limits: EventTypeLimits
     permissions: Permissions
     reserved: frozenset[str] = frozenset()
     """Names of event types that the broker writes or acts upon. Whoever could take one would get what is meant for the
@@ -64,24 +64,24 @@ class Creation:
         self.features.require_writable()
         if draft.name in self.reserved and not self.permissions.is_administrator(subject):
             raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, draft.name), RESERVED)
-        return self.event_types.again_if_changed(lambda: self._created(draft))
+        return self.event_types.retry_if_changed(lambda: self._created(draft))
 
-    def create_own(self, draft: EventTypeDraft) -> None:
+    def create_system_event_type(self, draft: EventTypeDraft) -> None:
         """Register an event type of the broker's own, unless it is there. What binds clients does not bind it."""
         self.features.require_writable()
         if self.event_types.find(str(draft.name)) is None:
             with contextlib.suppress(Conflict):
-                self.event_types.again_if_changed(lambda: self._stored(self._own(draft)))
+                self.event_types.retry_if_changed(lambda: self._stored(self._own(draft)))
 
     def _created(self, draft: EventTypeDraft) -> EventType:
         event_type = self._judged_in_turn(draft)
         if self.event_types.find(event_type.name) is not None:
-            raise taken(event_type.name)
+            raise already_exists(event_type.name)
         return self._stored(event_type)
 
     def _judged_in_turn(self, draft: EventTypeDraft) -> EventType:
         assert draft.schema is not None
-        with turn_at(draft.schema, self.turns):
+        with schema_turn(draft.schema, self.turns):
             return self._judged(draft)
 
     def _judged(self, draft: EventTypeDraft) -> EventType:
@@ -145,7 +145,7 @@ class Creation:
 
     def _storage_checks(self, storage_id: str) -> tuple[Change, ...]:
         try:
-            return self.storages.still_there(storage_id)
+            return self.storages.checks_for(storage_id)
         except NotFound as gone:
             # It was there when it was chosen, and is being removed since.
             raise TryLater(BUSY) from gone

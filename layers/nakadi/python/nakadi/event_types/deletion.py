@@ -11,7 +11,7 @@ from typing import Protocol
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions, denied
 from nakadi.chores import attempted
-from nakadi.event_types.repository import LEFTOVERS, SCHEMAS, EventTypes
+from nakadi.event_types.repository import CLEANUP_NOTES, SCHEMAS, EventTypes
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType
@@ -21,81 +21,81 @@ from nakadi.ports.registry import Change, Registry, Remove
 
 
 class Dependents(Protocol):
-    def released(self, event_type: EventType) -> tuple[Change, ...]:
+    def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
         """What a write that removes the event type has to do and to insist on besides, so that nobody depends on it
         afterwards. Raises `Conflict` if somebody does and will not let go.
         """
 
-    def clear_up(self) -> None:
+    def clean_up(self) -> None:
         """Clear away what is left of those that were removed together with an event type."""
 
-    def growing(self, event_type: EventType) -> None:
+    def before_repartitioning(self, event_type: EventType) -> None:
         """The event type is about to get more partitions."""
 
-    def grown(self, event_type: EventType) -> None:
+    def after_repartitioning(self, event_type: EventType) -> None:
         """The event type has these partitions. It may be told more than once."""
 
 
-class Later:
+class LazyDependents:
     """Dependents that are put together when they are first asked: most processes never ask."""
 
     def __init__(self, dependents: Callable[[], Dependents]) -> None:
         self._dependents = dependents
 
-    def released(self, event_type: EventType) -> tuple[Change, ...]:
-        return self._dependents().released(event_type)
+    def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
+        return self._dependents().changes_for_removal(event_type)
 
-    def clear_up(self) -> None:
-        self._dependents().clear_up()
+    def clean_up(self) -> None:
+        self._dependents().clean_up()
 
-    def growing(self, event_type: EventType) -> None:
-        self._dependents().growing(event_type)
+    def before_repartitioning(self, event_type: EventType) -> None:
+        self._dependents().before_repartitioning(event_type)
 
-    def grown(self, event_type: EventType) -> None:
-        self._dependents().grown(event_type)
+    def after_repartitioning(self, event_type: EventType) -> None:
+        self._dependents().after_repartitioning(event_type)
 
 
 # Well below what one write of a registry takes.
-AT_ONCE = 50
+SCHEMAS_PER_WRITE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
+class DeletedEventTypes:
     registry: Registry
     logs: EventLogs
 
     def clear_all(self) -> None:
-        for note in self.registry.list(LEFTOVERS):
+        for note in self.registry.list(CLEANUP_NOTES):
             attempted("removal of leftovers", f"the event type {note.key}", partial(self.clear, note.key))
 
     def clear(self, event_type_id: str) -> None:
         """Clear up after one event type. Can be repeated; the note goes last, so that nothing is forgotten."""
-        note = self.registry.get(LEFTOVERS, event_type_id)
+        note = self.registry.get(CLEANUP_NOTES, event_type_id)
         if note is None:
             return
         for storage_id, topic in note.body["topics"]:
             self.logs.of(storage_id).delete_topic(topic)
-        while schemas := self.registry.list(SCHEMAS, prefix=f"{event_type_id}/", limit=AT_ONCE):
+        while schemas := self.registry.list(SCHEMAS, prefix=f"{event_type_id}/", limit=SCHEMAS_PER_WRITE):
             self.registry.write(*(Remove(SCHEMAS, schema.key) for schema in schemas))
-        self.registry.write(Remove(LEFTOVERS, event_type_id))
+        self.registry.write(Remove(CLEANUP_NOTES, event_type_id))
 
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
+class EventTypeDeletion:
     event_types: EventTypes
     permissions: Permissions
     features: Features
-    leftovers: Leftovers
+    leftovers: DeletedEventTypes
     dependents: Dependents
 
     def delete(self, name: str, subject: Subject) -> None:
         """Delete an event type and its events. When this returns the name is free again."""
         self._require_switched_on(subject)
         self.features.require_writable()
-        self._clear_away(self.event_types.again_if_changed(lambda: self._remove(name, subject)))
+        self._clear_away(self.event_types.retry_if_changed(lambda: self._remove(name, subject)))
 
     def _require_switched_on(self, subject: Subject) -> None:
         # While authentication is off nobody stands out as an administrator, and the switch is for everyone.
@@ -106,7 +106,7 @@ class Deletion:
     def _remove(self, name: str, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
         self._require_permission(event_type, subject)
-        self.event_types.remove(event_type, *self.dependents.released(event_type))
+        self.event_types.remove(event_type, *self.dependents.changes_for_removal(event_type))
         return event_type
 
     def _require_permission(self, event_type: EventType, subject: Subject) -> None:
@@ -117,7 +117,7 @@ class Deletion:
 
     def _clear_away(self, event_type: EventType) -> None:
         """The event type is gone already; what cannot be cleared now is cleared by the next housekeeping."""
-        self.dependents.clear_up()
+        self.dependents.clean_up()
         try:
             self.leftovers.clear(event_type.id)
         except Fault:

@@ -25,10 +25,10 @@ from nakadi.model.timeline import Timeline
 from nakadi.ports.clock import Clock
 from nakadi.ports.registry import Document
 
-Body = Mapping[str, Any]
+DocumentBody = Mapping[str, Any]
 
 
-def event_type_body(event_type: EventType) -> Body:
+def event_type_body(event_type: EventType) -> DocumentBody:
     return {
         "id": event_type.id,
         "owning_application": event_type.owning_application,
@@ -41,17 +41,17 @@ def event_type_body(event_type: EventType) -> Body:
         "ordering_instance_ids": list(event_type.ordering_instance_ids),
         "cleanup_policy": event_type.cleanup_policy.value,
         "compatibility_mode": event_type.compatibility_mode.value,
-        "default_statistic": _maybe(event_type.default_statistic, asdict),
+        "default_statistic": _unless_none(event_type.default_statistic, asdict),
         "retention_time": event_type.retention_time,
-        "authorization": _maybe(event_type.authorization, authorization_body),
-        "audience": _maybe(event_type.audience, lambda audience: audience.value),
-        "event_owner_selector": _maybe(event_type.event_owner_selector, asdict),
+        "authorization": _unless_none(event_type.authorization, authorization_body),
+        "audience": _unless_none(event_type.audience, lambda audience: audience.value),
+        "event_owner_selector": _unless_none(event_type.event_owner_selector, asdict),
         "annotations": dict(event_type.annotations),
         "labels": dict(event_type.labels),
         "created_at": event_type.created_at.isoformat(),
         "updated_at": event_type.updated_at.isoformat(),
         "timelines": [timeline_body(each) for each in event_type.timelines],
-        "switching_to": _maybe(event_type.switching_to, timeline_body),
+        "switching_to": _unless_none(event_type.switching_to, timeline_body),
     }
 
 
@@ -70,22 +70,22 @@ def event_type_of(document: Document) -> EventType:
         ordering_instance_ids=tuple(body["ordering_instance_ids"]),
         cleanup_policy=CleanupPolicy(body["cleanup_policy"]),
         compatibility_mode=CompatibilityMode(body["compatibility_mode"]),
-        default_statistic=_maybe(body["default_statistic"], lambda statistic: Statistics(**statistic)),
+        default_statistic=_unless_none(body["default_statistic"], lambda statistic: Statistics(**statistic)),
         retention_time=body["retention_time"],
-        authorization=_maybe(body["authorization"], authorization_of),
-        audience=_maybe(body["audience"], Audience),
-        event_owner_selector=_maybe(body["event_owner_selector"], _selector_of),
+        authorization=_unless_none(body["authorization"], authorization_of),
+        audience=_unless_none(body["audience"], Audience),
+        event_owner_selector=_unless_none(body["event_owner_selector"], _selector_of),
         annotations=body["annotations"],
         labels=body["labels"],
         created_at=datetime.fromisoformat(body["created_at"]),
         updated_at=datetime.fromisoformat(body["updated_at"]),
         timelines=tuple(timeline_of(each) for each in body["timelines"]),
-        switching_to=_maybe(body["switching_to"], timeline_of),
+        switching_to=_unless_none(body["switching_to"], timeline_of),
         revision=document.revision,
     )
 
 
-def schema_body(schema: Schema) -> Body:
+def schema_body(schema: Schema) -> DocumentBody:
     return {
         "type": schema.type.value,
         "text": schema.text,
@@ -94,7 +94,7 @@ def schema_body(schema: Schema) -> Body:
     }
 
 
-def schema_of(body: Body) -> Schema:
+def schema_of(body: DocumentBody) -> Schema:
     return Schema(
         type=SchemaType(body["type"]),
         text=body["text"],
@@ -103,7 +103,7 @@ def schema_of(body: Body) -> Schema:
     )
 
 
-def authorization_body(authorization: Authorization) -> Body:
+def authorization_body(authorization: Authorization) -> DocumentBody:
     return {
         "admins": _attributes_body(authorization.admins),
         "readers": _attributes_body(authorization.readers),
@@ -111,7 +111,7 @@ def authorization_body(authorization: Authorization) -> Body:
     }
 
 
-def authorization_of(body: Body) -> Authorization:
+def authorization_of(body: DocumentBody) -> Authorization:
     return Authorization(
         admins=_attributes_of(body["admins"]),
         readers=_attributes_of(body["readers"]),
@@ -119,7 +119,7 @@ def authorization_of(body: Body) -> Authorization:
     )
 
 
-def timeline_body(timeline: Timeline) -> Body:
+def timeline_body(timeline: Timeline) -> DocumentBody:
     positions = timeline.latest_positions
     return {
         "id": timeline.id,
@@ -128,15 +128,15 @@ def timeline_body(timeline: Timeline) -> Body:
         "topic": timeline.topic,
         "partitions": timeline.partitions,
         "created_at": timeline.created_at.isoformat(),
-        "switched_at": _maybe(timeline.switched_at, datetime.isoformat),
-        "cleaned_up_at": _maybe(timeline.cleaned_up_at, datetime.isoformat),
+        "switched_at": _unless_none(timeline.switched_at, datetime.isoformat),
+        "cleaned_up_at": _unless_none(timeline.cleaned_up_at, datetime.isoformat),
         "latest_positions": None if positions is None else {str(number): last for number, last in positions.items()},
         "deleted": timeline.deleted,
         "after_loss": timeline.after_loss,
     }
 
 
-def timeline_of(body: Body) -> Timeline:
+def timeline_of(body: DocumentBody) -> Timeline:
     positions = body["latest_positions"]
     return Timeline(
         id=body["id"],
@@ -145,15 +145,15 @@ def timeline_of(body: Body) -> Timeline:
         topic=body["topic"],
         partitions=body["partitions"],
         created_at=datetime.fromisoformat(body["created_at"]),
-        switched_at=_maybe(body["switched_at"], datetime.fromisoformat),
-        cleaned_up_at=_maybe(body["cleaned_up_at"], datetime.fromisoformat),
+        switched_at=_unless_none(body["switched_at"], datetime.fromisoformat),
+        cleaned_up_at=_unless_none(body["cleaned_up_at"], datetime.fromisoformat),
         latest_positions=None if positions is None else {int(number): last for number, last in positions.items()},
         deleted=body["deleted"],
         after_loss=body.get("after_loss", False),
     )
 
 
-def _selector_of(body: Body) -> OwnerSelector:
+def _selector_of(body: DocumentBody) -> OwnerSelector:
     return OwnerSelector(type=OwnerSelectorType(body["type"]), name=body["name"], value=body["value"])
 
 
@@ -165,7 +165,7 @@ def _attributes_of(pairs: list[list[str]]) -> tuple[Attribute, ...]:
     return tuple(Attribute(*pair) for pair in pairs)
 
 
-def _maybe(value: Any, convert: Any) -> Any:
+def _unless_none(value: Any, convert: Any) -> Any:
     return None if value is None else convert(value)
 
 
@@ -177,7 +177,7 @@ MEASURED_KIND = "measured-statistics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredStatistics:
     """The traffic between two moments, in the words of the expected one, and how many partitions it asks for."""
 
     statistic: Statistics
@@ -186,7 +186,7 @@ class Measured:
     until: datetime
 
 
-def measured_body(measured: Measured) -> Mapping[str, Any]:
+def measured_body(measured: MeasuredStatistics) -> Mapping[str, Any]:
     return {
         "statistic": asdict(measured.statistic),
         "recommended_partitions": measured.recommended_partitions,
@@ -195,8 +195,8 @@ def measured_body(measured: Measured) -> Mapping[str, Any]:
     }
 
 
-def measured_of(body: Mapping[str, Any]) -> Measured:
-    return Measured(
+def measured_of(body: Mapping[str, Any]) -> MeasuredStatistics:
+    return MeasuredStatistics(
         statistic=Statistics(**body["statistic"]),
         recommended_partitions=body["recommended_partitions"],
         since=datetime.fromisoformat(body["since"]),

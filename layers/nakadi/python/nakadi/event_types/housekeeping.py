@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from nakadi.chores import Stopped, attempted
-from nakadi.event_types.deletion import Leftovers
-from nakadi.event_types.repository import EventTypes, leftover
+from nakadi.event_types.deletion import DeletedEventTypes
+from nakadi.event_types.repository import EventTypes, cleanup_note
 from nakadi.event_types.timelines import Timelines
 from nakadi.metrics import Metrics
 from nakadi.model.event_type import CleanupPolicy, EventType
@@ -36,7 +36,7 @@ TOMBSTONES_STAY = timedelta(days=1)
 class Housekeeping:
     event_types: EventTypes
     timelines: Timelines
-    leftovers: Leftovers
+    leftovers: DeletedEventTypes
     logs: EventLogs
     clock: Clock
     more: Mapping[str, Callable[[], None]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Housekeeping:
     def _drop(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:
         """The registry first: nobody may find a timeline whose events are gone."""
         marked = tuple(replace(each, deleted=True) if each in expired else each for each in event_type.timelines)
-        note = leftover(expired[-1].id, expired)
+        note = cleanup_note(expired[-1].id, expired)
         self.event_types.replace(event_type, replace(event_type, timelines=marked), note)
         self.leftovers.clear(note.key)
 

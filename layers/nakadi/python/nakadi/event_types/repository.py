@@ -9,7 +9,14 @@ from typing import TypeVar
 
 from nakadi.caching import Cache
 from nakadi.event_types.documents import MEASURED_KIND as MEASURED
-from nakadi.event_types.documents import Measured, event_type_body, event_type_of, measured_of, schema_body, schema_of
+from nakadi.event_types.documents import (
+    MeasuredStatistics,
+    event_type_body,
+    event_type_of,
+    measured_of,
+    schema_body,
+    schema_of,
+)
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
 from nakadi.model.schema import Schema
@@ -19,16 +26,15 @@ from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Put, Registr
 
 KIND = "event-types"
 SCHEMAS = "schemas"
-LEFTOVERS = "leftovers"
+CLEANUP_NOTES = "leftovers"
 
-PAGE = 1000
+PAGE_SIZE = 1000
 
 # Writers of one event type meet rarely; who loses this often in a row is better off asking again.
 ATTEMPTS = 8
 
 BUSY = "Event type is currently in maintenance, please repeat request"
 
-Listener = Callable[[str], None]
 Result = TypeVar("Result")
 
 
@@ -36,7 +42,7 @@ class EventTypes:
     def __init__(self, registry: Registry, cache: Cache[str, EventType]) -> None:
         self._registry = registry
         self._cache = cache
-        self._listeners: list[Listener] = []
+        self._listeners: list[Callable[[str], None]] = []
 
     # Reading
 
@@ -47,7 +53,7 @@ class EventTypes:
     def get(self, name: str) -> EventType:
         event_type = self.find(name)
         if event_type is None:
-            raise unknown(name)
+            raise not_found(name)
         return event_type
 
     def cached(self, name: str) -> EventType:
@@ -57,11 +63,11 @@ class EventTypes:
     def all(self) -> Iterator[EventType]:
         """Every event type, by name."""
         after = ""
-        while page := self._registry.list(KIND, after=after, limit=PAGE):
+        while page := self._registry.list(KIND, after=after, limit=PAGE_SIZE):
             yield from map(event_type_of, page)
             after = page[-1].key
 
-    def live_in(self, storage_id: str) -> bool:
+    def uses_storage(self, storage_id: str) -> bool:
         """Whether any event type keeps, or is about to keep, events in this storage."""
         return any(
             timeline.storage_id == storage_id
@@ -75,14 +81,14 @@ class EventTypes:
         documents = self._registry.list(SCHEMAS, prefix=f"{event_type.id}/")
         return [schema_of(document.body) for document in reversed(documents)]
 
-    def measured(self, event_type: EventType) -> Measured | None:
+    def measured(self, event_type: EventType) -> MeasuredStatistics | None:
         """What was last measured of its traffic, if anything was."""
         document = self._registry.get(MEASURED, event_type.id)
         return None if document is None else measured_of(document.body)
 
     # Writing
 
-    def changed(self, listener: Listener) -> None:
+    def on_change(self, listener: Callable[[str], None]) -> None:
         """Have `listener(name)` called after this process has changed or deleted an event type."""
         self._listeners.append(listener)
 
@@ -92,7 +98,7 @@ class EventTypes:
             self._write(event_type.name, put, _schema_put(event_type), *conditions)
         except ChangedMeanwhile as error:
             if error.change is put:
-                raise taken(event_type.name) from error
+                raise already_exists(event_type.name) from error
             raise
 
     def replace(self, old: EventType, new: EventType, *conditions: Change) -> EventType:
@@ -106,9 +112,9 @@ class EventTypes:
         """Remove it, leaving a note of what has to be cleared away; raises `ChangedMeanwhile`."""
         timelines = (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
         remove = Remove(KIND, event_type.name, expected=event_type.revision)
-        self._write(event_type.name, remove, leftover(event_type.id, timelines), *conditions)
+        self._write(event_type.name, remove, cleanup_note(event_type.id, timelines), *conditions)
 
-    def again_if_changed(self, attempt: Callable[[], Result]) -> Result:
+    def retry_if_changed(self, attempt: Callable[[], Result]) -> Result:
         """Carry out read-decide-write until nobody wrote in between.
 
         A topic that is not there belongs to an event type that was deleted or moved since it was read.
@@ -129,17 +135,17 @@ class EventTypes:
             listener(name)
 
 
-def leftover(key: str, timelines: Iterable[Timeline]) -> Put:
+def cleanup_note(key: str, timelines: Iterable[Timeline]) -> Put:
     """The note that these timelines' events are to be cleared away."""
     topics = [[each.storage_id, each.topic] for each in timelines if not each.deleted]
-    return Put(LEFTOVERS, key, {"topics": topics})
+    return Put(CLEANUP_NOTES, key, {"topics": topics})
 
 
-def unknown(name: str) -> NotFound:
+def not_found(name: str) -> NotFound:
     return NotFound(f'EventType "{name}" does not exist.')
 
 
-def taken(name: str) -> Conflict:
+def already_exists(name: str) -> Conflict:
     return Conflict(f"EventType {name} already exists.")
 
 

@@ -99,13 +99,13 @@ def partition_count(statistic: Statistics | None, *, default: int, maximum: int)
 # Changes --------------------------------------------------------------------------------------------------------------
 
 
-CATEGORY = (
+CATEGORY_CHANGE = (
     "Category change is allowed only from 'undefined' to 'business'. "
     "'enrichment_strategies' should be properly set as well"
 )
-MODE = "changing compatibility_mode is not allowed"
-STRATEGY = "changing partition_strategy is only allowed if the original strategy was 'random'"
-ENRICHMENT = "changing enrichment_strategies is not allowed"
+MODE_CHANGE = "changing compatibility_mode is not allowed"
+STRATEGY_CHANGE = "changing partition_strategy is only allowed if the original strategy was 'random'"
+ENRICHMENT_CHANGE = "changing enrichment_strategies is not allowed"
 
 # The changes of mode that every owner may make: each step promises consumers more than before.
 _TIGHTENING = frozenset(
@@ -151,13 +151,13 @@ def _parallelism(statistic: Statistics) -> tuple[int, int]:
 
 def check_constraints(old: EventType, new: EventType, *, is_event_type_admin: bool, is_nakadi_admin: bool) -> None:
     """Compatibility mode, partition strategy and enrichment, which are told together, and the category, told alone."""
-    mode = None if _may_change_mode(old, new, admin=is_event_type_admin or is_nakadi_admin) else MODE
-    strategy = None if is_nakadi_admin or _may_change_strategy(old, new) else STRATEGY
-    enrichment = None if old.enrichment_strategies == new.enrichment_strategies else ENRICHMENT
+    mode = None if _may_change_mode(old, new, admin=is_event_type_admin or is_nakadi_admin) else MODE_CHANGE
+    strategy = None if is_nakadi_admin or _may_change_strategy(old, new) else STRATEGY_CHANGE
+    enrichment = None if old.enrichment_strategies == new.enrichment_strategies else ENRICHMENT_CHANGE
     if old.category is not new.category:
         if _becomes_business(old, new) and not (mode or strategy):
             return
-        raise Invalid(CATEGORY)
+        raise Invalid(CATEGORY_CHANGE)
     told = [each for each in (mode, strategy, enrichment) if each]
     if told:
         raise Invalid("; ".join(told))
@@ -191,7 +191,7 @@ REASON = "datalake.zalando.org/retention-period-reason"
 
 _PERIOD = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
 _DAYS = {"d": 1, "w": 7, "m": 31, "y": 366}
-_FEWEST_AND_MOST = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
+_PERIOD_LIMITS = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
 
 
 def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandatory: bool = False) -> None:
@@ -209,7 +209,7 @@ def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandat
         raise Invalid(f"Annotation {MATERIALIZE} is required")
 
 
-def kept_for(event_type: EventType) -> timedelta | None:
+def data_lake_retention(event_type: EventType) -> timedelta | None:
     """How long a data lake keeps an event: as the annotation says, or as long as the broker; None is for ever."""
     period = event_type.annotations.get(PERIOD)
     if period == "unlimited":
@@ -225,18 +225,18 @@ def kept_for(event_type: EventType) -> timedelta | None:
 def _check_period(period: str, reason: str | None) -> None:
     if not reason:
         raise Invalid(f"Annotation {REASON} is required, when {PERIOD} is specified.")
-    if period != "unlimited" and not _is_period(period):
+    if period != "unlimited" and not _is_valid_period(period):
         raise Invalid(
             f"Annotation {PERIOD} does not comply with regex. See documentation (docs/analytics.md, Retention periods) "
             "for more details."
         )
 
 
-def _is_period(text: str) -> bool:
+def _is_valid_period(text: str) -> bool:
     period = _PERIOD.fullmatch(text)
     if period is None:
         return False
-    fewest, most = _FEWEST_AND_MOST[(period[2] or period[3])[0]]
+    fewest, most = _PERIOD_LIMITS[(period[2] or period[3])[0]]
     return fewest <= int(period[1]) <= most
 
 
@@ -244,7 +244,7 @@ def _is_period(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class EventTypeLimits:
     """Retention in milliseconds."""
 
     default_partitions: int

@@ -35,7 +35,7 @@ NO_AVRO = "Schemas of type avro_schema are not supported by this broker, json_sc
 LONG_SCHEMA = 20_000
 
 
-def turn_at(schema: SchemaDraft, turns: Turns) -> AbstractContextManager[None]:
+def schema_turn(schema: SchemaDraft, turns: Turns) -> AbstractContextManager[None]:
     """What a check of this schema has to wait for: its turn, if it may take long."""
     return turns.turn(still_there) if len(schema.text or "") > LONG_SCHEMA else nullcontext()
 
@@ -83,11 +83,11 @@ def _effective(tree: Mapping[str, Any], wanted: EventType | EventTypeDraft) -> d
 
 
 LATEST = "latest"
-MOST_PER_PAGE = 1000
+MAX_PAGE_SIZE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class SchemaPage:
     """Some of the schema versions, newest first, and whether more follow."""
 
     schemas: Sequence[Schema]
@@ -95,7 +95,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SchemaEvaluation:
     """Whether a schema may follow a version; `error` says what stands against it."""
 
     event_type: EventType
@@ -111,11 +111,11 @@ class SchemaVersions:
     clock: Clock
     turns: Turns = field(default_factory=Turns)
 
-    def page(self, name: str, offset: int, limit: int, subject: Subject) -> Page:
+    def page(self, name: str, offset: int, limit: int, subject: Subject) -> SchemaPage:
         event_type = self._visible(name, subject)
         _check_page(offset, limit)
         schemas = self.event_types.schemas(event_type)
-        return Page(schemas[offset : offset + limit], more=len(schemas) > offset + limit)
+        return SchemaPage(schemas[offset : offset + limit], more=len(schemas) > offset + limit)
 
     def get(self, name: str, version: str, subject: Subject) -> Schema:
         """One version; `latest` is the current one."""
@@ -123,7 +123,7 @@ class SchemaVersions:
 
     def find_equal(self, name: str, draft: SchemaDraft, subject: Subject) -> Schema:
         """The newest version that says the same, whatever its layout."""
-        text = _complete(draft)
+        text = _required_text(draft)
         check_limits(text)
         event_type = self._visible(name, subject)
         wanted = canonical(_parsed(text))
@@ -135,30 +135,30 @@ class SchemaVersions:
 
     def add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
         """Make this the current schema, if it may follow the one before it."""
-        _complete(draft)
+        _required_text(draft)
         self.features.require_writable()
-        self.event_types.again_if_changed(lambda: self._add(name, draft, subject))
+        self.event_types.retry_if_changed(lambda: self._add(name, draft, subject))
 
-    def judge(self, name: str, version: str, text: str | None, subject: Subject) -> Verdict:
+    def evaluate(self, name: str, version: str, text: str | None, subject: Subject) -> SchemaEvaluation:
         """Whether a schema could follow a version. Nothing is stored."""
         if text is None:
             raise Violations((Violation("schema", "must not be null"),))
         event_type = self._visible(name, subject)
         against = self._version(event_type, version)
         draft = SchemaDraft(type=against.type, text=text)
-        with turn_at(draft, self.turns):
+        with schema_turn(draft, self.turns):
             check_schema(draft, event_type)
             try:
                 evolved(replace(event_type, schema=against), text, event_type.compatibility_mode, self.clock.now())
             except Incompatible as refusal:
-                return Verdict(event_type, against, refusal.detail)
-        return Verdict(event_type, against, None)
+                return SchemaEvaluation(event_type, against, refusal.detail)
+        return SchemaEvaluation(event_type, against, None)
 
     def _add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
         event_type = self._visible(name, subject)
         self.permissions.require(Operation.ADMIN, event_type.resource, subject)
         now = now_in_milliseconds(self.clock)
-        with turn_at(draft, self.turns):
+        with schema_turn(draft, self.turns):
             text = check_schema(draft, event_type)
             schema = evolved(event_type, text, event_type.compatibility_mode, now)
         if schema != event_type.schema:
@@ -178,7 +178,7 @@ class SchemaVersions:
         raise NotFound(f'EventType "{event_type.name}" has no schema with version "{version}"')
 
 
-def _complete(draft: SchemaDraft) -> str:
+def _required_text(draft: SchemaDraft) -> str:
     """The text of a draft that has all its members. Here a missing one is a bad request."""
     members = {"schema": draft.text, "type": draft.type}
     missing = tuple(Violation(name, "must not be null") for name, value in members.items() if value is None)
@@ -197,7 +197,7 @@ def _parsed(text: str) -> Any:
 
 
 def _check_page(offset: int, limit: int) -> None:
-    if not 1 <= limit <= MOST_PER_PAGE:
-        raise Malformed(f"'limit' parameter sholud have value between 1 and {MOST_PER_PAGE}")
+    if not 1 <= limit <= MAX_PAGE_SIZE:
+        raise Malformed(f"'limit' parameter sholud have value between 1 and {MAX_PAGE_SIZE}")
     if offset < 0:
         raise Malformed("'offset' parameter can't be lower than 0")

@@ -26,8 +26,8 @@ STORAGE_ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,35}")
 # Administrators who change one storage at once are few, this many in a row do not happen by chance.
 ATTEMPTS = 8
 
-InUse = Callable[[str], bool]
-Reach = Callable[[Storage], None]
+IsUsed = Callable[[str], bool]
+CheckReachable = Callable[[Storage], None]
 """Raises `Unavailable` for a storage that this broker cannot use."""
 
 
@@ -38,7 +38,7 @@ class Storages:
         choice: SettingsDocument,
         features: Features,
         built_in: StorageType,
-        reach: Reach,
+        reach: CheckReachable,
     ) -> None:
         self._registry = registry
         self._choice = choice
@@ -71,15 +71,15 @@ class Storages:
         self._features.require_writable()
         check_fields(storage)
         if storage.id == DEFAULT_STORAGE_ID:
-            raise _taken(storage.id)
+            raise _already_exists(storage.id)
         before = self._registry.get(KIND, storage.id)
         if before is not None and not (_is_removed(before) and _is_same(before, storage)):
-            raise _taken(storage.id)
+            raise _already_exists(storage.id)
         self._check_reachable(storage)
         try:
             self._registry.write(Put(KIND, storage.id, _body(storage), expected=before.revision if before else ABSENT))
         except ChangedMeanwhile as error:
-            raise _taken(storage.id) from error
+            raise _already_exists(storage.id) from error
         if storage.default:
             self._choose(storage.id)
 
@@ -93,7 +93,7 @@ class Storages:
         self._choose(storage_id)
         return self.get(storage_id)
 
-    def remove(self, storage_id: str, in_use: InUse) -> None:
+    def remove(self, storage_id: str, in_use: IsUsed) -> None:
         """Remove a storage that no timeline lives in."""
         self._features.require_writable()
         for _ in range(ATTEMPTS):
@@ -103,14 +103,14 @@ class Storages:
                 continue
         raise TryLater(f"Storage with id {storage_id} is being changed by others, please repeat request")
 
-    def _remove(self, storage_id: str, in_use: InUse) -> None:
+    def _remove(self, storage_id: str, in_use: IsUsed) -> None:
         """Close it first, so that no timeline can begin in it between the look at those there are and its removal.
 
         Its id stays what it was: some process may have its log open, and must not take the next one's for it. Each
         write insists on the one before, since another removal may have finished, and the storage been added again.
         """
         if storage_id in (DEFAULT_STORAGE_ID, self._chosen_id()):
-            raise _used(storage_id)
+            raise _still_used(storage_id)
         document = self._document(storage_id)
         if document is None:
             raise NotFound(f"Tried to remove storage that doesn't exist, id: {storage_id}")
@@ -118,10 +118,10 @@ class Storages:
         self._registry.write(Put(KIND, storage_id, {**document.body, "closed": True}, expected=document.revision))
         if in_use(storage_id):
             self._registry.write(Put(KIND, storage_id, {**document.body, "closed": False}, expected=closed))
-            raise _used(storage_id)
+            raise _still_used(storage_id)
         self._registry.write(Put(KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected=closed))
 
-    def still_there(self, storage_id: str) -> tuple[Check, ...]:
+    def checks_for(self, storage_id: str) -> tuple[Check, ...]:
         """What a write has to insist on when it puts a timeline into this storage."""
         if storage_id == DEFAULT_STORAGE_ID:
             return ()
@@ -191,9 +191,9 @@ def _is_same(document: Document, storage: Storage) -> bool:
     return all(document.body[name] == wished[name] for name in ("type", "configuration"))
 
 
-def _taken(storage_id: str) -> Conflict:
+def _already_exists(storage_id: str) -> Conflict:
     return Conflict(f"A storage with id '{storage_id}' already exists.")
 
 
-def _used(storage_id: str) -> NotPermitted:
+def _still_used(storage_id: str) -> NotPermitted:
     return NotPermitted(f"Can't delete storage as it is still used, id: {storage_id}")

@@ -41,14 +41,14 @@ ACCESS_LOG = "nakadi.access.log"
 EVENT_TYPE_LOG = "nakadi.event.type.log"
 SUBSCRIPTION_LOG = "nakadi.subscription.log"
 
-FIGURES = frozenset({BATCH_PUBLISHED, DATA_STREAMED, ACCESS_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG})
+KPI_EVENT_TYPES = frozenset({BATCH_PUBLISHED, DATA_STREAMED, ACCESS_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG})
 """The event types of KPIs."""
 
 DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class SystemEventTypeOwner:
     """Who owns some of the event types, and who may administer, read and write them; the broker itself always may."""
 
     owner: str
@@ -97,7 +97,7 @@ class SystemEventTypes:
 
     def _prepare(self, each: SystemEventType) -> None:
         self.ensure(each.name)
-        self.event_types.again_if_changed(lambda: self._correct_lists(each))
+        self.event_types.retry_if_changed(lambda: self._correct_lists(each))
         self._there.add(each.name)
 
     def _correct_lists(self, each: SystemEventType) -> None:
@@ -118,7 +118,7 @@ class SystemEventTypes:
 def _is_corrected_by(lists: Authorization | None, wished: Authorization | None) -> bool:
     if _is_open(lists):
         return not _is_open(wished)
-    return not _names_someone(lists) and _names_someone(wished)
+    return not _has_members(lists) and _has_members(wished)
 
 
 def _is_open(lists: Authorization | None) -> bool:
@@ -126,22 +126,26 @@ def _is_open(lists: Authorization | None) -> bool:
     return lists is None or WILDCARD in (*lists.admins, *lists.readers, *lists.writers)
 
 
-def _names_someone(lists: Authorization | None) -> bool:
+def _has_members(lists: Authorization | None) -> bool:
     return lists is not None and bool(lists.admins or lists.readers or lists.writers)
 
 
 def definitions(
-    *, dead_letter_queue: str, dead_letters: Family, audit: Family, figures: Family
+    *,
+    dead_letter_queue: str,
+    dead_letters: SystemEventTypeOwner,
+    audit: SystemEventTypeOwner,
+    figures: SystemEventTypeOwner,
 ) -> tuple[SystemEventType, ...]:
     on = Feature.KPI_COLLECTION
     return (
         SystemEventType(draft=_dead_letter_queue(dead_letter_queue, dead_letters)),
         SystemEventType(draft=_audit_log(audit), feature=Feature.AUDIT_LOG_COLLECTION),
-        *(SystemEventType(draft=_figures(name, figures), feature=on) for name in sorted(FIGURES)),
+        *(SystemEventType(draft=_kpi_draft(name, figures), feature=on) for name in sorted(KPI_EVENT_TYPES)),
     )
 
 
-def _draft(name: str, family: Family, schema: Mapping[str, Any], **fields: Any) -> EventTypeDraft:
+def _draft(name: str, family: SystemEventTypeOwner, schema: Mapping[str, Any], **fields: Any) -> EventTypeDraft:
     members = tuple(AttributeDraft(each.data_type, each.value) for each in dict.fromkeys(family.members))
     return EventTypeDraft(
         name=name,
@@ -197,7 +201,7 @@ DEAD_LETTER_SCHEMA: Mapping[str, Any] = {
 }
 
 
-def _dead_letter_queue(name: str, family: Family) -> EventTypeDraft:
+def _dead_letter_queue(name: str, family: SystemEventTypeOwner) -> EventTypeDraft:
     return _draft(
         name,
         family,
@@ -227,7 +231,7 @@ AUDIT_SCHEMA: Mapping[str, Any] = {
 }
 
 
-def _audit_log(family: Family) -> EventTypeDraft:
+def _audit_log(family: SystemEventTypeOwner) -> EventTypeDraft:
     return _draft(
         AUDIT_LOG,
         family,
@@ -247,20 +251,20 @@ TEXT, TEXT_OR_NULL, NUMBER = {"type": "string"}, {"type": ["string", "null"]}, {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Figures:
+class _KpiSchema:
     fields: Mapping[str, Mapping[str, Any]]
     mode: CompatibilityMode
     parallelism: int
     audience: Audience | None = None
 
 
-WHO = {"app": TEXT, "app_hashed": TEXT}
+APPLICATION_FIELDS = {"app": TEXT, "app_hashed": TEXT}
 
-FIGURE_TYPES: Mapping[str, _Figures] = {
-    ACCESS_LOG: _Figures(
+KPI_SCHEMAS: Mapping[str, _KpiSchema] = {
+    ACCESS_LOG: _KpiSchema(
         fields={
             **dict.fromkeys(("method", "path", "query", "user_agent"), TEXT),
-            **WHO,
+            **APPLICATION_FIELDS,
             **dict.fromkeys(("status_code", "response_time_ms"), NUMBER),
             **dict.fromkeys(("accept_encoding", "content_encoding"), TEXT),
             **dict.fromkeys(("request_length", "response_length"), NUMBER),
@@ -268,10 +272,10 @@ FIGURE_TYPES: Mapping[str, _Figures] = {
         mode=CompatibilityMode.FORWARD,
         parallelism=8,
     ),
-    BATCH_PUBLISHED: _Figures(
+    BATCH_PUBLISHED: _KpiSchema(
         fields={
             "event_type": TEXT,
-            **WHO,
+            **APPLICATION_FIELDS,
             "token_realm": TEXT,
             **dict.fromkeys(("number_of_events", "ms_spent", "batch_size"), NUMBER),
         },
@@ -279,12 +283,12 @@ FIGURE_TYPES: Mapping[str, _Figures] = {
         parallelism=10,
         audience=Audience.COMPONENT_INTERNAL,
     ),
-    DATA_STREAMED: _Figures(
+    DATA_STREAMED: _KpiSchema(
         fields={
             "api": TEXT,
             "subscription": TEXT_OR_NULL,
             "event_type": TEXT,
-            **WHO,
+            **APPLICATION_FIELDS,
             "token_realm": TEXT,
             **dict.fromkeys(("number_of_events", "bytes_streamed", "batches_streamed"), NUMBER),
         },
@@ -292,20 +296,20 @@ FIGURE_TYPES: Mapping[str, _Figures] = {
         parallelism=8,
         audience=Audience.COMPONENT_INTERNAL,
     ),
-    EVENT_TYPE_LOG: _Figures(
+    EVENT_TYPE_LOG: _KpiSchema(
         fields=dict.fromkeys(("event_type", "status", "category", "authz", "compatibility_mode"), TEXT),
         mode=CompatibilityMode.FORWARD,
         parallelism=1,
         audience=Audience.COMPONENT_INTERNAL,
     ),
-    SUBSCRIPTION_LOG: _Figures(
+    SUBSCRIPTION_LOG: _KpiSchema(
         fields=dict.fromkeys(("subscription_id", "status"), TEXT), mode=CompatibilityMode.COMPATIBLE, parallelism=1
     ),
 }
 
 
-def _figures(name: str, family: Family) -> EventTypeDraft:
-    figures = FIGURE_TYPES[name]
+def _kpi_draft(name: str, family: SystemEventTypeOwner) -> EventTypeDraft:
+    figures = KPI_SCHEMAS[name]
     return _draft(
         name,
         family,

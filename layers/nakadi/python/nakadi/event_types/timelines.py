@@ -56,11 +56,11 @@ class Timelines:
         self.features.require_writable()
         self._existing(name)
         self._require_administrator(name, AdminPermission.WRITE, subject)
-        self._complete(self.event_types.again_if_changed(lambda: self._announce(name, storage_id)))
+        self._complete(self.event_types.retry_if_changed(lambda: self._announce(name, storage_id)))
 
     def finish_abandoned(self, event_type: EventType) -> None:
         """Finish a switch that whoever began it did not."""
-        if abandoned(event_type, self.clock.now()):
+        if is_switch_abandoned(event_type, self.clock.now()):
             self._complete(event_type)
 
     def _existing(self, name: str) -> EventType:
@@ -94,14 +94,14 @@ class Timelines:
     def _storage_checks(self, storage_id: str | None) -> tuple[Change, ...]:
         try:
             if storage_id is not None:
-                return self.storages.still_there(storage_id)
+                return self.storages.checks_for(storage_id)
         except NotFound:
             pass
         raise Invalid(f"No storage with id: {'null' if storage_id is None else storage_id}")
 
     def _complete(self, announced: EventType) -> None:
         """Finish a switch, whatever else is changed about the event type meanwhile, and whoever else finishes it."""
-        self.event_types.again_if_changed(lambda: self._try_to_complete(announced))
+        self.event_types.retry_if_changed(lambda: self._try_to_complete(announced))
 
     def _try_to_complete(self, announced: EventType) -> None:
         assert announced.switching_to is not None
@@ -109,7 +109,7 @@ class Timelines:
         if event_type.switching_to is None or event_type.switching_to.id != announced.switching_to.id:
             return  # another process was quicker
         positions = self._seal(event_type.timeline)
-        self.event_types.replace(event_type, switched(event_type, positions, self.clock.now()))
+        self.event_types.replace(event_type, with_completed_switch(event_type, positions, self.clock.now()))
 
     def _seal(self, timeline: Timeline) -> Mapping[int, int]:
         """Close a topic; the last offset of each partition."""
@@ -119,7 +119,7 @@ class Timelines:
         return {partition: each.next - 1 for partition, each in bounds.items()}
 
 
-def abandoned(event_type: EventType, now: datetime) -> bool:
+def is_switch_abandoned(event_type: EventType, now: datetime) -> bool:
     following = event_type.switching_to
     return following is not None and abs(now - following.created_at) > ABANDONED_AFTER
 
@@ -134,7 +134,7 @@ def next_timeline(event_type: EventType, storage_id: str, now: datetime) -> Time
     return _timeline(current.order + 1, storage_id, current.partitions, now)
 
 
-def switched(event_type: EventType, positions: Mapping[int, int], now: datetime) -> EventType:
+def with_completed_switch(event_type: EventType, positions: Mapping[int, int], now: datetime) -> EventType:
     """The event type with its announced timeline in use, and the old one closed at these positions."""
     *closed, current = event_type.timelines
     assert event_type.switching_to is not None
@@ -144,7 +144,7 @@ def switched(event_type: EventType, positions: Mapping[int, int], now: datetime)
     return replace(event_type, timelines=(*closed, ended, begun), switching_to=None)
 
 
-def continued(event_type: EventType, continuations: Sequence[Continuation], now: datetime) -> EventType:
+def with_continuations(event_type: EventType, continuations: Sequence[Continuation], now: datetime) -> EventType:
     """The event type with a timeline for each topic that continues its current one, since events were lost in between.
 
     A switch that is under way goes on from the last of them.
@@ -178,7 +178,7 @@ def _timeline(order: int, storage_id: str, partitions: int, now: datetime) -> Ti
 
 log = logging.getLogger(__name__)
 
-Report = Callable[[EventType, EventType], None]
+ReportNewTimeline = Callable[[EventType, EventType], None]
 """Called with an event type before and after it got new timelines."""
 
 
@@ -188,7 +188,7 @@ class LostEvents:
     storages: Storages
     logs: EventLogs
     clock: Clock
-    report: Report
+    report: ReportNewTimeline
     found: int = field(default=0, init=False)
     """How many gaps the last look has found."""
 
@@ -228,13 +228,13 @@ class LostEvents:
                 return event_type.timelines
             if not continuations:
                 return event_type.timelines
-            changed = continued(event_type, continuations, self.clock.now())
+            changed = with_continuations(event_type, continuations, self.clock.now())
             self.event_types.replace(event_type, changed)
             log.error("Event type %s may have lost events, and has a new timeline", name)
             self.report(event_type, changed)
             return changed.timelines
 
-        return self.event_types.again_if_changed(attempt)
+        return self.event_types.retry_if_changed(attempt)
 
 
 def _ends(timelines: Iterable[Timeline]) -> Mapping[str, Mapping[int, int] | None]:

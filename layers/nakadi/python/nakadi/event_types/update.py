@@ -13,8 +13,8 @@ from nakadi.event_types.creation import check_fields
 from nakadi.event_types.deletion import Dependents
 from nakadi.event_types.documents import now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.rules import Limits, check_data_lake_annotations
-from nakadi.event_types.schema_versions import check_schema, turn_at
+from nakadi.event_types.rules import EventTypeLimits, check_data_lake_annotations
+from nakadi.event_types.schema_versions import check_schema, schema_turn
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy, Statistics
@@ -27,25 +27,25 @@ from nakadi.turns import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class EventTypeUpdate:
     event_types: EventTypes
     permissions: Permissions
     features: Features
     clock: Clock
-    limits: Limits
+    limits: EventTypeLimits
     turns: Turns = field(default_factory=Turns)
 
     def update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
         """Replace the definition of an event type, as far as the rules of change allow it."""
         check_fields(draft)
         self.features.require_writable()
-        return self.event_types.again_if_changed(lambda: self._update(name, draft, subject))
+        return self.event_types.retry_if_changed(lambda: self._update(name, draft, subject))
 
     def _update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
         old = self.event_types.get(name)
         self._check_permitted(old, draft, subject)
         assert draft.schema is not None
-        with turn_at(draft.schema, self.turns):
+        with schema_turn(draft.schema, self.turns):
             new = self._judged(old, draft, subject)
         return self.event_types.replace(old, new)
 
@@ -99,8 +99,8 @@ class Update:
             retention_time=retention,
             annotations=old.annotations if draft.annotations is None else draft.annotations,
             labels=old.labels if draft.labels is None else draft.labels,
-            updated_at=_later(now_in_milliseconds(self.clock), old.updated_at),
-            timelines=tuple(_kept_for_longer(each, moved) for each in old.timelines),
+            updated_at=_after(now_in_milliseconds(self.clock), old.updated_at),
+            timelines=tuple(_with_retention_moved(each, moved) for each in old.timelines),
             **drafts.plain_fields(draft),
         )
 
@@ -109,14 +109,14 @@ class Update:
         return not subject.trusted and self.permissions.is_administrator(subject)
 
 
-def _kept_for_longer(timeline: Timeline, moved: timedelta) -> Timeline:
+def _with_retention_moved(timeline: Timeline, moved: timedelta) -> Timeline:
     """Events that wait to be let go of wait as long as the new retention time says."""
     if timeline.cleaned_up_at is None:
         return timeline
     return replace(timeline, cleaned_up_at=timeline.cleaned_up_at + moved)
 
 
-def _later(now: datetime, before: datetime) -> datetime:
+def _after(now: datetime, before: datetime) -> datetime:
     """Every change moves the time of the last change, also two within one millisecond."""
     return max(now, before + timedelta(milliseconds=1))
 
@@ -137,9 +137,9 @@ class Repartitioning:
 
     def set_count(self, name: str, count: int, subject: Subject) -> None:
         """Have `count` partitions. Events stay where they are; the new partitions are empty."""
-        grown = self.event_types.again_if_changed(lambda: self._set_count(name, count, subject))
+        grown = self.event_types.retry_if_changed(lambda: self._set_count(name, count, subject))
         # Also when there was nothing to do: whoever asked before may not have come this far.
-        self.dependents.grown(grown)
+        self.dependents.after_repartitioning(grown)
 
     def _set_count(self, name: str, count: int, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
@@ -151,7 +151,7 @@ class Repartitioning:
         if count == event_type.timeline.partitions:
             return event_type
         timeline = event_type.timeline
-        self.dependents.growing(event_type)
+        self.dependents.before_repartitioning(event_type)
         self.logs.of(timeline.storage_id).add_partitions(timeline.topic, count)
         return self.event_types.replace(event_type, with_partitions(event_type, count))
 

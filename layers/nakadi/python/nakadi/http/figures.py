@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nakadi.event_types.system_event_types import FIGURES
+from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.message import Answer, Outlet, Request, Streaming, is_about_figures
 
 if TYPE_CHECKING:
@@ -76,4 +76,4 @@ class _Counting:
 
 def _is_about_figures(request: Request) -> bool:
     """Whoever reads figures makes requests, and would never come to their end if each were a figure again."""
-    return is_about_figures.get() or request.path_parameters.get("name") in FIGURES
+    return is_about_figures.get() or request.path_parameters.get("name") in KPI_EVENT_TYPES

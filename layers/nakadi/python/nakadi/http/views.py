@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from nakadi.event_types.documents import Measured
+from nakadi.event_types.documents import MeasuredStatistics
 from nakadi.model.administration import AdminLists, BlockedKind, Feature
 from nakadi.model.authorization import Attribute, Authorization
 from nakadi.model.event_type import EventType
@@ -73,7 +73,7 @@ def event_type_view(event_type: EventType) -> View:
     return view | {"updated_at": timestamp(event_type.updated_at), "created_at": timestamp(event_type.created_at)}
 
 
-def measured_view(measured: Measured) -> View:
+def measured_view(measured: MeasuredStatistics) -> View:
     return {
         **asdict(measured.statistic),
         "recommended_partitions": measured.recommended_partitions,

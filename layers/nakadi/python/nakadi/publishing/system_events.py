@@ -29,8 +29,8 @@ from nakadi.event_types.system_event_types import (
     ACCESS_LOG,
     BATCH_PUBLISHED,
     DATA_STREAMED,
-    FIGURE_TYPES,
-    FIGURES,
+    KPI_EVENT_TYPES,
+    KPI_SCHEMAS,
     SystemEventTypes,
 )
 from nakadi.metrics import Metrics
@@ -146,7 +146,7 @@ class Figures:
         self, event_type: str, subject: Subject, flow_id: str, *, events: int, seconds: float, size: int
     ) -> None:
         """A batch was stored, all of it."""
-        if event_type not in FIGURES and self._is_taken(BATCH_PUBLISHED):
+        if event_type not in KPI_EVENT_TYPES and self._is_taken(BATCH_PUBLISHED):
             figure = {
                 "event_type": event_type,
                 **self._who(subject),
@@ -161,7 +161,7 @@ class Figures:
         self, subscription: str | None, event_type: str, subject: Subject, flow_id: str, sent: Sent
     ) -> None:
         """A stream has sent so much of an event type since the last time that this was told."""
-        if event_type not in FIGURES and self._is_taken(DATA_STREAMED):
+        if event_type not in KPI_EVENT_TYPES and self._is_taken(DATA_STREAMED):
             figure = {
                 "api": "lola" if subscription is None else "hila",
                 "subscription": subscription,
@@ -180,7 +180,7 @@ class Figures:
             return
         cut = {name: value[:LONGEST_TEXT] if isinstance(value, str) else value for name, value in figure.items()}
         told = {**cut, **self._who(subject, nobody="-")}
-        self._take(ACCESS_LOG, {name: told[name] for name in FIGURE_TYPES[ACCESS_LOG].fields if name in told}, flow_id)
+        self._take(ACCESS_LOG, {name: told[name] for name in KPI_SCHEMAS[ACCESS_LOG].fields if name in told}, flow_id)
 
     def _who(self, subject: Subject, nobody: str | None = None) -> Mapping[str, str]:
         name = subject.name if nobody is None or not subject.trusted else nobody

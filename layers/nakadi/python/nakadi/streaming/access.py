@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
-from nakadi.event_types.repository import EventTypes, unknown
+from nakadi.event_types.repository import EventTypes, not_found
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import EventType
@@ -81,7 +81,7 @@ class ReadAccess:
             return AccessBlocked()
         current = self._current(known)
         if current is None:
-            return AccessRefused(TryLater(str(unknown(known.name))))
+            return AccessRefused(TryLater(str(not_found(known.name))))
         if current.revision <= known.revision:
             return None
         try:

@@ -85,7 +85,7 @@ class EventStreams:
         self._pick_seconds = pick_seconds
         self._feeds = Feeds(logs)
         self._oversight = StreamAccessMonitor(judge)
-        event_types.changed(lambda _: self._oversight.hurry())
+        event_types.on_change(lambda _: self._oversight.hurry())
 
     def open(self, name: str, asked: StreamParameters, cursors_header: str | None, subject: Subject) -> AcceptedStream:
         """Check everything, in the order in which clients can see it. Raises outcomes."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
-from nakadi.event_types.creation import Creation
-from nakadi.event_types.deletion import Deletion
+from nakadi.event_types.creation import EventTypeCreation
+from nakadi.event_types.deletion import EventTypeDeletion
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.schema_versions import SchemaVersions, Verdict
+from nakadi.event_types.schema_versions import SchemaEvaluation, SchemaVersions
 from nakadi.event_types.timelines import Timelines
-from nakadi.event_types.update import Repartitioning, Update
+from nakadi.event_types.update import EventTypeUpdate, Repartitioning
 from nakadi.http.bodies import object_body
 from nakadi.http.drafts import attribute_parameter, event_type_draft, schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
@@ -40,9 +40,9 @@ class Warnings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTypeHandlers:
     event_types: EventTypes
-    creation: Creation
-    update: Update
-    deletion: Deletion
+    creation: EventTypeCreation
+    update: EventTypeUpdate
+    deletion: EventTypeDeletion
     repartitioning: Repartitioning
     permissions: Permissions
     features: Features
@@ -156,16 +156,16 @@ class _SchemaHandlers:
 
     def check(self, request: Request) -> Response:
         parameters, text = request.path_parameters, object_body(request).text("schema")
-        verdict = self.versions.judge(parameters["name"], parameters["version"], text, request.subject)
-        return json_response(_verdict_view(verdict))
+        evaluation = self.versions.evaluate(parameters["name"], parameters["version"], text, request.subject)
+        return json_response(_evaluation_view(evaluation))
 
 
-def _verdict_view(verdict: Verdict) -> View:
+def _evaluation_view(evaluation: SchemaEvaluation) -> View:
     return {
-        "compatible": verdict.error is None,
-        "compatibility_mode": verdict.event_type.compatibility_mode,
-        **({} if verdict.error is None else {"error": verdict.error}),
-        "validated_against_version": str(verdict.against.version),
+        "compatible": evaluation.error is None,
+        "compatibility_mode": evaluation.event_type.compatibility_mode,
+        **({} if evaluation.error is None else {"error": evaluation.error}),
+        "validated_against_version": str(evaluation.against.version),
     }
 
 

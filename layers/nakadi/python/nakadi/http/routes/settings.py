@@ -136,7 +136,7 @@ class _StorageHandlers:
 
     def delete(self, request: Request) -> Response:
         self.admins.require(request.subject, AdminPermission.WRITE, REFUSAL)
-        self.storages.remove(request.path_parameters["id"], self.event_types.live_in)
+        self.storages.remove(request.path_parameters["id"], self.event_types.uses_storage)
         return empty_response(204)
 
     def set_default(self, request: Request) -> Response:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
 
-from nakadi.event_types.system_event_types import FIGURES
+from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.bodies import Members, object_body
 from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response, is_about_figures
 from nakadi.http.routes.streams import wants_server_sent_events
@@ -70,7 +70,7 @@ class _Doors:
             return empty_response(headers=_headers(form, str(uuid4())))
         opening = self.streams.open(subscription_id, asked, request.subject)
 
-        if not FIGURES.isdisjoint(opening.subscription.event_types):
+        if not KPI_EVENT_TYPES.isdisjoint(opening.subscription.event_types):
             is_about_figures.set(True)
 
         async def serve(outlet: Outlet) -> None:

@@ -10,7 +10,7 @@ import orjson
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
-from nakadi.event_types.system_event_types import FIGURES
+from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.bodies import object_body
 from nakadi.http.drafts import attribute_parameter
 from nakadi.http.message import Request, Response, empty_response, is_about_figures, json_response
@@ -137,7 +137,7 @@ class SubscriptionHandlers:
         if stream_id is None:
             raise Malformed(f"Required request header '{STREAM_ID}' is not present")
         verdicts = self.cursors.commit(_id(request), stream_id, cursors, request.subject)
-        if not FIGURES.isdisjoint(self.subscriptions.cached(_id(request)).event_types):
+        if not KPI_EVENT_TYPES.isdisjoint(self.subscriptions.cached(_id(request)).event_types):
             is_about_figures.set(True)
         if all(each is Verdict.COMMITTED for each in verdicts):
             return empty_response(204)

@@ -43,7 +43,7 @@ class SubscribedEventTypes:
     deletable_group: str
     attachment: RedriveAttachment
 
-    def released(self, event_type: EventType) -> tuple[Change, ...]:
+    def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
         """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
         stand against it."""
         if event_type.name == self.attachment.name and self.attachment.is_attached():
@@ -59,16 +59,16 @@ class SubscribedEventTypes:
             self.subscriptions.remove(each)
         return (mark,)
 
-    def clear_up(self) -> None:
+    def clean_up(self) -> None:
         """An event type is deleted, and with it perhaps subscriptions: end what is left of them."""
         self.leftovers.try_to_clear_all()
 
-    def growing(self, event_type: EventType) -> None:
+    def before_repartitioning(self, event_type: EventType) -> None:
         """Subscriptions that were never streamed get their first offsets now, while what is new can be told apart."""
         for each in self.subscriptions.of_event_type(event_type.name):
             self.initialisation.initialised(each)
 
-    def grown(self, event_type: EventType) -> None:
+    def after_repartitioning(self, event_type: EventType) -> None:
         """Have the subscriptions consume all partitions; the streams of those that got some end and come back."""
         found = self.subscriptions.of_event_type(event_type.name)
         extended = [each.id for each in found if self.initialisation.extended(each, event_type)[1]]

@@ -120,7 +120,7 @@ class SubscriptionStreams:
         self._news = SubscriptionWatch(self._threads)
         self._drivers: dict[SubscriptionDriver, JoinedStream] = {}
         self._keeper: asyncio.Task[None] | None = None
-        admission.event_types.changed(lambda _: self._oversight.hurry())
+        admission.event_types.on_change(lambda _: self._oversight.hurry())
         self._metrics.partitions_held.follow(self._partitions_held)
         self._metrics.subscription_uncommitted.follow(self._uncommitted)
         self._metrics.subscription_lag.follow(self._lags)
