@@ -49,7 +49,8 @@ Figures = dict[str, float]
 
 def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     """A broker, with one route more that archives everything and takes one event type's events out of the hot half."""
-    from nakadi.bootstrap import open_broker  # noqa: PLC0415  # the load generators do without
+    from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
+    from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.engines.archive.archiver import cool  # noqa: PLC0415
     from nakadi.engines.archive.library import Library  # noqa: PLC0415
     from nakadi.http.application import Application  # noqa: PLC0415
@@ -57,8 +58,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     from nakadi.http.routing import Route  # noqa: PLC0415
     from nakadi.http.security import no_authentication  # noqa: PLC0415
     from nakadi.http.server import settle_in  # noqa: PLC0415
-    from nakadi.local.serving import Serving  # noqa: PLC0415
-    from nakadi.settings import Settings  # noqa: PLC0415
+    from nakadi.local.broker import Serving  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/nakadi.db"

@@ -29,14 +29,14 @@ from moto.dynamodb.models import dynamodb_backends
 
 from benchmarks.stream import raise_file_limit
 from infra.cost.prices import HOURS, PRICES
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from nakadi.engines.dynamodb.client import Address
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
-from nakadi.local.serving import Serving
+from nakadi.local.broker import Serving
 from nakadi.model.coordination import NOTHING_YET, Assignment, Entry, Session
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
-from nakadi.settings import Settings
 from tests.support.aws import REGION, Aws, aws
 
 WRITE_UNIT, READ_UNIT = 1024, 4096

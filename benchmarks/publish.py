@@ -27,18 +27,18 @@ from uuid import UUID
 
 import orjson
 
-from nakadi.bootstrap import Broker, open_broker
+from nakadi.app.broker import BrokerServices, open_broker
+from nakadi.app.settings import Settings
+from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, empty_response
 from nakadi.http.routing import Route
 from nakadi.http.security import no_authentication
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
-from nakadi.metrics import Metrics
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Fate, Record, Stored
 from nakadi.publishing.outcome import Verdict
 from nakadi.publishing.publisher import Publisher
-from nakadi.settings import Settings
 
 # By strategy; the first is what an event type gets that asks for nothing.
 PARTITIONS = {"random": 1, "hash": 8}
@@ -107,7 +107,7 @@ def an_event(number: int) -> dict[str, Any]:
     }
 
 
-def register(broker: Broker, strategy: str) -> None:
+def register(broker: BrokerServices, strategy: str) -> None:
     """Make an event type that is called like its partition strategy."""
     partitions = PARTITIONS[strategy]
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": partitions, "write_parallelism": 1}
@@ -178,7 +178,7 @@ def measure_cpu(seconds: float) -> Figures:
     return figures
 
 
-def measure_counting(broker: Broker, seconds: float) -> float:
+def measure_counting(broker: BrokerServices, seconds: float) -> float:
     """What counting adds to the smallest batch, of all batches the one that it weighs most on."""
     body = orjson.dumps([an_event(1)])
     publisher = replace(broker.publisher, logs=Nowhere())
@@ -197,7 +197,7 @@ def measure_counting(broker: Broker, seconds: float) -> float:
     return counted / uncounted
 
 
-def publishing(broker: Broker, name: str, body: bytes) -> Callable[[], object]:
+def publishing(broker: BrokerServices, name: str, body: bytes) -> Callable[[], object]:
     publisher = replace(broker.publisher, logs=Nowhere())
 
     def publish() -> None:

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import httpx
 
-from nakadi.bootstrap import Broker, open_broker
+from nakadi.app.broker import BrokerServices, open_broker
+from nakadi.app.settings import Settings
 from nakadi.http.application import Application
 from nakadi.http.message import empty_response
 from nakadi.http.routing import Route
 from nakadi.http.security import no_authentication
-from nakadi.local.serving import Serving
-from nakadi.settings import Settings
+from nakadi.local.broker import Serving
 from tests.support.builders import an_event_type
 
 CREATIONS = 400
@@ -46,7 +46,7 @@ def main() -> None:
             broker.close()
 
 
-def creating(engine: str, broker: Broker) -> None:
+def creating(engine: str, broker: BrokerServices) -> None:
     """Pairs of requests in turn, so that both meet the same machine."""
     floor = Application([Route(method="POST", template="/", handler=_created, operation="floor")], no_authentication)
     with _client(broker.application) as ours, _client(floor) as theirs:
@@ -60,13 +60,13 @@ def creating(engine: str, broker: Broker) -> None:
     print(f"{engine}: ratio of the medians {statistics.median(took) / statistics.median(floor_took):.2f}")
 
 
-def resolving(engine: str, broker: Broker) -> None:
+def resolving(engine: str, broker: BrokerServices) -> None:
     name = f"bench.{engine}.0"
     _print(f"{engine}: resolve, read anew", [_timed(lambda: broker.event_types.get(name)) for _ in range(2000)])
     _print(f"{engine}: resolve, remembered", [_timed(lambda: broker.event_types.cached(name)) for _ in range(2000)])
 
 
-def listing(engine: str, broker: Broker) -> None:
+def listing(engine: str, broker: BrokerServices) -> None:
     medians = {}
     template = replace(an_event_type(), schema=replace(an_event_type().schema, text=json.dumps(SCHEMA)))
     with _client(broker.application) as client:

@@ -219,10 +219,10 @@ EVENT_TYPE = {
 def walks() -> dict[str, tuple[int, int, int]]:
     """Publish one event; publish one and wait until a stream of a subscription has it; commit its cursor."""
     steps = Steps()
-    from nakadi.bootstrap import open_broker  # noqa: PLC0415  # its threads are to be counted from their start
+    from nakadi.app.broker import open_broker  # noqa: PLC0415  # its threads are to be counted from their start
+    from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
-    from nakadi.local.serving import Serving  # noqa: PLC0415
-    from nakadi.settings import Settings  # noqa: PLC0415
+    from nakadi.local.broker import Serving  # noqa: PLC0415
 
     broker = open_broker(Settings())
 

@@ -50,15 +50,15 @@ numbers = count()
 
 def serve(url: str, parent: Any) -> None:
     """A broker, with one route more that stores as many events as are asked for, evenly in all partitions."""
-    from nakadi.bootstrap import open_broker  # noqa: PLC0415  # the load generators do without
+    from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
+    from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.http.application import Application  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.routing import Route  # noqa: PLC0415
     from nakadi.http.security import no_authentication  # noqa: PLC0415
     from nakadi.http.server import settle_in  # noqa: PLC0415
-    from nakadi.local.serving import Serving  # noqa: PLC0415
+    from nakadi.local.broker import Serving  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
-    from nakadi.settings import Settings  # noqa: PLC0415
 
     raise_file_limit()
     broker = open_broker(Settings(registry=url, event_log=url))

@@ -19,11 +19,11 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_wafv2 as wafv2
 from constructs import Construct
 
-from nakadi.areas import STREAMED, routes_of
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.routes import STREAMED, routes_of
+from nakadi.app.settings import Settings
 from nakadi.http.security import PUBLIC
 from nakadi.openapi import gateway_document
-from nakadi.settings import Settings
 from nakadi_cdk.gateway_responses import asleep, gateway_responses
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.pages import NOTHING_THERE, PAGES, Pages

@@ -10,7 +10,7 @@ from typing import Any
 
 from constructs import Node
 
-from nakadi.settings import BadSetting, Settings
+from nakadi.app.settings import BadSetting, Settings
 
 
 class BadContext(Exception):

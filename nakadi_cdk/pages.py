@@ -18,10 +18,10 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3_assets as s3_assets
 from constructs import Construct
 
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from nakadi.http.message import PROBLEM_JSON, Request, Response
 from nakadi.http.problem import RETRY_AFTER, problem_body
-from nakadi.settings import Settings
 from nakadi_cdk.gateway_responses import SAID_OF_BODIES
 
 AREA = "monitoring"

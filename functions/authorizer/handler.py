@@ -4,12 +4,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from nakadi.authentication import tokens
-from nakadi.doorways.authorizer import Unauthorized, decision
-from nakadi.doorways.function import Function
-from nakadi.doorways.telling import Counts, Handle
+from nakadi.app.authentication import tokens
+from nakadi.app.authorizer import Unauthorized, decision
+from nakadi.app.functions import Counts, Function, Handle
+from nakadi.app.settings import Settings
 from nakadi.ports.clock import SystemClock
-from nakadi.settings import Settings
 
 
 def opened(counts: Counts) -> Handle:

@@ -5,11 +5,10 @@ from contextlib import suppress
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from nakadi.bootstrap import open_broker
-from nakadi.chores import failures
-from nakadi.doorways.function import Function
-from nakadi.doorways.telling import Counts, Handle
-from nakadi.settings import Settings
+from nakadi.app.broker import open_broker
+from nakadi.app.functions import Counts, Function, Handle
+from nakadi.app.settings import Settings
+from nakadi.common.chores import failures
 
 # More than the gateway itself waits.
 PATIENCE = 60.0
@@ -33,7 +32,7 @@ def opened(counts: Counts) -> Handle:
         # A metric is paid for as soon as it is told, so that there is nothing is told by silence.
         for name, count in (
             ("FailedChores", sum(failures().values()) - before),
-            ("StalledSubscriptions", len(broker.subscription_care.stall_watch.stalled)),
+            ("StalledSubscriptions", len(broker.subscription_maintenance.stall_watch.stalled)),
             ("GapsFound", broker.lost_events.found),
         ):
             if count:

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import nakadi.engines.dynamodb.log_index  # noqa: F401  # loaded while the function starts
-from nakadi.doorways import log_indexer
-from nakadi.doorways.function import Function
-from nakadi.doorways.telling import Counts, Handle
-from nakadi.settings import Settings
+from nakadi.app import log_indexer
+from nakadi.app.functions import Counts, Function, Handle
+from nakadi.app.settings import Settings
 
 
 def opened(_counts: Counts) -> Handle:

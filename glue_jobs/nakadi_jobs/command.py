@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from nakadi.app.engines import UnknownEngine, open_log_index, open_registry
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.archive.stores import UnknownStore, open_archive
 from nakadi.engines.sqlite.file import BadDataFile
 from nakadi.event_types.repository import EventTypes

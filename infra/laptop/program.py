@@ -14,7 +14,7 @@ from infra.laptop.laptop import Front, Laptop
 from infra.laptop.roles import OWNER
 from infra.laptop.synthesis import KEPT, NotSynthesized
 from infra.laptop.templates import REGION
-from nakadi.local.signals import Signals
+from nakadi.app.signals import Signals
 
 CANNOT_START = 1
 

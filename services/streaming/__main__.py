@@ -1,13 +1,13 @@
 """`python -m services.streaming`."""
 
-from nakadi.local.signals import Signals
+from nakadi.app.signals import Signals
 
 if __name__ == "__main__":
     signals = Signals()
     signals.install()
 
     # Takes a second, in which signals may come.
-    from nakadi.local.grace import leave
+    from nakadi.app.grace import leave
     from services.streaming.program import main
 
     leave(main(signals=signals))

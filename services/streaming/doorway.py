@@ -9,10 +9,10 @@ import time
 from dataclasses import replace
 from typing import TextIO
 
+from nakadi.common.metrics import Metrics
 from nakadi.http.application import Admitted, Application
 from nakadi.http.message import Answer, Request
 from nakadi.http.routing import Lane
-from nakadi.metrics import Metrics
 from nakadi.model.outcomes import Outcome
 
 NAMESPACE = "Nakadi"

@@ -13,18 +13,18 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
+from nakadi.app import logs
+from nakadi.app.broker import open_broker
 from nakadi.app.engines import UnknownEngine as UnknownCoordination
 from nakadi.app.engines import UnknownEngine as UnknownLog
 from nakadi.app.engines import UnknownEngine as UnknownRegistry
-from nakadi.areas import DIRECT, STREAMED
-from nakadi.bootstrap import open_broker
+from nakadi.app.grace import Grace
+from nakadi.app.routes import DIRECT, STREAMED
+from nakadi.app.settings import BadSetting, Settings
+from nakadi.app.signals import Signals
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
-from nakadi.local import logs
-from nakadi.local.grace import Grace
-from nakadi.local.signals import Signals
 from nakadi.model.outcomes import Unavailable
-from nakadi.settings import BadSetting, Settings
 from services.streaming.certificate import tls
 from services.streaming.doorway import Doorway, tell
 

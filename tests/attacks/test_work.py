@@ -106,8 +106,8 @@ PROGRAM = """
 import sys, threading
 from pathlib import Path
 from nakadi.local import program
-from nakadi.local.grace import leave
-from nakadi.local.signals import Signals
+from nakadi.app.grace import leave
+from nakadi.app.signals import Signals
 from nakadi.engines.memory.registry import MemoryRegistry
 
 silent, answered = Path(sys.argv.pop(1)), MemoryRegistry.get

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nakadi.metrics import Metrics
+from nakadi.common.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `(nakadi_\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", re.MULTILINE)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nakadi.settings import Settings
+from nakadi.app.settings import Settings
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 ROW = re.compile(r"^\| `(NAKADI_[A-Z_]+)` \| (?:`([^`]*)`)? ?\| (.+) \|$", re.MULTILINE)

@@ -14,7 +14,7 @@ import pytest
 
 from infra.laptop.templates import REGION
 from nakadi.app.engines import open_log_index, open_registry
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.event_types.repository import EventTypes
 from nakadi.local import Broker
 from nakadi.ports.clock import SystemClock

@@ -9,7 +9,7 @@ import boto3
 import pytest
 from moto.kinesis.models import kinesis_backends
 
-from nakadi import chores
+from nakadi.common import chores
 from nakadi.event_types.housekeeping import Housekeeping
 from nakadi.subscriptions.api.stats import StalledSubscriptions
 from tests.support.aws import REGION

@@ -10,7 +10,7 @@ import boto3
 import pytest
 
 from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
-from nakadi.doorways.log_indexer import indexed
+from nakadi.app.log_indexer import indexed
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.kinesis import envelopes

@@ -7,10 +7,10 @@ from dataclasses import fields
 
 import pytest
 
-from nakadi.areas import AREAS
-from nakadi.audited import audit_of
-from nakadi.bootstrap import open_broker
-from nakadi.settings import Settings
+from nakadi.app.audit import audit_of
+from nakadi.app.broker import open_broker
+from nakadi.app.routes import AREAS
+from nakadi.app.settings import Settings
 from nakadi_cdk.needs import NEEDS, OWN
 from tests.support.functions import ROOT, Context, loaded, recorded
 
@@ -111,9 +111,9 @@ UNUSED = {
     "cursors": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "nakadi.event_types.creation", "jwt"],
     "subscriptions": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "jwt"],
     "admin": ["nakadi.streaming", "nakadi.event_types.snapshot", "jwt"],
-    "authorizer": ["pynamodb", "nakadi.bootstrap", "nakadi.publishing", "nakadi.event_types", *VALIDATION],
+    "authorizer": ["pynamodb", "nakadi.app.broker", "nakadi.publishing", "nakadi.event_types", *VALIDATION],
     "housekeeping": ["nakadi.streaming", "nakadi.publishing", *VALIDATION, "jwt"],
-    "log_indexer": ["nakadi.bootstrap", "nakadi.event_types", "nakadi.publishing", *VALIDATION, "nakadi.http.routes"],
+    "log_indexer": ["nakadi.app.broker", "nakadi.event_types", "nakadi.publishing", *VALIDATION, "nakadi.http.routes"],
 }
 EVERYWHERE = ["asyncio", "boto3", "uvicorn", "nakadi.local", "jsonschema"]
 

@@ -99,7 +99,7 @@ def test_what_is_deployed_comes_out_of_the_wheel(foreign, installed):
         "services/streaming/requirements.txt"
     }
     assert (context / image["source"]["dockerFile"]).is_file()
-    assert (context / "layers/nakadi/python/nakadi/bootstrap.py").is_file()
+    assert (context / "layers/nakadi/python/nakadi/app/broker.py").is_file()
     assert not [each for each in files if each.endswith(".pyc")]
 
 

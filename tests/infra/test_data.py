@@ -6,9 +6,9 @@ import boto3
 import pytest
 from moto.core import DEFAULT_ACCOUNT_ID
 
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from nakadi.engines.dynamodb.tables import TABLES
-from nakadi.settings import Settings
 from tests.support.aws import REGION
 from tests.support.http import client_of
 from tests.support.templates import PSEUDO, text

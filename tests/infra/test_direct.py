@@ -6,9 +6,9 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from nakadi.areas import DIRECT, STREAMED, routes_of
-from nakadi.bootstrap import open_broker
-from nakadi.settings import Settings
+from nakadi.app.broker import open_broker
+from nakadi.app.routes import DIRECT, STREAMED, routes_of
+from nakadi.app.settings import Settings
 from nakadi_cdk.direct import PATHS
 from nakadi_cdk.permissions import PERMISSIONS
 from tests.infra.conftest import LARGE

@@ -5,9 +5,9 @@ from contextlib import closing
 
 import pytest
 
-from nakadi import areas
-from nakadi.bootstrap import open_broker
-from nakadi.settings import Settings
+from nakadi.app import routes
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from nakadi_cdk.functions import NAMESPACE_VARIABLE
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.settings import DIRECT, STREAMING
@@ -131,7 +131,7 @@ def test_the_streaming_service_is_told_what_it_reads(serving, tmp_path):
     keys.write_text('{"keys": []}')
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
     broker = open_broker(settings)
-    broker.application_of(*areas.STREAMED, "monitoring")
+    broker.application_of(*routes.STREAMED, "monitoring")
     broker.prepare()
     broker.close()
 
@@ -147,7 +147,7 @@ def test_the_streaming_service_is_told_what_direct_requests_need(tmp_path):
     keys.write_text('{"keys": []}')
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
     with closing(open_broker(settings)) as broker:
-        broker.application_of(*areas.STREAMED, *areas.DIRECT, "monitoring")
+        broker.application_of(*routes.STREAMED, *routes.DIRECT, "monitoring")
         broker.prepare()
 
     assert settings.read | {"log_index", "archive", "max_request_memory_bytes"} == STREAMING | DIRECT

@@ -10,14 +10,14 @@ import boto3
 import httpx
 import pytest
 
-from nakadi.areas import STREAMED
-from nakadi.bootstrap import open_broker
-from nakadi.doorways import log_indexer
+from nakadi.app import log_indexer
+from nakadi.app.broker import open_broker
+from nakadi.app.routes import STREAMED
+from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import open_archive
-from nakadi.local.serving import Serving
+from nakadi.local.broker import Serving
 from nakadi.model.log_index import Location
 from nakadi.ports.archive_store import ArchiveGone
-from nakadi.settings import Settings
 from nakadi_cdk.needs import NEEDS
 from nakadi_jobs import compaction, retention, statistics
 from tests.support.aws import REGION

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from nakadi.common.metrics import Metrics
 from nakadi.http.message import Request, Response
-from nakadi.metrics import Metrics
 from services.streaming.doorway import Doorway, measured, tell
 
 

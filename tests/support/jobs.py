@@ -15,7 +15,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from nakadi.app.engines import open_log_index, open_registry
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import FolderStore
 from nakadi.event_types.repository import EventTypes

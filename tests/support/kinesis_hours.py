@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from nakadi.authentication import authentication
-from nakadi.bootstrap import Broker
-from nakadi.caching import ChangeWatch
+from nakadi.app.authentication import authentication
+from nakadi.app.broker import BrokerServices
+from nakadi.app.settings import Settings
+from nakadi.common.caching import ChangeWatch
+from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis.continuity import Ancestry
 from nakadi.engines.kinesis.event_log import KinesisLog, Options
@@ -17,9 +19,7 @@ from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.engines.memory.registry import MemoryRegistry
-from nakadi.metrics import Metrics
 from nakadi.ports.log_index import LogIndex
-from nakadi.settings import Settings
 from tests.storms.weather import Time
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.kinesis_forgetful import ForgetfulKinesis
@@ -51,11 +51,11 @@ class Hours:
         self._registry = MemoryRegistry()
         self.broker = self.a_broker()
 
-    def a_broker(self, index: LogIndex | None = None) -> Broker:
+    def a_broker(self, index: LogIndex | None = None) -> BrokerServices:
         settings = Settings()
         log = self.a_log(index=index)
         watch = ChangeWatch(self._registry.changes, Now())
-        return Broker(
+        return BrokerServices(
             settings=settings,
             clock=Now(),
             registry=self._registry,

@@ -10,8 +10,8 @@ from infra.laptop.cloud import Strictness
 from infra.laptop.laptop import Front, Laptop
 from infra.laptop.synthesis import STAGE
 from infra.laptop.templates import REGION
-from nakadi.bootstrap import Broker, open_broker
-from nakadi.settings import Settings
+from nakadi.app.broker import BrokerServices, open_broker
+from nakadi.app.settings import Settings
 
 TABLES = f"dynamodb://nakadi-{STAGE}?region={REGION}"
 STREAM = f"kinesis://nakadi-{STAGE}?region={REGION}"
@@ -53,7 +53,7 @@ class OnALaptop:
         self._endpoints = laptop.cloud.endpoints
 
     @cached_property
-    def _inside(self) -> Broker:
+    def _inside(self) -> BrokerServices:
         tables = f"{TABLES}&endpoint={self._endpoints['dynamodb']}"
         settings = Settings(
             registry=tables,

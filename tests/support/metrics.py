@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from nakadi.common.metrics import Metrics
 from nakadi.http.routes.monitoring import PLAIN, prometheus_text
-from nakadi.metrics import Metrics
 
 TEXT = "text/plain;version=0.0.4"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from nakadi.auth.administration import Admins, Blacklist, Features
 from nakadi.auth.permissions import Permissions
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from nakadi.model.outcomes import Unavailable
-from nakadi.settings import Settings
 from tests.support.api import a_business_definition, a_definition, created, lists, problem
 from tests.support.http import client_of
 

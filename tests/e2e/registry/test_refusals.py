@@ -8,8 +8,8 @@ from contextlib import closing
 import httpx
 import pytest
 
-from nakadi.bootstrap import open_broker
-from nakadi.settings import Settings
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from tests.support.api import a_definition, attributes, created, lists, problem
 from tests.support.http import client_of
 from tests.support.tokens import EVERY_SCOPE, Issuer

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from nakadi.auth.administration import ATTEMPTS, SettingsDocument
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.outcomes import TryLater
 from nakadi.ports.registry import ChangedMeanwhile

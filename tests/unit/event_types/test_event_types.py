@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import ATTEMPTS, EventTypes
 from nakadi.model.outcomes import Conflict, NotFound, TryLater

@@ -3,8 +3,9 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.bootstrap import open_broker
-from nakadi.chores import failures
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
+from nakadi.common.chores import failures
 from nakadi.event_types.housekeeping import COMPACTION_LAG, expired_timelines
 from nakadi.http.routes.monitoring import as_json
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -13,7 +14,6 @@ from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.registry import Put
-from nakadi.settings import Settings
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
 
@@ -217,7 +217,7 @@ def test_a_failure_is_told_with_the_operation_the_thing_and_the_cause(broker, cl
     assert [each.oldest for each in event_log.bounds(event_type.timeline.topic, [0, 1]).values()] == [0, 1]
     assert f"The retention of a.broken failed, it is tried again later: {error!r}" in caplog.text
     assert failures()["retention"] == before + 1
-    assert as_json(broker.metrics, 0)["counters"]["nakadi.chores.failed.retention"]["count"] == before + 1
+    assert as_json(broker.metrics, 0)["counters"]["nakadi.common.chores.failed.retention"]["count"] == before + 1
 
 
 def test_what_cannot_be_cleared_away_does_not_keep_the_rest(broker, monkeypatch):

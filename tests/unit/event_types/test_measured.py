@@ -1,6 +1,6 @@
 from datetime import timedelta
 
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_body, measured_of
 from nakadi.event_types.repository import EventTypes

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
+from nakadi.common.turns import Turns
 from nakadi.event_types.schema_versions import LONG_SCHEMA
 from nakadi.model.outcomes import TryLater
 from nakadi.schemas.limits import MAX_TEXT
-from nakadi.settings import Settings
-from nakadi.turns import Turns
 from tests.support.api import a_definition, problem
 from tests.support.http import client_of
 

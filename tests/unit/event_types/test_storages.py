@@ -1,7 +1,7 @@
 import pytest
 
 from nakadi.auth.administration import Features, SettingsDocument
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.storages import Storages
 from nakadi.model.outcomes import Invalid, NotFound, NotPermitted, TryLater, Unavailable

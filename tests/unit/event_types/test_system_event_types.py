@@ -8,7 +8,8 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from nakadi.event_types.system_event_types import (
     AUDIT_LOG,
     BATCH_PUBLISHED,
@@ -23,7 +24,6 @@ from nakadi.model.outcomes import NotPermitted, Unavailable
 from nakadi.model.schema import SchemaDraft, SchemaType
 from nakadi.publishing.outcome import Verdict
 from nakadi.publishing.system_events import BROKER
-from nakadi.settings import Settings
 from tests.support.clock import HandMovedClock
 
 QUEUE = "nakadi.dead.letter.queue"
@@ -349,7 +349,7 @@ def test_a_redrive_event_type_has_writers(guarded, lists, attached, caplog):
     old = broker.event_types.get(REDRIVE)
     broker.event_types.replace(old, replace(old, authorization=lists))
 
-    broker.subscription_care.attachment.run()
+    broker.subscription_maintenance.attachment.run()
 
     assert ("is not attached" in caplog.text) != attached
 

@@ -3,7 +3,8 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from nakadi.event_types.timelines import ABANDONED_AFTER, is_switch_abandoned, next_timeline, with_completed_switch
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, EventTypeDraft
@@ -13,7 +14,6 @@ from nakadi.model.schema import SchemaDraft, SchemaType
 from nakadi.model.storage import Storage, StorageType
 from nakadi.ports.event_log import SealedTopic
 from nakadi.ports.registry import Put
-from nakadi.settings import Settings
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
 from tests.support.registry import meanwhile
@@ -174,11 +174,11 @@ def test_a_switch_of_what_is_deleted_meanwhile(broker, event_type):
 def test_partitions_for_what_is_deleted_meanwhile(broker, event_type):
     """When the event type goes while it is to get partitions, it is not found. (R208)"""
     name = event_type.name
-    before = broker.subscribing.dependents.before_repartitioning
+    before = broker.subscription_services.dependents.before_repartitioning
 
     class DeletesMeanwhile:
         def __getattr__(self, other):
-            return getattr(broker.subscribing.dependents, other)
+            return getattr(broker.subscription_services.dependents, other)
 
         def before_repartitioning(self, found):
             before(found)

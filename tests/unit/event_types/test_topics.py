@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import LOOKED_UP_EVERY, EventTypes, TopicDirectory
 from nakadi.event_types.timelines import next_timeline

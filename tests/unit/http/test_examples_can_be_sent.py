@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from nakadi import openapi
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from nakadi.http.docs_page.markup import of_media_type, of_parameter
-from nakadi.settings import Settings
 from tests.support.http import client_of
 from tests.support.openapi import assert_answer_matches, operation_at
 

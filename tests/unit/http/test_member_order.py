@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from nakadi.bootstrap import open_broker
-from nakadi.settings import Settings
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from tests.support.api import a_business_definition, attributes
 from tests.support.http import client_of
 from tests.support.subscriptions import a_request

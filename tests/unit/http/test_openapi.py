@@ -16,6 +16,7 @@ import pytest
 from openapi_spec_validator import validate as validate_document
 
 from nakadi import openapi
+from nakadi.app.settings import Settings
 from nakadi.http.docs_page import markup, scopes
 from nakadi.http.security import PUBLIC, Scopes, ScopeTable
 from nakadi.model.administration import BlockedKind, Feature
@@ -31,7 +32,6 @@ from nakadi.model.event_type import (
 )
 from nakadi.model.schema import SchemaType
 from nakadi.model.storage import StorageType
-from nakadi.settings import Settings
 from tests.support.openapi import validate
 
 ROOT = Path(__file__).parents[3]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from nakadi import openapi
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from nakadi.http.message import JSON
 from nakadi.http.routing import Route
-from nakadi.settings import Settings
 
 # These read a body of any other content type as JSON.
 REFUSE_AVRO = ("publish_events", "delete_events")

@@ -14,7 +14,7 @@ import pytest
 from nakadi.http.application import Application
 from nakadi.http.message import Streaming, empty_response, json_response
 from nakadi.http.routing import Route
-from nakadi.local.serving import Serving
+from nakadi.local.broker import Serving
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE, until
 from tests.support.wire import Wire

@@ -2,7 +2,7 @@
 
 import threading
 
-from nakadi.local.housekeeper import Housekeeper
+from nakadi.local.broker import Housekeeper
 from tests.support.patience import PATIENCE
 
 

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
+from nakadi.app.logs import JsonLines, Readable, without_secrets
 from nakadi.http.application import flow_of_this_request
-from nakadi.local.logs import JsonLines, Readable, without_secrets
 
 TOKEN = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl-_x"
 

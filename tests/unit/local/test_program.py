@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
+from nakadi.app.signals import Signals
 from nakadi.local.program import main
-from nakadi.local.signals import Signals
 
 SENTENCE = "The broker cannot start. "
 

@@ -8,7 +8,7 @@ import pytest
 from nakadi.http.application import Application
 from nakadi.http.message import json_response
 from nakadi.http.routing import Route
-from nakadi.local.serving import Serving, url_of
+from nakadi.local.broker import Serving, url_of
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support import http
 from tests.support.patience import PATIENCE, until

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from nakadi.local.signals import Signals
+from nakadi.app.signals import Signals
 
 
 class Ended(BaseException):

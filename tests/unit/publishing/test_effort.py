@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from nakadi.common.turns import Turns, still_there
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
 from nakadi.publishing import batch as batches
@@ -13,7 +14,6 @@ from nakadi.publishing.batch import FREE_STEPS, BatchLimits, WorkBudget
 from nakadi.publishing.outcome import Verdict
 from nakadi.publishing.reading import LONG_BODY
 from nakadi.schemas.values import Exhausted
-from nakadi.turns import Turns, still_there
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import a_business_type, metadata, steps, the_failure
 

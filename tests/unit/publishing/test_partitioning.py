@@ -3,11 +3,11 @@ import random
 
 import pytest
 
+from nakadi.common.turns import Turns, still_there
 from nakadi.model.event_type import Category, PartitionStrategy
 from nakadi.publishing.batch import MOST_STEPS, WorkBudget
 from nakadi.publishing.outcome import Rejected, Step
 from nakadi.publishing.partition import choose_partitions
-from nakadi.turns import Turns, still_there
 from tests.support.builders import an_event_type
 
 

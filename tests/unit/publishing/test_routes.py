@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.auth.administration import Admins, Blacklist, SettingsDocument
 from nakadi.auth.permissions import Permissions
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.http.application import Application
 from nakadi.http.routes import publishing as routes

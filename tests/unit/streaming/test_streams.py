@@ -11,7 +11,7 @@ import pytest
 
 from nakadi.auth.administration import Admins, Blacklist, Features
 from nakadi.auth.permissions import Permissions
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors

@@ -10,10 +10,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from nakadi.bootstrap import open_broker
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
 from nakadi.model.coordination import Assignment, Session
 from nakadi.model.subscription import EventTypePartition
-from nakadi.settings import Settings
 from nakadi.subscriptions.api import assignments
 from tests.support.api import created
 from tests.support.clock import HandMovedClock
@@ -31,7 +31,7 @@ class House:
         self.broker = open_broker(Settings(cache_seconds=0, **settings), self.clock)
         self.api = client_of(self.broker.application)
         self.coordination = self.broker.coordination
-        self.subscribing = self.broker.subscribing
+        self.subscription_services = self.broker.subscription_services
         self.coordination.renew(HOLDER, self.clock.now() + timedelta(days=1))
 
     def wait(self, seconds: float) -> None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from nakadi import caching
+from nakadi.common import caching
 from nakadi.engines.kinesis import envelopes, topics
 from nakadi.engines.kinesis.event_log import Options
 from nakadi.model.events import Record, Refused, Stored

@@ -34,7 +34,7 @@ class Lot:
             house.coordination.park(self.id, session, them, A_MOMENT)
         house.commit(self.subscription, session, a_cursor(self.name, "0", 9))
         house.leave(self.subscription, session)
-        self.events = house.subscribing.parked_events
+        self.events = house.subscription_services.parked_events
 
     @property
     def waiting(self):
@@ -141,7 +141,7 @@ def test_what_cannot_be_committed_is_not_redriven(house):
 def test_a_redrive_is_refused_while_cursors_are_being_set(house):
     """As with setting cursors, one at a time."""
     lot = Lot(house, a_parked_event(3))
-    house.subscribing.resets._asked(lot.id, SetOffsets())
+    house.subscription_services.resets._asked(lot.id, SetOffsets())
     with pytest.raises(Conflict):
         lot.events.redrive_all(lot.id, ADMIN)
 
@@ -200,8 +200,8 @@ def test_a_redrive_goes_on_without_its_caller(house):
     """What one process has begun to do without its caller no other does as well: what is parked meanwhile stays. It is
     given up when its time is over and the process has died."""
     lot = Lot(house, a_parked_event(3))
-    fulfilment = house.subscribing.wish_fulfilment
-    house.subscribing.resets._asked(lot.id, Redrive())
+    fulfilment = house.subscription_services.wish_fulfilment
+    house.subscription_services.resets._asked(lot.id, Redrive())
     old = house.assignment(lot.subscription)
     house.coordination.write(lot.id, old, replace(old, reset=replace(old.reset, claimed=True)), A_MOMENT)
     assert fulfilment.attempt(lot.id).reset.claimed
@@ -214,10 +214,10 @@ def test_a_redrive_goes_on_without_its_caller(house):
 def test_a_redrive_that_fails_in_another_process_is_told(house, monkeypatch):
     """Whoever waits for a redrive that another process cannot carry out learns why."""
     lot = Lot(house, a_parked_event(3))
-    resets = house.subscribing.resets
+    resets = house.subscription_services.resets
     reset_id = resets._asked(lot.id, Redrive())
     monkeypatch.setattr(module.RedrivePlanner, "_check_timelines", _refuse)
-    house.subscribing.wish_fulfilment.attempt(lot.id)
+    house.subscription_services.wish_fulfilment.attempt(lot.id)
     assert house.assignment(lot.subscription).ended.id == reset_id
     assert problem(house.api.post(lot.path() + "/redrive"), 409) == "its timeline is gone"
 

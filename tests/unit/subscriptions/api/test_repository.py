@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.outcomes import Conflict, NotFound, Unavailable
@@ -179,7 +179,7 @@ def test_what_is_left_is_cleared_away_later(house):
     assert house.api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
     house.coordination.forget = forget
     assert house.coordination.offsets(subscription["id"])
-    house.subscribing.leftovers.clear_all()
+    house.subscription_services.leftovers.clear_all()
     assert not house.coordination.offsets(subscription["id"])
     assert not house.broker.registry.list(DELETED)
 

@@ -44,7 +44,7 @@ def serving(brief):
     """How a process that serves streams of a subscription takes part."""
 
     def members(subscription):
-        fulfil_wish = brief.subscribing.wish_fulfilment.attempt
+        fulfil_wish = brief.subscription_services.wish_fulfilment.attempt
         return SubscriptionSessions(brief.coordination, subscription["id"], brief.clock, fulfil_wish)
 
     return members
@@ -195,7 +195,7 @@ class TestReset:
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         changes = {EventTypePartition(name, "0"): (None, Position(1, 1))}
-        house.subscribing.wish_fulfilment._fulfil(subscription["id"], Reset("another", A_MOMENT), changes)
+        house.subscription_services.wish_fulfilment._fulfil(subscription["id"], Reset("another", A_MOMENT), changes)
         assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
 
     def test_is_refused_while_the_store_is_away(self, house):
@@ -415,7 +415,7 @@ class TestRepartitioning:
         """If the subscriptions could not be reached, asking again gives them their partitions. (S293)"""
         name = house.event_type()
         subscription = house.subscription(name)
-        house.subscribing.coordination.write, real = _unavailable, house.coordination.write
+        house.subscription_services.coordination.write, real = _unavailable, house.coordination.write
         refused = house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         house.coordination.write = real
         assert refused.status_code == 503

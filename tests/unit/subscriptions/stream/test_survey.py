@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from nakadi.caching import ChangeWatch
-from nakadi.metrics import Metrics
+from nakadi.common.caching import ChangeWatch
+from nakadi.common.metrics import Metrics
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_stream_name
 from nakadi.ports.archive_store import ArchiveStore

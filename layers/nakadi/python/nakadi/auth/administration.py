@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.model.administration import AdminLists, AdminPermission, BlockedKind, Feature
 from nakadi.model.authorization import Attribute, Subject
 from nakadi.model.outcomes import Invalid, NotPermitted, TryLater

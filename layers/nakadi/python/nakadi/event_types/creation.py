@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions, denied
+from nakadi.common.turns import Turns
 from nakadi.event_types import drafts, rules
 from nakadi.event_types.documents import now_in_milliseconds
 from nakadi.event_types.drafts import draft_violations
@@ -34,7 +35,6 @@ from nakadi.model.schema import Schema, Version
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import Change, ChangedMeanwhile
-from nakadi.turns import Turns
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions, denied
-from nakadi.chores import attempted
+from nakadi.common.chores import attempted
 from nakadi.event_types.repository import CLEANUP_NOTES, SCHEMAS, EventTypes
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject

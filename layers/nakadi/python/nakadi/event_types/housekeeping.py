@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from nakadi.chores import Stopped, attempted
+from nakadi.common.chores import Stopped, attempted
+from nakadi.common.metrics import Metrics
 from nakadi.event_types.deletion import DeletedEventTypes
 from nakadi.event_types.repository import EventTypes, cleanup_note
 from nakadi.event_types.timelines import Timelines
-from nakadi.metrics import Metrics
 from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.timeline import Timeline
 from nakadi.ports.clock import Clock

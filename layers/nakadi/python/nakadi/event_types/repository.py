@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.event_types.documents import MEASURED_KIND as MEASURED
 from nakadi.event_types.documents import (
     MeasuredStatistics,

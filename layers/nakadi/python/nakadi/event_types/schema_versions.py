@@ -11,6 +11,7 @@ import orjson
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
+from nakadi.common.turns import Turns, still_there
 from nakadi.event_types.documents import now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
@@ -26,7 +27,6 @@ from nakadi.schemas.strict_json import StrictJsonError, parse
 from nakadi.schemas.submission import check_language, checked
 from nakadi.schemas.validation import compile_validator
 from nakadi.schemas.values import canonical
-from nakadi.turns import Turns, still_there
 
 NO_AVRO = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions, denied
-from nakadi.chores import attempted
+from nakadi.common.chores import attempted
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
 from nakadi.model.administration import AdminPermission

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from nakadi.auth import permissions
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
+from nakadi.common.turns import Turns
 from nakadi.event_types import drafts, rules
 from nakadi.event_types.creation import check_fields
 from nakadi.event_types.deletion import Dependents
@@ -23,7 +24,6 @@ from nakadi.model.timeline import Timeline
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
 from nakadi.schemas.evolution import evolved
-from nakadi.turns import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote
 
+from nakadi.common.metrics import Metrics
+from nakadi.common.turns import still_there
 from nakadi.http import compression
 from nakadi.http.application import Admitted, flow_of_this_request, logged_path
 from nakadi.http.message import (
@@ -29,9 +31,7 @@ from nakadi.http.message import (
 )
 from nakadi.http.problem import TooSlow, logged_problem
 from nakadi.http.routing import Lane
-from nakadi.metrics import Metrics
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
-from nakadi.turns import still_there
 
 log = logging.getLogger(__name__)
 

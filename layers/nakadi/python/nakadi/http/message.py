@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import orjson
 
+from nakadi.common.turns import still_there
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import Malformed, TooLarge, TryLater
-from nakadi.turns import still_there
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 

@@ -24,11 +24,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from nakadi.common.metrics import Metrics
 from nakadi.http.application import new_flow_id
 from nakadi.http.asgi import Answering, Edge, Limits, asgi_application
 from nakadi.http.message import PROBLEM_JSON
 from nakadi.http.problem import problem_body
-from nakadi.metrics import Metrics
 
 # Room for the cursors of thousands of partitions in a header; with the request line and the empty line at the end.
 MAX_HEAD = 256 * 1024

@@ -13,22 +13,21 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from nakadi.app import logs
+from nakadi.app.broker import open_broker
 from nakadi.app.engines import UnknownEngine as UnknownLog
 from nakadi.app.engines import UnknownEngine as UnknownRegistry
-from nakadi.bootstrap import open_broker
+from nakadi.app.grace import Grace
+from nakadi.app.settings import BadSetting, Settings
+from nakadi.app.signals import Signals
 from nakadi.engines.archive.stores import UnknownStore
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
 from nakadi.engines.sqlite.mark import Marker, examine
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
-from nakadi.local import logs
-from nakadi.local.grace import Grace
-from nakadi.local.housekeeper import Housekeeper
-from nakadi.local.serving import url_of
-from nakadi.local.signals import Signals
+from nakadi.local.broker import Housekeeper, url_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
-from nakadi.settings import BadSetting, Settings
 
 CANNOT_START = 1
 # What was acknowledged in the last seconds before a data file is changed by others can be gone without a trace.

@@ -18,11 +18,11 @@ from typing import Any, Protocol, overload
 import msgspec
 import orjson
 
+from nakadi.common.turns import GIVEN_UP, Turns
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import Text, exceeds, parsed_memory
 from nakadi.schemas.values import Exhausted, Steps
-from nakadi.turns import GIVEN_UP, Turns
 
 Event = dict[str, Any]
 

@@ -18,8 +18,9 @@ from itertools import repeat
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions, denied
+from nakadi.common.metrics import Metrics
+from nakadi.common.turns import Turns, still_there
 from nakadi.event_types.repository import BUSY, EventTypes
-from nakadi.metrics import Metrics
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, OwnerSelector
@@ -35,7 +36,6 @@ from nakadi.publishing.partition import RandomNumber, choose_partitions
 from nakadi.publishing.reading import read
 from nakadi.publishing.validate import Owners, check_deletable, check_owners, effective_schema_of, owners_of, validate
 from nakadi.schemas.validation import Validators
-from nakadi.turns import Turns, still_there
 
 log = logging.getLogger(__name__)
 

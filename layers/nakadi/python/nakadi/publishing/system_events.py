@@ -25,6 +25,7 @@ from uuid import uuid4
 import orjson
 
 from nakadi.auth.administration import Features
+from nakadi.common.metrics import Metrics
 from nakadi.event_types.system_event_types import (
     ACCESS_LOG,
     BATCH_PUBLISHED,
@@ -33,7 +34,6 @@ from nakadi.event_types.system_event_types import (
     KPI_SCHEMAS,
     SystemEventTypes,
 )
-from nakadi.metrics import Metrics
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Fault, Outcome

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
+from nakadi.common.metrics import Metrics
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
-from nakadi.metrics import Metrics
 from nakadi.model.authorization import Subject
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import manifest
 from nakadi.engines.archive.objects import Packer
-from nakadi.metrics import Metrics
 from nakadi.model.events import Bounds
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.model.moments import microseconds, moment_of

@@ -10,9 +10,9 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
+from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.manifest import events_behind
-from nakadi.metrics import Metrics
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore

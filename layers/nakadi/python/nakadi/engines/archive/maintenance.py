@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
 
-from nakadi.chores import attempted
+from nakadi.common.chores import attempted
 from nakadi.engines.archive import manifest
 from nakadi.engines.archive.library import Library, read
 from nakadi.engines.archive.objects import Packer

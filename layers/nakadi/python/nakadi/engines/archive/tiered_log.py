@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
-from nakadi.chores import Stopped
+from nakadi.common.chores import Stopped
+from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.archiver import Directory, NoDirectory, Tiers
 from nakadi.engines.archive.compaction import Compaction
 from nakadi.engines.archive.library import Library, Unreadable
 from nakadi.engines.archive.reading import ArchiveReader
 from nakadi.engines.archive.worker import Worker
-from nakadi.metrics import Metrics
 from nakadi.model.events import Bounds, Fate, Record, Slice
 from nakadi.model.log_index import Topic
 from nakadi.model.moments import microseconds

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
 
-from nakadi.chores import Stopped, attempted
+from nakadi.common.chores import Stopped, attempted
+from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.archiver import Archiver, Directory, Tiers, cool
 from nakadi.engines.archive.maintenance import Busy, Merger, Sweep
-from nakadi.metrics import Metrics
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock

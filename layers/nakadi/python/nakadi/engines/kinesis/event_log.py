@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from nakadi.caching import ChangeWatch
+from nakadi.common.caching import ChangeWatch
+from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.library import Library
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.engines.kinesis.compaction import Compactor
@@ -30,7 +31,6 @@ from nakadi.engines.kinesis.tails import Ours
 from nakadi.engines.kinesis.topics import Known, Topics
 from nakadi.engines.kinesis.watching import Watcher
 from nakadi.engines.kinesis.writing import GIVE_UP_AFTER, RECORD_BYTES, TIMED_OUT, Writer
-from nakadi.metrics import Metrics
 from nakadi.model.events import Bounds, Continuation, Fate, Record, Refused, Slice, Stored
 from nakadi.model.log_index import Gap, Head, Mark
 from nakadi.model.moments import microseconds

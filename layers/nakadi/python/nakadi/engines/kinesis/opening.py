@@ -9,14 +9,14 @@ from urllib.parse import parse_qs, urlsplit
 
 from botocore.config import Config
 
-from nakadi.caching import ChangeWatch
+from nakadi.common.caching import ChangeWatch
+from nakadi.common.metrics import Metrics
 from nakadi.engines.common.aws_sessions import new_session
 from nakadi.engines.kinesis.continuity import Ancestry
 from nakadi.engines.kinesis.event_log import DEFAULTS, KinesisLog, Options
 from nakadi.engines.kinesis.fan_out import Consumers, FanOut
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.stream import Patience, Stream
-from nakadi.metrics import Metrics
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex

@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-from nakadi.caching import ChangeWatch
+from nakadi.common.caching import ChangeWatch
 from nakadi.model.changes import bucket_of
 from nakadi.model.log_index import Topic
 from nakadi.ports.event_log import UnknownTopic

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from nakadi.common.metrics import Metrics
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.engines.sqlite.changes import AppendsByOthers
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.maintenance import Cleaner, Compaction
 from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
 from nakadi.engines.sqlite.writing import Arrival, Writer
-from nakadi.metrics import Metrics
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored
 from nakadi.model.moments import microseconds
 from nakadi.ports.clock import Clock

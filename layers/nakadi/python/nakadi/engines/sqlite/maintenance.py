@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from nakadi.chores import attempted
+from nakadi.common.chores import attempted
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import ROW, Row, outline_of, records_in, rows_from

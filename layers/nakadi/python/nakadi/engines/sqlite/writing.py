@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar, cast
 
 import orjson
 
+from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import ROW, Chunk, chunks_of, merged
-from nakadi.metrics import Metrics
 from nakadi.model.events import Record
 from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from nakadi import openapi
+from nakadi.common.metrics import Counter, Distribution, Histogram, Labels, Metric, Metrics
 from nakadi.http import docs_page
 from nakadi.http.message import JSON, Request, Response, json_response
 from nakadi.http.negotiation import text_of_metrics
+from nakadi.http.readiness import Readiness
 from nakadi.http.routing import Lane, Route
-from nakadi.metrics import Counter, Distribution, Histogram, Labels, Metric, Metrics
 from nakadi.ports.clock import Clock
-from nakadi.readiness import Readiness
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family

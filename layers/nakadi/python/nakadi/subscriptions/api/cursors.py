@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nakadi.auth.permissions import Permissions
+from nakadi.common.metrics import Metrics
 from nakadi.event_types import cursors, positions
 from nakadi.event_types.cursors import CursorError, CursorErrorKind
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
-from nakadi.metrics import Metrics
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.coordination import Verdict
 from nakadi.model.cursor import Cursor, Position

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from nakadi.auth.administration import Features
-from nakadi.chores import attempted
+from nakadi.common.chores import attempted
 from nakadi.event_types import positions
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors

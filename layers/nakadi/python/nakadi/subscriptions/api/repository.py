@@ -18,7 +18,7 @@ from uuid import UUID
 
 import orjson
 
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.event_types.documents import authorization_body, authorization_of
 from nakadi.event_types.repository import KIND as EVENT_TYPES
 from nakadi.model.event_type import EventType

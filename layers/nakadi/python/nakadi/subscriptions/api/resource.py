@@ -11,7 +11,7 @@ from functools import partial
 from nakadi.auth import permissions
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
-from nakadi.chores import attempted
+from nakadi.common.chores import attempted
 from nakadi.event_types import drafts
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.documents import now_in_milliseconds

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import partial
 
 from nakadi.auth.permissions import Permissions
-from nakadi.chores import attempted
+from nakadi.common.chores import attempted
 from nakadi.event_types import positions
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes

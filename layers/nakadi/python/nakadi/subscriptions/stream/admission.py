@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from nakadi.auth.permissions import Permissions
-from nakadi.caching import Cache
+from nakadi.common.caching import Cache
 from nakadi.event_types import positions
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import orjson
 
+from nakadi.common.metrics import Metrics
 from nakadi.event_types.system_event_types import SystemEventTypes
-from nakadi.metrics import Metrics
 from nakadi.model.coordination import Replay, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import TryLater

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from uuid import uuid4
 
-from nakadi.chores import attempted
-from nakadi.metrics import Metrics
+from nakadi.common.chores import attempted
+from nakadi.common.metrics import Metrics
 from nakadi.model.coordination import Assignment, Replay, Session, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable

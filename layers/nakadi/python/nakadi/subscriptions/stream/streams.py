@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from uuid import uuid4
 
+from nakadi.common.metrics import Labels, Metrics, Rows
 from nakadi.event_types.snapshot import Cursors
-from nakadi.metrics import Labels, Metrics, Rows
 from nakadi.model import coordination as shared
 from nakadi.model.authorization import Subject
 from nakadi.model.cursor import Position

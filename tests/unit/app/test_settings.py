@@ -1,7 +1,7 @@
 import pytest
 
-from nakadi.bootstrap import open_broker
-from nakadi.settings import BadSetting, Settings
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import BadSetting, Settings
 
 
 def test_nothing_set_is_the_defaults():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from nakadi.bootstrap import Broker
 from nakadi.http import views
 from nakadi.http.audit import Audit, Audited, always, by_body, by_location, by_path, by_path_if_listed, by_paths
 from nakadi.http.subscriptions import subscription_view
@@ -15,10 +15,13 @@ from nakadi.model.event_type import EventType
 from nakadi.publishing.system_events import SystemEvents, hashing
 from nakadi.subscriptions.api.parked_events import event_key
 
+if TYPE_CHECKING:
+    from nakadi.app.broker import BrokerServices
 
-def audit_of(broker: Broker) -> Audit:
+
+def audit_of(broker: BrokerServices) -> Audit:
     events = SystemEvents(own=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
-    return Audit(broker.features, events, _Looks(broker).audited(), hashing(broker.settings.hash_salt))
+    return Audit(broker.features, events, AuditedResources(broker).audited(), hashing(broker.settings.hash_salt))
 
 
 def timelines_view(event_type: EventType) -> list[views.View]:
@@ -26,10 +29,10 @@ def timelines_view(event_type: EventType) -> list[views.View]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looks:
+class AuditedResources:
     """How resources look, None for one that is not there."""
 
-    broker: Broker
+    broker: BrokerServices
 
     def audited(self) -> Mapping[str, Audited]:
         """Operation -> what it changes."""
@@ -75,7 +78,7 @@ class _Looks:
         return None if event_type is None else timelines_view(event_type)
 
     def _subscription(self, subscription_id: str) -> views.View | None:
-        subscription = self.broker.subscribing.subscriptions.find(subscription_id)
+        subscription = self.broker.subscription_services.subscriptions.find(subscription_id)
         return None if subscription is None else subscription_view(subscription)
 
     def _cursors(self, subscription_id: str) -> list[views.View]:
@@ -99,7 +102,7 @@ class _Looks:
 
     def _parked_event(self, name: str) -> views.View | None:
         subscription_id, _, parked_id = name.partition("/")
-        found = self.broker.subscribing.parked_events.find(subscription_id, parked_id)
+        found = self.broker.subscription_services.parked_events.find(subscription_id, parked_id)
         return None if found is None else {"subscription_id": subscription_id, "id": parked_id, "key": event_key(found)}
 
     def _feature(self, name: str) -> bool:

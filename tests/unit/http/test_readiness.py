@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
+from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application
 from nakadi.http.message import Request
+from nakadi.http.readiness import Readiness
 from nakadi.http.routes import monitoring
-from nakadi.metrics import Metrics
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import TryLater, Unavailable
 from nakadi.ports.clock import SystemClock
-from nakadi.readiness import Readiness
 from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE
 

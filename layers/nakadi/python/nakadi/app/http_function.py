@@ -9,11 +9,10 @@ from importlib import import_module
 from typing import Any
 
 # The engines, loaded while the function starts and processor time is plentiful, and not by its first invocation.
-from nakadi.bootstrap import open_broker
-from nakadi.doorways.function import Function
-from nakadi.doorways.telling import Counts, Handle
+from nakadi.app.broker import open_broker
+from nakadi.app.functions import Counts, Function, Handle
+from nakadi.app.settings import Settings
 from nakadi.http.apigateway import handle
-from nakadi.settings import Settings
 
 
 def http_function(name: str, *areas: str, tells: bool = True) -> Function:

@@ -5,8 +5,9 @@ from itertools import count
 
 import pytest
 
-from nakadi import caching
-from nakadi.bootstrap import Broker, open_broker
+from nakadi.app.broker import BrokerServices, open_broker
+from nakadi.app.settings import Settings
+from nakadi.common import caching
 from nakadi.engines.kinesis import topics
 from nakadi.event_types.documents import event_type_body
 from nakadi.event_types.repository import KIND as EVENT_TYPES
@@ -15,7 +16,6 @@ from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotPermitted
 from nakadi.ports.registry import ABSENT, Put
 from nakadi.publishing.outcome import Verdict
-from nakadi.settings import Settings
 from nakadi.streaming.access import AccessBlocked, EventTypeChanged, MonitoredReaders, StreamAccessMonitor
 from tests.support.aws import Aws, aws
 from tests.support.builders import an_event_type
@@ -62,7 +62,7 @@ class World:
         act()
         return dict(self.service.calls)
 
-    def make_event_types(self, broker: Broker, number: int, *, topics: bool = True) -> list[str]:
+    def make_event_types(self, broker: BrokerServices, number: int, *, topics: bool = True) -> list[str]:
         made = [an_event_type(name=next(self._names)) for _ in range(number)]
         for each in made:
             if topics:
@@ -78,7 +78,7 @@ def world(monkeypatch):
         yield World(service, made_stream(session().create_client("kinesis", REGION), shards=1), monkeypatch)
 
 
-def publish(broker: Broker, name: str) -> None:
+def publish(broker: BrokerServices, name: str) -> None:
     broker.permissions.require_producer(UNAUTHENTICATED, name)
     outcome = broker.publisher.publish(name, b"[{}]", UNAUTHENTICATED, flow_id="")
     assert outcome.verdict is Verdict.STORED
@@ -134,7 +134,7 @@ class TestPublishing:
 
 class TestStreaming:
     @staticmethod
-    def _verdicts(broker: Broker, names: list[str]):
+    def _verdicts(broker: BrokerServices, names: list[str]):
         oversight = StreamAccessMonitor(broker.streams._oversight._judge)
         known = [MonitoredReaders(UNAUTHENTICATED, broker.event_types.get(name)) for name in names]
         return lambda: oversight._verdicts(known)

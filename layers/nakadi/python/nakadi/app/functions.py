@@ -1,4 +1,4 @@
-"""What functions tell of themselves: lines of JSON, and metrics in CloudWatch's embedded format.
+"""Lambda functions: a handler that is opened by its first invocation, its log lines, and its metrics.
 
 Lambda itself traces each invocation. What happens within one is traced by a layer with OpenTelemetry, where a
 deployment names one: it wraps the handler and the calls to AWS without a line here.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,8 +16,11 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
+from nakadi.app.logs import without_secrets
 from nakadi.http.application import flow_of_this_request
-from nakadi.redaction import without_secrets
+
+# Logs and metrics -----------------------------------------------------------------------------------------------------
+
 
 # Each deployment has its own, so that alarms of one do not count what another one tells.
 NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
@@ -74,3 +78,33 @@ class Counts:
 
     def _metrics(self) -> EphemeralMetrics:
         return EphemeralMetrics(namespace=NAMESPACE, service=self._function)
+
+
+# Handlers -------------------------------------------------------------------------------------------------------------
+
+
+class Function:
+    """Nothing happens until the first invocation; what that one opens is kept for those that follow.
+
+    An invocation that fails to open leaves it to the next to try again.
+    """
+
+    def __init__(self, name: str, open_: Callable[[Counts], Handle], areas: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.areas = areas
+        self._open = open_
+        self._opening = threading.Lock()
+        self._handle: Handle | None = None
+
+    def __call__(self, event: Mapping[str, Any], context: Any) -> Any:
+        return (self._handle or self._opened())(event, context)
+
+    def _opened(self) -> Handle:
+        with self._opening:
+            if self._handle is None:
+                self._handle = self._told(self._open(Counts(self.name)))
+            return self._handle
+
+    def _told(self, handle: Handle) -> Handle:
+        told: Handle = logger().inject_lambda_context(handle)
+        return told

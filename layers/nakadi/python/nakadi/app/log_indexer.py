@@ -17,13 +17,13 @@ from typing import Any
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from nakadi.app.engines import at_stream, open_log_index
-from nakadi.doorways.telling import NAMESPACE
+from nakadi.app.functions import NAMESPACE
+from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import archive_at
 from nakadi.engines.kinesis.indexing import Indexer, Outcome
 from nakadi.engines.kinesis.opening import open_indexer
 from nakadi.engines.kinesis.recent_records import Arrived
 from nakadi.model.log_index import Mark
-from nakadi.settings import Settings
 
 log = logging.getLogger(__name__)
 

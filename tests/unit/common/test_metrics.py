@@ -10,8 +10,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nakadi.bootstrap import open_broker
-from nakadi.chores import attempted
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
+from nakadi.common.chores import attempted
+from nakadi.common.metrics import OTHER, Metrics
+from nakadi.common.turns import Turns
 from nakadi.engines.archive.archiver import Tiers
 from nakadi.engines.archive.library import Library, Unreadable
 from nakadi.engines.archive.stores import MemoryStore
@@ -25,7 +28,6 @@ from nakadi.http.asgi import asgi_application
 from nakadi.http.message import empty_response
 from nakadi.http.routes.monitoring import as_json
 from nakadi.http.routing import Lane, Route
-from nakadi.metrics import OTHER, Metrics
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.coordination import NOTHING_YET
 from nakadi.model.cursor import Position
@@ -33,12 +35,10 @@ from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.log_index import Counted, Location, Segment
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.settings import Settings
 from nakadi.streaming.chunks import Chunk
 from nakadi.subscriptions.stream.actions import DropEvent
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher
 from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions
-from nakadi.turns import Turns
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
 from tests.support.metrics import told, value
@@ -139,7 +139,7 @@ def test_json_keeps_its_names():
     assert found["gauges"]["nakadi.uptime"] == {"value": 60}
     assert found["counters"]["nakadi.http.get_health.200"] == {"count": 1}
     assert found["counters"]["nakadi.kpi.dropped"] == {"count": 7}
-    assert found["counters"]["nakadi.chores.failed.a-try-of-json"] == {"count": 1}
+    assert found["counters"]["nakadi.common.chores.failed.a-try-of-json"] == {"count": 1}
     assert found["timers"]["nakadi.http.get_health"] == {
         "count": 1,
         **dict.fromkeys(("max", "mean", "min", "p50", "p75", "p95", "p98", "p99", "p999"), 0.25),

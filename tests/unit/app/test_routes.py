@@ -2,10 +2,10 @@
 
 import pytest
 
-from nakadi.areas import AREAS, CHANGING, routes_of
-from nakadi.audited import audit_of
-from nakadi.bootstrap import open_broker
-from nakadi.settings import Settings
+from nakadi.app.audit import audit_of
+from nakadi.app.broker import open_broker
+from nakadi.app.routes import AREAS, CHANGING, routes_of
+from nakadi.app.settings import Settings
 
 
 @pytest.fixture(scope="module")

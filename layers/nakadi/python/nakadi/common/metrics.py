@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Literal
 
-from nakadi.chores import failures
+from nakadi.common.chores import failures
 
 Labels = tuple[str, ...]
 Rows = Mapping[Labels, float]
@@ -369,7 +369,7 @@ class Metrics:
             "nakadi_chore_failures_total",
             "Steps of housekeeping, of the archive and of leases that failed and are tried again.",
             ("operation",),
-            json="nakadi.chores.failed",
+            json="nakadi.common.chores.failed",
         )
         self.chore_failures.follow(lambda: {(name,): count for name, count in failures().items()})
         self.index_lag = self._gauge(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nakadi.bootstrap import Broker
+    from nakadi.app.broker import BrokerServices
     from nakadi.http.message import Request
     from nakadi.http.routing import Route
 
@@ -17,17 +17,17 @@ STREAMED = ("streams", "subscription_streams")
 DIRECT = ("publishing", "subscriptions")
 
 
-def routes_of(broker: Broker, *areas: str) -> list[Route]:
+def routes_of(broker: BrokerServices, *areas: str) -> list[Route]:
     routes = [route for area in areas for route in AREAS[area](broker)]
     if CHANGING.isdisjoint(areas):
         return routes
-    from nakadi.audited import audit_of
+    from nakadi.app.audit import audit_of
 
     audit = audit_of(broker)
     return [audit.wrapped(route) for route in routes]
 
 
-def _event_types(broker: Broker) -> list[Route]:
+def _event_types(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import event_types
 
     settings = broker.settings
@@ -49,13 +49,13 @@ def _event_types(broker: Broker) -> list[Route]:
     ]
 
 
-def _publishing(broker: Broker) -> list[Route]:
+def _publishing(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import publishing
 
     return publishing.routes(broker.publisher, broker.permissions, broker.figures)
 
 
-def _streams(broker: Broker) -> list[Route]:
+def _streams(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import streams
     from nakadi.publishing.system_events import StreamFigures
 
@@ -65,20 +65,20 @@ def _streams(broker: Broker) -> list[Route]:
     return streams.routes(broker.streams, figures_of)
 
 
-def _cursors(broker: Broker) -> list[Route]:
+def _cursors(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import cursors
 
     return cursors.routes(broker.event_types, broker.permissions, broker.cursors)
 
 
-def _subscriptions(broker: Broker) -> list[Route]:
+def _subscriptions(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes.subscriptions import ParkedEventHandlers
 
-    subscribing = broker.subscribing
-    return [*subscribing.doors.routes(), *ParkedEventHandlers(subscribing.parked_events).routes()]
+    subscribing = broker.subscription_services
+    return [*subscribing.handlers.routes(), *ParkedEventHandlers(subscribing.parked_events).routes()]
 
 
-def _subscription_streams(broker: Broker) -> list[Route]:
+def _subscription_streams(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import subscription_streams
     from nakadi.publishing.system_events import StreamFigures
 
@@ -90,7 +90,7 @@ def _subscription_streams(broker: Broker) -> list[Route]:
     return subscription_streams.routes(broker.subscription_streams, figures_of)
 
 
-def _settings(broker: Broker) -> list[Route]:
+def _settings(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import settings
 
     return [
@@ -99,7 +99,7 @@ def _settings(broker: Broker) -> list[Route]:
     ]
 
 
-def _monitoring(broker: Broker) -> list[Route]:
+def _monitoring(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import monitoring
 
     return [
@@ -117,7 +117,7 @@ def _version() -> str:
         return "development"
 
 
-AREAS: Mapping[str, Callable[[Broker], list[Route]]] = {
+AREAS: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
     "event_types": _event_types,
     "publishing": _publishing,
     "streams": _streams,

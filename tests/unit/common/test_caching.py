@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from nakadi.caching import LONGEST_SECONDS, MOST_ENTRIES, Cache, ChangeWatch
+from nakadi.common.caching import LONGEST_SECONDS, MOST_ENTRIES, Cache, ChangeWatch
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.model.changes import Changes
 from nakadi.model.outcomes import Unavailable

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from nakadi.engines.sqlite.file import SCHEME
-
 
 class BadSetting(Exception):
     """Raised at start when a variable cannot be understood; the message names it."""
@@ -111,7 +109,7 @@ class Settings:
     @property
     def log_index_url(self) -> str:
         """Where the log index is: unless it is said, in the data file, if there is one."""
-        return self.log_index or (self.event_log if self.event_log.startswith(SCHEME) else "memory:")
+        return self.log_index or (self.event_log if self.event_log.startswith("sqlite:") else "memory:")
 
     @property
     def default_admins(self) -> tuple[tuple[str, str], ...]:

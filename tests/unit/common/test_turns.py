@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from nakadi.common.turns import Turns
 from nakadi.http.message import still_there
 from nakadi.model.outcomes import TryLater
-from nakadi.turns import Turns
 from tests.support.patience import PATIENCE
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nakadi.app.settings import BadSetting, Settings
 from nakadi.http.security import Scopes, ScopeTable, gateway_authentication, no_authentication, token_authentication
-from nakadi.settings import BadSetting, Settings
 
 if TYPE_CHECKING:
     from nakadi.auth.tokens import Tokens

@@ -1,0 +1,372 @@
+"""The one place that knows everyone: settings in, a wired broker out.
+
+Parts are imported when they are first asked for, so that a process loads only what it does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from nakadi.app.authentication import authentication
+from nakadi.app.engines import (
+    open_event_log,
+    open_registry,
+)
+from nakadi.app.routes import AREAS, routes_of
+from nakadi.app.settings import Settings
+from nakadi.auth.administration import KIND
+from nakadi.common.caching import ChangeWatch
+from nakadi.common.metrics import Metrics
+from nakadi.http.application import Answered, Application
+from nakadi.http.readiness import Readiness
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.clock import Clock, SystemClock
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.event_log import Indexed, Registered
+
+if TYPE_CHECKING:
+    from nakadi.app.subscriptions import SubscriptionMaintenance, SubscriptionServices
+    from nakadi.event_types.deletion import LazyDependents
+    from nakadi.event_types.housekeeping import Housekeeping
+    from nakadi.event_types.snapshot import Cursors
+    from nakadi.event_types.timelines import LostEvents
+    from nakadi.model.event_type import EventType
+    from nakadi.publishing.outcome import BatchOutcome
+    from nakadi.publishing.publisher import Publisher
+    from nakadi.publishing.system_events import Figures
+    from nakadi.schemas.validation import Validators
+    from nakadi.streaming.streams import EventStreams
+    from nakadi.subscriptions.stream.streams import SubscriptionStreams
+
+
+from nakadi.app.core import AroundLog, log_dependencies
+from nakadi.app.event_types import EventTypeServices
+
+log = logging.getLogger(__name__)
+
+FiguresDropped = Callable[[int], None]
+
+Care = TypeVar("Care", bound="SubscriptionMaintenance")
+
+
+def open_broker(
+    settings: Settings, clock: Clock | None = None, around_log: AroundLog = lambda log: log
+) -> BrokerServices:
+    """Open what the settings name. The rest is made when it is first asked for.
+
+    `around_log` may put something of one's own around the event log, such as faults on demand.
+    """
+    clock = clock or SystemClock()
+    authenticate = authentication(settings, clock)
+    metrics = Metrics(clock.monotonic(), settings.max_metric_names)
+    registry = open_registry(settings.registry)
+    watch = ChangeWatch(registry.changes, clock)
+    try:
+        event_log = open_event_log(
+            settings.event_log, clock, log_dependencies(settings, registry, clock, watch, metrics)
+        )
+    except BaseException:
+        registry.close()
+        raise
+    return BrokerServices(
+        settings=settings,
+        clock=clock,
+        registry=registry,
+        watch=watch,
+        event_log=around_log(event_log),
+        around_log=around_log,
+        authenticate=authenticate,
+        metrics=metrics,
+    )
+
+
+class BrokerServices(EventTypeServices):
+    """Every part of a broker, each made once."""
+
+    _figures_dropped: FiguresDropped | None = None
+
+    def prepare(self) -> None:
+        """Make what is to be there before the first request. What fails is logged, and done by the housekeeping."""
+        if self.settings.auth != "off" and not self.settings.default_admin:
+            log.warning("NAKADI_DEFAULT_ADMIN names nobody: administrators are those alone who were stored as such")
+        self.prepare_event_types()
+
+    def prepare_event_types(self) -> None:
+        """Make those of the broker's own that are missing; called again when a feature is switched on."""
+        try:
+            self.system_event_types.prepare()
+        except Unavailable:
+            log.warning("The event types of the broker's own could not be looked for", exc_info=True)
+
+    def close(self) -> None:
+        """Give everything back, in the order in which the parts lean on each other."""
+        if "subscription_streams" in vars(self):
+            self.subscription_streams.close()
+        if "figures" in vars(self):
+            self.figures.close()
+        if "streams" in vars(self):
+            self.streams.close()
+        if "coordination" in vars(self):
+            self.coordination.close()
+        self.logs.close()
+        self.registry.close()
+
+    @cached_property
+    def housekeeping(self) -> Housekeeping:
+        from nakadi.event_types.housekeeping import Housekeeping
+
+        watch = self.subscription_maintenance.stall_watch
+        self.metrics.stalled_subscriptions.follow(lambda: {(): len(watch.stalled)})
+        return Housekeeping(
+            event_types=self.event_types,
+            timelines=self.timelines,
+            leftovers=self.leftovers,
+            logs=self.logs,
+            clock=self.clock,
+            more={
+                "lost events": self.lost_events.run,
+                "the broker's own event types": self.system_event_types.prepare,
+                "deleted subscriptions": self.subscription_maintenance.leftovers.clear_all,
+                "redriven events": self.subscription_maintenance.attachment.run,
+                "stalled subscriptions": watch.look,
+                "orphaned consumers": self._remove_orphaned_consumers,
+            },
+            metrics=self.metrics,
+        )
+
+    def _remove_orphaned_consumers(self) -> None:
+        for storage in self.storages.all():
+            try:
+                event_log = self.logs.of(storage.id)
+                if isinstance(event_log, Registered):
+                    event_log.remove_orphans()
+            except Unavailable:
+                log.warning("Consumers of storage %s could not be looked at", storage.id, exc_info=True)
+
+    def keep_house(self) -> timedelta | None:
+        """A round of housekeeping; then how late the log indexers are, as `index_lag` says."""
+        self.housekeeping.run()
+        return self.index_lag()
+
+    @cached_property
+    def lost_events(self) -> LostEvents:
+        from nakadi.event_types.timelines import LostEvents
+
+        return LostEvents(
+            event_types=self.event_types,
+            storages=self.storages,
+            logs=self.logs,
+            clock=self.clock,
+            report=self._report_lost_events,
+        )
+
+    def _report_lost_events(self, before: EventType, after: EventType) -> None:
+        """What tells the audit log is loaded when there is something to tell, which is next to never."""
+        from nakadi.app.audit import audit_of, timelines_view
+
+        audit_of(self).tell_of_own("timeline", before.name, timelines_view(before), timelines_view(after))
+
+    def index_lag(self) -> timedelta | None:
+        """How late the latest of all log indexers is; None where there is none, or where one cannot be measured."""
+        lags: list[timedelta] = []
+        for storage in self.storages.all():
+            try:
+                event_log = self.logs.of(storage.id)
+                if isinstance(event_log, Indexed):
+                    lags.append(event_log.index_lag())
+            except Unavailable:
+                log.warning("How late the indexer of storage %s is could not be measured", storage.id, exc_info=True)
+                return None
+        latest = max(lags, default=None)
+        if latest is not None:
+            self.metrics.index_lag.set(latest.total_seconds())
+        return latest
+
+    @cached_property
+    def cursors(self) -> Cursors:
+        from nakadi.event_types.snapshot import Cursors
+
+        return Cursors(self.logs)
+
+    @cached_property
+    def validators(self) -> Validators:
+        from nakadi.schemas.validation import Validators
+
+        validators = Validators()
+        self.metrics.follow_cache("validators", lambda: validators.hits, lambda: validators.misses)
+        return validators
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        from nakadi.common.turns import Turns
+        from nakadi.publishing.batch import BatchLimits
+        from nakadi.publishing.publisher import Publisher
+
+        return Publisher(
+            event_types=self.event_types,
+            validators=self.validators,
+            permissions=self.permissions,
+            features=self.features,
+            logs=self.logs,
+            clock=self.clock,
+            limits=BatchLimits(
+                events=self.settings.max_batch_events,
+                event_bytes=self.settings.max_event_bytes,
+                steps=self.settings.max_batch_steps,
+            ),
+            turns=self.followed("publishing", Turns()),
+            metrics=self.metrics,
+        )
+
+    @cached_property
+    def figures(self) -> Figures:
+        from nakadi.publishing.system_events import BROKER, COLLECT_SECONDS, Figures, hashing
+
+        def publish(event_type: str, body: bytes) -> BatchOutcome:
+            return self.publisher.publish(event_type, body, BROKER, flow_id="")
+
+        def count(what: str, number: int) -> None:
+            self.metrics.kpi_figures.add(number, what)
+            if self._figures_dropped is not None and what == "dropped":
+                self._figures_dropped(number)
+
+        return Figures(
+            features=self.features,
+            publish=publish,
+            clock=self.clock,
+            hashed=hashing(self.settings.hash_salt),
+            count=count,
+            collect_seconds=COLLECT_SECONDS if self._figures_dropped is None else None,
+        )
+
+    def write_figures_when_asked(self, dropped: FiguresDropped) -> None:
+        """For a process whose threads stand still between requests; to be called before anything is made.
+
+        `dropped` is told how many figures found no room, or could not be written.
+        """
+        self._figures_dropped = dropped
+
+    @cached_property
+    def streams(self) -> EventStreams:
+        from nakadi.streaming.access import ReadAccess
+        from nakadi.streaming.streams import EventStreams
+
+        return EventStreams(
+            event_types=self.event_types,
+            judge=ReadAccess(self.event_types, self.permissions, self.features),
+            cursors=self.cursors,
+            logs=self.logs,
+            clock=self.clock,
+            longest_seconds=self.settings.longest_stream_seconds or None,
+            longest_silence_seconds=self.settings.longest_silence_seconds or None,
+            metrics=self.metrics,
+        )
+
+    @cached_property
+    def dependents(self) -> LazyDependents:
+        from nakadi.event_types.deletion import LazyDependents
+
+        return LazyDependents(lambda: self.subscription_services.dependents)
+
+    @cached_property
+    def coordination(self) -> Coordination:
+        from nakadi.app.engines import open_coordination
+
+        return open_coordination(self.settings.coordination or self.settings.registry)
+
+    @cached_property
+    def subscription_services(self) -> SubscriptionServices:
+        from nakadi.app.subscriptions import SubscriptionServices
+
+        return self._about_subscriptions(SubscriptionServices)
+
+    @cached_property
+    def subscription_maintenance(self) -> SubscriptionMaintenance:
+        from nakadi.app.subscriptions import SubscriptionMaintenance
+
+        return self._about_subscriptions(SubscriptionMaintenance)
+
+    def _about_subscriptions(self, kind: type[Care]) -> Care:
+        return kind(
+            settings=self.settings,
+            clock=self.clock,
+            registry=self.registry,
+            watch=self.watch,
+            coordination=self.coordination,
+            logs=self.logs,
+            event_types=self.event_types,
+            cursors=self.cursors,
+            permissions=self.permissions,
+            features=self.features,
+            metrics=self.metrics,
+        )
+
+    @cached_property
+    def subscription_streams(self) -> SubscriptionStreams:
+        from nakadi.streaming.access import ReadAccess
+        from nakadi.subscriptions.stream.admission import StreamAdmission
+        from nakadi.subscriptions.stream.calls import DeadLetterPublisher
+        from nakadi.subscriptions.stream.streams import StreamBounds, SubscriptionStreams
+
+        settings = self.settings
+        return SubscriptionStreams(
+            admission=StreamAdmission(
+                subscriptions=self.subscription_services.subscriptions,
+                event_types=self.event_types,
+                permissions=self.permissions,
+                initialisation=self.subscription_services.initialisation,
+                fulfil_wish=self.subscription_services.wish_fulfilment.attempt,
+            ),
+            coordination=self.coordination,
+            cursors=self.cursors,
+            logs=self.logs,
+            judge=ReadAccess(self.event_types, self.permissions, self.features),
+            letters=DeadLetterPublisher(
+                own=self.system_event_types,
+                publisher=self.publisher,
+                clock=self.clock,
+                name=settings.dead_letter_queue,
+                metrics=self.metrics,
+            ),
+            clock=self.clock,
+            bounds=StreamBounds(
+                most_commit_seconds=settings.max_commit_timeout_seconds,
+                longest_seconds=settings.longest_stream_seconds or None,
+                silence_seconds=settings.longest_silence_seconds or None,
+                redrive=settings.dead_letter_redrive,
+            ),
+            metrics=self.metrics,
+        )
+
+    @cached_property
+    def readiness(self) -> Readiness:
+        return Readiness(lambda: self.registry.get(KIND, "features"), self.clock)
+
+    @cached_property
+    def application(self) -> Application:
+        return self.application_of(*AREAS)
+
+    def application_of(self, *areas: str, answered: Answered | None = None, tells: bool = True) -> Application:
+        """An application with the routes of these areas. `answered` is told of its answers, beside `metrics`; `tells`
+        says that there are figures of its requests."""
+        from nakadi.http.figures import RequestFigures
+
+        observe = RequestFigures(self.figures) if tells else None
+        metrics = self.metrics
+
+        def counted(operation: str, status: int, seconds: float, received: int, sent: int) -> None:
+            metrics.answered(operation, status, seconds, received, sent)
+            if answered is not None:
+                answered(operation, status, seconds, received, sent)
+
+        return Application(
+            routes_of(self, *areas),
+            self.authenticate,
+            metrics.answered if answered is None else counted,
+            observe,
+            lambda status: metrics.requests.add(1, "unrouted", str(status)),
+        )

@@ -1,0 +1,187 @@
+"""The core of a broker: its stores, its settings documents, and what every other part asks.
+
+Parts are imported when they are first asked for, so that a process loads only what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeVar
+
+from nakadi.app.engines import (
+    LogDependencies,
+    StorageLogs,
+    check_reachable,
+    open_event_log,
+    open_log_index,
+    url_of,
+)
+from nakadi.app.settings import Settings
+from nakadi.auth.administration import KIND, SettingsBody, SettingsDocument
+from nakadi.common.caching import Cache, ChangeWatch
+from nakadi.common.metrics import Metrics
+from nakadi.engines.archive.stores import archive_at
+from nakadi.http.application import Authenticate
+from nakadi.model.authorization import Attribute
+from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLog
+from nakadi.ports.registry import Registry
+
+if TYPE_CHECKING:
+    from nakadi.auth.administration import Admins, Blacklist, Features
+    from nakadi.auth.permissions import Permissions
+    from nakadi.common.turns import Turns
+    from nakadi.engines.archive.archiver import Tiers
+    from nakadi.event_types.repository import EventTypes, TopicDirectory
+    from nakadi.event_types.storages import Storages
+    from nakadi.model.event_type import EventType
+
+
+LEAST_GRACE = 600
+"""Seconds. An object is referred to within moments, but some processes are slow."""
+
+AroundLog = Callable[[EventLog], EventLog]
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Core:
+    """What the stores of a broker are opened for, each part made once."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        clock: Clock,
+        registry: Registry,
+        watch: ChangeWatch,
+        event_log: EventLog,
+        around_log: AroundLog,
+        authenticate: Authenticate,
+        metrics: Metrics,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.registry = registry
+        self.metrics = metrics
+        self.logs = StorageLogs(event_log, self._storage, self._opened)
+        self._around_log = around_log
+        self.authenticate = authenticate
+        self.watch = watch
+        self._settings_cache: Cache[str, SettingsBody] = self.counted(
+            "settings", Cache(clock, settings.cache_seconds, watch, KIND)
+        )
+
+    def _storage(self, storage_id: str) -> Storage | None:
+        return self.storages.find(storage_id)
+
+    def _opened(self, storage: Storage) -> EventLog:
+        url = url_of(storage, self.settings.event_log)
+        if url == self.settings.event_log:
+            return self.logs.of(DEFAULT_STORAGE_ID)
+        return self._around_log(
+            open_event_log(
+                url, self.clock, log_dependencies(self.settings, self.registry, self.clock, self.watch, self.metrics)
+            )
+        )
+
+    @cached_property
+    def features(self) -> Features:
+        from nakadi.auth.administration import Features
+
+        return Features(self.settings_document("features"))
+
+    @cached_property
+    def admins(self) -> Admins:
+        from nakadi.auth.administration import Admins
+
+        default = attributes_of(self.settings.default_admins)
+        return Admins(self.settings_document("admins"), self.features, default)
+
+    @cached_property
+    def blacklist(self) -> Blacklist:
+        from nakadi.auth.administration import Blacklist
+
+        return Blacklist(self.settings_document("blacklist"))
+
+    @cached_property
+    def storages(self) -> Storages:
+        from nakadi.event_types.storages import Storages
+
+        return Storages(
+            registry=self.registry,
+            choice=self.settings_document("storage"),
+            features=self.features,
+            built_in=_storage_type(self.settings.event_log),
+            reach=partial(check_reachable, built_in=self.settings.event_log),
+        )
+
+    @cached_property
+    def permissions(self) -> Permissions:
+        from nakadi.auth.permissions import Permissions
+
+        return Permissions(self.admins, self.blacklist, attributes_of(self.settings.all_data_access))
+
+    @cached_property
+    def event_types(self) -> EventTypes:
+        from nakadi.event_types.repository import KIND as EVENT_TYPES
+        from nakadi.event_types.repository import EventTypes
+
+        cache: Cache[str, EventType] = Cache(
+            self.clock, self.settings.cache_seconds, watch=self.watch, kind=EVENT_TYPES
+        )
+        return EventTypes(self.registry, self.counted("event_types", cache))
+
+    def counted(self, name: str, cache: Cache[Key, Value]) -> Cache[Key, Value]:
+        self.metrics.follow_cache(name, lambda: cache.hits, lambda: cache.misses)
+        return cache
+
+    def followed(self, work: str, turns: Turns) -> Turns:
+        self.metrics.turns_waiting.follow(lambda: {(work,): turns.waiting})
+        return turns
+
+    def settings_document(self, key: str) -> SettingsDocument:
+        return SettingsDocument(self.registry, key, self._settings_cache)
+
+
+def log_dependencies(
+    settings: Settings, registry: Registry, clock: Clock, watch: ChangeWatch, metrics: Metrics
+) -> LogDependencies:
+    """What some logs need; it is opened by those that do."""
+    one_store = settings.log_index_url == settings.registry and not settings.registry.startswith("memory:")
+    return LogDependencies(
+        index=partial(open_log_index, settings.log_index_url),
+        archive=partial(archive_at, settings.archive),
+        directory=partial(_directory, registry, clock),
+        tiers=partial(_tiers, settings),
+        watch=watch if one_store else None,
+        metrics=metrics,
+    )
+
+
+def _directory(registry: Registry, clock: Clock) -> TopicDirectory:
+    from nakadi.event_types.repository import EventTypes, TopicDirectory
+
+    return TopicDirectory(EventTypes(registry, Cache(clock, 0)), clock.monotonic)
+
+
+def _tiers(settings: Settings) -> Tiers:
+    from nakadi.engines.archive.archiver import Tiers
+
+    return Tiers(
+        after=settings.archive_after_seconds,
+        hot=settings.hot_retention_ms / 1000,
+        grace=max(settings.archive_grace_seconds, LEAST_GRACE),
+    )
+
+
+def _storage_type(event_log_url: str) -> StorageType:
+    scheme = event_log_url.partition(":")[0]
+    return StorageType(scheme) if scheme in set(StorageType) else StorageType.EMBEDDED
+
+
+def attributes_of(pairs: tuple[tuple[str, str], ...]) -> tuple[Attribute, ...]:
+    return tuple(Attribute(data_type, value) for data_type, value in pairs)

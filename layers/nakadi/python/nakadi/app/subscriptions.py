@@ -1,0 +1,219 @@
+"""The parts that subscriptions consist of, wired: those that housekeeping needs, and those that requests need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from nakadi.app.settings import Settings
+from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Permissions
+from nakadi.common.caching import Cache, ChangeWatch
+from nakadi.common.metrics import Metrics
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
+from nakadi.http.routes.subscriptions import SubscriptionHandlers
+from nakadi.model.subscription import Subscription
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import Coordination
+from nakadi.ports.event_log import EventLogs
+from nakadi.ports.registry import Registry
+from nakadi.subscriptions.api.cursors import SubscriptionCursors
+from nakadi.subscriptions.api.event_types import RedriveAttachment, SubscribedEventTypes
+from nakadi.subscriptions.api.initialisation import OffsetInitialisation
+from nakadi.subscriptions.api.leases import LeaseWatch
+from nakadi.subscriptions.api.listing import SubscriptionListing
+from nakadi.subscriptions.api.parked_events import ParkedEvents, RedrivePlanner
+from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
+from nakadi.subscriptions.api.repository import Subscriptions
+from nakadi.subscriptions.api.resets import ResetExecution, Resets
+from nakadi.subscriptions.api.resource import (
+    DeletedSubscriptions,
+    SubscriptionCreation,
+    SubscriptionDeletion,
+    SubscriptionUpdate,
+)
+from nakadi.subscriptions.api.stats import StalledSubscriptions, SubscriptionStats
+
+# Maintenance ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionMaintenance:
+    settings: Settings
+    clock: Clock
+    registry: Registry
+    watch: ChangeWatch
+    coordination: Coordination
+    logs: EventLogs
+    event_types: EventTypes
+    cursors: Cursors
+    permissions: Permissions
+    features: Features
+    metrics: Metrics
+
+    @cached_property
+    def subscriptions(self) -> Subscriptions:
+        cache = Cache[str, Subscription](self.clock, self.settings.cache_seconds, self.watch, SUBSCRIPTIONS)
+        self.metrics.follow_cache("subscriptions", lambda: cache.hits, lambda: cache.misses)
+        return Subscriptions(self.registry, cache, self.clock)
+
+    @cached_property
+    def initialisation(self) -> OffsetInitialisation:
+        return OffsetInitialisation(
+            event_types=self.event_types,
+            cursors=self.cursors,
+            coordination=self.coordination,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def leftovers(self) -> DeletedSubscriptions:
+        return DeletedSubscriptions(self.subscriptions, self.coordination)
+
+    @cached_property
+    def attachment(self) -> RedriveAttachment:
+        return RedriveAttachment(
+            subscriptions=self.subscriptions,
+            event_types=self.event_types,
+            features=self.features,
+            cursors=self.cursors,
+            logs=self.logs,
+            coordination=self.coordination,
+            initialisation=self.initialisation,
+            name=self.settings.dead_letter_redrive,
+            guarded=self.settings.auth != "off",
+        )
+
+    @cached_property
+    def leases(self) -> LeaseWatch:
+        return LeaseWatch(self.coordination, self.clock)
+
+    @cached_property
+    def wish_fulfilment(self) -> ResetExecution:
+        return ResetExecution(
+            coordination=self.coordination,
+            leases=self.leases,
+            clock=self.clock,
+            replays=RedrivePlanner(coordination=self.coordination, event_types=self.event_types).replays,
+        )
+
+    @cached_property
+    def stats(self) -> SubscriptionStats:
+        return SubscriptionStats(
+            subscriptions=self.subscriptions,
+            event_types=self.event_types,
+            cursors=self.cursors,
+            permissions=self.permissions,
+            coordination=self.coordination,
+            leases=self.leases,
+            logs=self.logs,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def stall_watch(self) -> StalledSubscriptions:
+        return StalledSubscriptions(
+            subscriptions=self.subscriptions,
+            coordination=self.coordination,
+            stats=self.stats,
+            fulfil_wish=self.wish_fulfilment.attempt,
+        )
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
+
+
+class SubscriptionServices(SubscriptionMaintenance):
+    """What is made of the rest of a broker, each part once."""
+
+    @cached_property
+    def resets(self) -> Resets:
+        return Resets(
+            fulfilment=self.wish_fulfilment,
+            max_commit_timeout=self.settings.max_commit_timeout_seconds,
+            longest_wait=self.settings.longest_wait_seconds or None,
+        )
+
+    @cached_property
+    def dependents(self) -> SubscribedEventTypes:
+        return SubscribedEventTypes(
+            subscriptions=self.subscriptions,
+            features=self.features,
+            initialisation=self.initialisation,
+            resets=self.resets,
+            leftovers=self.leftovers,
+            deletable_owner=self.settings.deletable_subscription_owning_application,
+            deletable_group=self.settings.deletable_subscription_consumer_group,
+            attachment=self.attachment,
+        )
+
+    @cached_property
+    def creation(self) -> SubscriptionCreation:
+        return SubscriptionCreation(
+            subscriptions=self.subscriptions,
+            event_types=self.event_types,
+            cursors=self.cursors,
+            permissions=self.permissions,
+            features=self.features,
+            clock=self.clock,
+            max_partitions=self.settings.max_subscription_partitions,
+        )
+
+    @cached_property
+    def update(self) -> SubscriptionUpdate:
+        return SubscriptionUpdate(
+            subscriptions=self.subscriptions,
+            permissions=self.permissions,
+            features=self.features,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def deletion(self) -> SubscriptionDeletion:
+        return SubscriptionDeletion(
+            subscriptions=self.subscriptions,
+            permissions=self.permissions,
+            features=self.features,
+            leftovers=self.leftovers,
+        )
+
+    @cached_property
+    def subscription_cursors(self) -> SubscriptionCursors:
+        return SubscriptionCursors(
+            subscriptions=self.subscriptions,
+            event_types=self.event_types,
+            cursors=self.cursors,
+            permissions=self.permissions,
+            coordination=self.coordination,
+            initialisation=self.initialisation,
+            resets=self.resets,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+
+    @cached_property
+    def parked_events(self) -> ParkedEvents:
+        return ParkedEvents(
+            subscriptions=self.subscriptions,
+            event_types=self.event_types,
+            permissions=self.permissions,
+            features=self.features,
+            coordination=self.coordination,
+            resets=self.resets,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def handlers(self) -> SubscriptionHandlers:
+        return SubscriptionHandlers(
+            subscriptions=self.subscriptions,
+            listing=SubscriptionListing(self.subscriptions),
+            creation=self.creation,
+            update=self.update,
+            deletion=self.deletion,
+            cursors=self.subscription_cursors,
+            stats=self.stats,
+            permissions=self.permissions,
+            features=self.features,
+        )
