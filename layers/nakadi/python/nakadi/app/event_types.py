@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nakadi.common.turns import Turns
     from nakadi.event_types.creation import EventTypeCreation
-    from nakadi.event_types.deletion import DeletedEventTypes, EventTypeDeletion
+    from nakadi.event_types.deletion import DeletedEventTypes, EventTypeDeletion, LazyDependents
     from nakadi.event_types.rules import EventTypeLimits
     from nakadi.event_types.schema_versions import SchemaVersions
     from nakadi.event_types.system_event_types import SystemEventTypes
@@ -30,7 +30,7 @@ class EventTypeServices(Core, ABC):
 
     @property
     @abstractmethod
-    def dependents(self) -> Later:
+    def dependents(self) -> LazyDependents:
         """What depends on event types: subscriptions."""
 
     @cached_property
