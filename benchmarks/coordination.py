@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from pathlib import Path
@@ -26,6 +26,7 @@ import httpx
 from botocore.awsrequest import AWSPreparedRequest
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
+from msgspec.structs import replace
 
 from benchmarks.stream import raise_file_limit
 from infra.cost.prices import HOURS, PRICES

@@ -19,13 +19,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import orjson
+from msgspec.structs import replace
 
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings

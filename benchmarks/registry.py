@@ -14,10 +14,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
+from msgspec.structs import replace
 
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings

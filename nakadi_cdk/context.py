@@ -24,7 +24,7 @@ DECIDED = {
     *("auth", "auth_jwks", "auth_issuer", "auth_audience", "default_admin"),
     *("retention_max_ms", "longest_stream_seconds", "longest_silence_seconds", "longest_wait_seconds"),
 }
-CHOICES = {f"{SETTING}{each.name.upper()}" for each in fields(Settings) if each.name not in DECIDED}
+CHOICES = {f"{SETTING}{each.upper()}" for each in Settings.__struct_fields__ if each not in DECIDED}
 
 # Days that CloudWatch keeps logs for, as the CDK calls them.
 LOG_DAYS: Mapping[int, str] = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
 from datetime import timedelta
+
+from msgspec.structs import asdict
 
 from nakadi_cdk.context import Context
 from nakadi_cdk.needs import ASKED, BATCHES, EVENT_TYPES, NEEDS, OWN, STORES, SUBSCRIPTIONS, TOKENS

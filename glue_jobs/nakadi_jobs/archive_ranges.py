@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.model.event_type import EventType
 from nakadi.model.log_index import Location, Segment
@@ -17,8 +18,7 @@ Place = tuple[str, int]
 """A topic and a partition of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class Stretch(Struct, frozen=True, kw_only=True):
     """Offsets of one partition whose events lie next to each other in the archive.
 
     `whole` is false where events were compacted away: then there may be fewer than offsets. Times are microseconds.
@@ -39,8 +39,7 @@ class Stretch:
         return self.topic, self.partition
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """Per partition the offset up to which a table has every event, but for the gaps: what could not be read."""
 
     following: Mapping[Place, int]

@@ -10,12 +10,12 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from nakadi.app.engines import UnknownEngine, open_log_index, open_registry
@@ -40,8 +40,7 @@ class BadArguments(Exception):
     """Raised for arguments that make no sense together; the message says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Workplace:
+class Workplace(Struct, frozen=True):
     """Everything that a job works with."""
 
     spark: SparkSession

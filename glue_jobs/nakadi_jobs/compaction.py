@@ -9,10 +9,10 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
+import msgspec
 from py4j.protocol import Py4JError
 from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
@@ -55,8 +55,7 @@ class Incomplete(Exception):
     """Raised when there were fewer events in the archive than it is known to have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What a batch came to."""
 
     events: int = 0

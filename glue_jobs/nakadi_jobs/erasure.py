@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.engines.archive import manifest, objects
 from nakadi.engines.archive.maintenance import Busy, alone
@@ -31,8 +32,7 @@ class How(StrEnum):
     BLANK = "blank"
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A value, as text, at a path from the top of the event; lists on the way are looked through."""
 
     path: tuple[str, ...]
@@ -133,8 +133,7 @@ PATIENCE = 60.0
 """How long compaction of the same partition is waited for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
+class Rewritten(Struct, frozen=True):
     """A stretch whose object was replaced, and the offsets that were meant."""
 
     stretch: Stretch
@@ -147,8 +146,7 @@ class Unreadable(Exception):
     """Raised for a part of the archive of which nobody can say what it holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rewriter:
+class Rewriter(Struct, frozen=True):
     index: LogIndex
     store: ArchiveStore
     wanted: Wanted

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec import Struct
 from pyspark.sql import Row, SparkSession
 
 from nakadi.model.event_type import EventType
@@ -41,8 +41,7 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     """A window of an event type."""
 
     event_type: EventType

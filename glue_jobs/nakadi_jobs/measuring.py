@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
@@ -22,8 +22,7 @@ STEPS = 100
 """Sizes are counted in steps of a hundredth: percentiles are within one percent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Events of one kind: the same minute, partition, publisher, and nearly the same size."""
 
     minute: datetime
@@ -35,8 +34,7 @@ class Counts:
     largest: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True):
     """What an event type carried between two moments. A skew of 1 means that all partitions carried the same."""
 
     since: datetime
@@ -53,8 +51,7 @@ class Traffic:
     partition_skew: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Struct, frozen=True, kw_only=True):
     """How many partitions there are, how many the traffic asks for, and by how many that is wrong."""
 
     partitions: int

@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from msgspec import Struct
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
@@ -32,8 +32,7 @@ WORTH_READING = 0.5
 """An object is read where it lies if at least so much of it is wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """Lines of the archive, what was asked of them, and what could not be read."""
 
     lines: DataFrame
@@ -51,8 +50,7 @@ class Reading:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(Struct, frozen=True):
     """`gathered` is a store whose objects Spark can read, at `gathered_url`."""
 
     spark: SparkSession

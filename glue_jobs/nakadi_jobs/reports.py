@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct, field
 from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
@@ -21,8 +21,7 @@ NOT_DONE = 1
 LOOK_AT_IT = 3
 
 
-@dataclass(slots=True)
-class Report:
+class Report(Struct):
     """Facts by subject, and complaints: what somebody has to look at."""
 
     job: str

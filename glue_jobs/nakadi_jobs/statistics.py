@@ -9,9 +9,9 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
@@ -41,8 +41,7 @@ Windows go to the table nakadi__statistics; measuring a window again replaces wh
 `GET /event-types/{name}` tells as measured_statistic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """What was measured of an event type."""
 
     event_type: EventType

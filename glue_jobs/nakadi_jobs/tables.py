@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import orjson
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
@@ -46,8 +46,7 @@ class ChangedMeanwhile(Exception):
     """Raised when somebody else changed the table since the run began."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     spark: SparkSession
     database: str
     name: str
@@ -205,8 +204,7 @@ class Table:
         return loader.loadIcebergTable(self.spark._jsparkSession, self.path)  # noqa: SLF001  # as above
 
 
-@dataclass(slots=True)
-class Change:
+class Change(msgspec.Struct):
     """A run's branch of a table."""
 
     table: Table

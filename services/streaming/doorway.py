@@ -6,8 +6,9 @@ import asyncio
 import json
 import sys
 import time
-from dataclasses import replace
 from typing import TextIO
+
+from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Admitted, Application

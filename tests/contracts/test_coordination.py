@@ -6,10 +6,10 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.app.engines import open_coordination
 from nakadi.model.authorization import Attribute
@@ -543,7 +543,7 @@ class TestClose:
 
 OTHER_PROCESS = """
 import sys
-from dataclasses import replace
+from msgspec.structs import replace
 from datetime import UTC, datetime
 from nakadi.ports.clock import SystemClock
 from nakadi.app.engines import open_coordination

@@ -1,9 +1,9 @@
 """What every log index promises: the sentences of `nakadi.ports.log_index.LogIndex`, one by one."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.changes import bucket_of

@@ -1,10 +1,10 @@
 """Is every setting explained, with its true default?"""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 from nakadi.app.settings import Settings
 

@@ -3,9 +3,9 @@
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import fields
 
 import pytest
+from msgspec.structs import fields
 
 from nakadi.app.audit import audit_of
 from nakadi.app.broker import open_broker

@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.log_index import Counted, Head, Location, Segment

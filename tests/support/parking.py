@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import httpx
+from msgspec.structs import replace
 
 from nakadi.local import Broker
 from nakadi.model.cursor import Position

@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import Assignment, Entry, Parked, Redrive, Verdict

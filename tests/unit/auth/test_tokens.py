@@ -1,10 +1,11 @@
 import base64
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import jwt
 import pytest
+from msgspec.structs import replace
 
 from nakadi.auth.tokens import LOOK_AGAIN_SECONDS, KeySet, TokenRules, Tokens, fetch_from
 from nakadi.model.authorization import Attribute

@@ -1,8 +1,7 @@
 """How a registered event type may change."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nakadi.event_types import rules
 from nakadi.model.authorization import Attribute, Authorization

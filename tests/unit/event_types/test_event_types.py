@@ -1,7 +1,7 @@
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry

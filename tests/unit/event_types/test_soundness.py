@@ -1,9 +1,9 @@
 """Whether schemas can serve, asked of a whole broker."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings

@@ -3,10 +3,10 @@
 import logging
 import threading
 from contextlib import closing
-from dataclasses import replace
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings

@@ -1,8 +1,7 @@
 """Whose a topic is."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry

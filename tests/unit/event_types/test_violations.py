@@ -1,8 +1,7 @@
 """What is missing or malformed in an event type that somebody asks for."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nakadi.event_types.drafts import draft_violations
 from nakadi.model.authorization import AttributeDraft, AuthorizationDraft

@@ -1,10 +1,9 @@
 """Media types."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, Streaming, empty_response, json_response

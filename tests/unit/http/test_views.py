@@ -1,7 +1,8 @@
 """How the nouns look in JSON."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from nakadi.http.views import event_type_view, timeline_view
 from nakadi.model.event_type import Audience, OwnerSelector, OwnerSelectorType

@@ -2,9 +2,9 @@
 
 import json
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.common.turns import Turns, still_there
 from nakadi.model.event_type import PartitionStrategy

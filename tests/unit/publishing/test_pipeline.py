@@ -1,7 +1,7 @@
 import itertools
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Attribute, Authorization, Subject

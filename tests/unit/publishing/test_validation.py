@@ -1,7 +1,7 @@
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.schema import SchemaType, Version

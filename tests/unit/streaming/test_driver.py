@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.event_types.snapshot import Cursors
 from nakadi.http.message import ClientGone

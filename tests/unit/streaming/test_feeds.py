@@ -4,9 +4,9 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.timeline import Timeline

@@ -1,8 +1,7 @@
 """What has become of a right to read."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nakadi.auth.administration import Admins, Blacklist, Features
 from nakadi.auth.permissions import Permissions

@@ -4,10 +4,10 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from nakadi.auth.administration import Admins, Blacklist, Features
 from nakadi.auth.permissions import Permissions

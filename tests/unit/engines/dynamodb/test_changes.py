@@ -2,10 +2,10 @@
 
 import threading
 import time
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.engines.dynamodb import changes
 from nakadi.engines.dynamodb.changes import ECHO, LATE, MOMENT, PAUSE, Feed

@@ -4,11 +4,11 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from itertools import cycle
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.app.engines import UnknownEngine, open_coordination
 from nakadi.engines.dynamodb.client import PAUSES, Address, Attempts

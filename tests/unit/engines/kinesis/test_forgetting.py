@@ -1,9 +1,9 @@
 """The stream forgets what is older than its retention: offsets stay what they were, and nothing is told wrong."""
 
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes, tails

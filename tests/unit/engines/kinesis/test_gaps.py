@@ -1,9 +1,9 @@
 """Events that the stream forgot before they were indexed: a new timeline tells of them, no offset is given twice."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.event_types import positions
 from nakadi.event_types.system_event_types import AUDIT_LOG

@@ -3,10 +3,10 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.engines.kinesis.continuity import Ancestry
 from nakadi.engines.kinesis.indexing import Indexer

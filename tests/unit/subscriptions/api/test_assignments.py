@@ -1,10 +1,10 @@
 """Sessions come and go: from one assignment to the next."""
 
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.model.coordination import Reset
 from nakadi.model.outcomes import Conflict

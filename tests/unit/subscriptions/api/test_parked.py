@@ -1,8 +1,7 @@
 """What can be done about parked events, and what cannot."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nakadi.model.authorization import Attribute, Subject
 from nakadi.model.coordination import Redrive, Replay, SetOffsets

@@ -3,9 +3,9 @@
 import itertools
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.model.cursor import Position
 from nakadi.subscriptions.api.assignments import given_to_next, moved_to, rebalance

@@ -1,10 +1,10 @@
 """Setting offsets while there are sessions."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.model.coordination import EndedReset, Redrive, Reset
 from nakadi.model.cursor import Position

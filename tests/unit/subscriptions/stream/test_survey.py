@@ -1,8 +1,7 @@
 """Where reading goes on, and of which event type that is said."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.event_log import MemoryLog

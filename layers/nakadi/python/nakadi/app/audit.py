@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.http import views
 from nakadi.http.audit import Audit, Audited, always, by_body, by_location, by_path, by_path_if_listed, by_paths
@@ -28,8 +30,7 @@ def timelines_view(event_type: EventType) -> list[views.View]:
     return [views.timeline_view(each, event_type.name) for each in event_type.timelines]
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedResources:
+class AuditedResources(Struct, frozen=True):
     """How resources look, None for one that is not there."""
 
     broker: BrokerServices

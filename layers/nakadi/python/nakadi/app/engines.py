@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
@@ -164,8 +165,7 @@ def _none() -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogDependencies:
+class LogDependencies(Struct, frozen=True, kw_only=True):
     """What a log may need beside its own store. It is opened by the log that asks for it, and closed with it."""
 
     index: Callable[[], LogIndex | None] = _none

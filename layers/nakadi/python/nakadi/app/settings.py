@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from typing import Any
+
+from msgspec import Struct
 
 
 class BadSetting(Exception):
@@ -30,8 +31,7 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
 UNASKED_ADMIN = (("service", "nakadi_admin"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """Every field is read from the variable `NAKADI_<FIELD>`; docs/operations.md explains each."""
 
     # Where things are kept.
@@ -120,9 +120,9 @@ class Settings:
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
         """Read the variables that are set; the rest have their defaults."""
         found = {
-            each.name: _read(f"NAKADI_{each.name.upper()}", environ, str(each.type))
-            for each in fields(cls)
-            if f"NAKADI_{each.name.upper()}" in environ
+            name: _read(variable, environ, kind)
+            for name, kind in cls.__annotations__.items()
+            if (variable := f"NAKADI_{name.upper()}") in environ
         }
         return cls(**found)
 

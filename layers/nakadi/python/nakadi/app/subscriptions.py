@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from nakadi.app.settings import Settings
 from nakadi.auth.administration import Features
@@ -38,8 +39,7 @@ from nakadi.subscriptions.api.stats import StalledSubscriptions, SubscriptionSta
 # Maintenance ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class SubscriptionMaintenance:
+class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
     settings: Settings
     clock: Clock
     registry: Registry
@@ -124,7 +124,7 @@ class SubscriptionMaintenance:
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
-class SubscriptionServices(SubscriptionMaintenance):
+class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
     """What is made of the rest of a broker, each part once."""
 
     @cached_property

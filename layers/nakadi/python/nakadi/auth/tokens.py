@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jwt
+from msgspec import Struct
 
 from nakadi.model.authorization import Attribute, Subject
 from nakadi.model.outcomes import NotAuthenticated, Unavailable
@@ -28,8 +28,7 @@ USER, SERVICE = "user", "service"
 ANY_REALM = "*"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRules:
+class TokenRules(Struct, frozen=True, kw_only=True):
     """The conditions that a token has to meet. The accepted algorithms are set here, never taken from the token."""
 
     issuer: str

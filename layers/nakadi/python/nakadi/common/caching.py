@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from nakadi.model.changes import Changes, bucket_of
 from nakadi.ports.clock import Clock
@@ -24,8 +25,7 @@ MOST_ENTRIES = 10_000
 LONGEST_SECONDS = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
     of the machine, of which one may be put back and the other stop with the machine."""
 
@@ -80,8 +80,7 @@ class ChangeWatch:
                 self.latest = look
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry(Generic[Value]):
+class _Entry(Struct, Generic[Value], frozen=True):
     """A cached value. `number` is the number of its bucket before the value was read."""
 
     value: Value

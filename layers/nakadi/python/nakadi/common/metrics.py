@@ -15,9 +15,10 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from operator import add
 from typing import Literal
+
+from msgspec import Struct, field
 
 from nakadi.common.chores import failures
 
@@ -50,8 +51,7 @@ class Names:
             return name if name in self._known else OTHER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class Definition(Struct, frozen=True, kw_only=True):
     """What a metric is called and means. `json` is its name in JSON, if it is not made of the other one."""
 
     name: str
@@ -118,8 +118,7 @@ class Gauge(Counter):
             self._values[labels] = value
 
 
-@dataclass(slots=True)
-class Distribution:
+class Distribution(Struct):
     """`buckets` says how many values there were up to each bound, and the last how many beyond all of them."""
 
     buckets: list[int]
@@ -167,8 +166,7 @@ class Histogram:
 Metric = Counter | Histogram
 
 
-@dataclass(slots=True)
-class _Answers:
+class _Answers(Struct):
     """Of an operation with one status."""
 
     seconds: Distribution
@@ -177,8 +175,7 @@ class _Answers:
     sent: int = 0
 
 
-@dataclass(slots=True)
-class _Stored:
+class _Stored(Struct):
     """Of an event type."""
 
     events: int = 0

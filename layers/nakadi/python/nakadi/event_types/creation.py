@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass, field
 from uuid import uuid4
+
+from msgspec import Struct, field
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions, denied
@@ -42,8 +43,7 @@ RESERVED = "The name is for an event type of the broker"
 BUSY = "The storage of new event types is being changed, please repeat request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTypeCreation:
+class EventTypeCreation(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     storages: Storages
     features: Features

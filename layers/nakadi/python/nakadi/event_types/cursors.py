@@ -6,9 +6,10 @@ Nothing here needs an event type: `positions` and `snapshot` find the position t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
+
+from msgspec import Struct
 
 from nakadi.model.cursor import Cursor, Position
 
@@ -74,20 +75,17 @@ def _text(kind: CursorErrorKind, partition: str, offset: str, event_type: str | 
             return f"invalid offset {offset} for partition {partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class BeginOffset:
+class BeginOffset(Struct, frozen=True):
     """Just before the oldest event that is still stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeOffset:
+class TimeOffset(Struct, frozen=True):
     """Just before the first event that was stored at this time or later."""
 
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedOffset:
+class NumberedOffset(Struct, frozen=True):
     """A number in a timeline; without an `order`, in the oldest timeline. `digits` are as the client wrote them."""
 
     order: int | None

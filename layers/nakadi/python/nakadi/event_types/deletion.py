@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+
+from msgspec import Struct
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions, denied
@@ -59,8 +60,7 @@ class LazyDependents:
 SCHEMAS_PER_WRITE = 50
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedEventTypes:
+class DeletedEventTypes(Struct, frozen=True):
     registry: Registry
     logs: EventLogs
 
@@ -83,8 +83,7 @@ class DeletedEventTypes:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTypeDeletion:
+class EventTypeDeletion(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     permissions: Permissions
     features: Features

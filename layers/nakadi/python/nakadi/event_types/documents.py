@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from nakadi.model.authorization import Attribute, Authorization
 from nakadi.model.event_type import (
@@ -176,8 +178,7 @@ MEASURED_KIND = "measured-statistics"
 """Documents under the ids of event types: a name that is used again begins without."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStatistics:
+class MeasuredStatistics(Struct, frozen=True, kw_only=True):
     """The traffic between two moments, in the words of the expected one, and how many partitions it asks for."""
 
     statistic: Statistics

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import islice
 from typing import Any
+
+from msgspec.structs import asdict
 
 from nakadi.auth import permissions
 from nakadi.auth.permissions import check_no_duplicates

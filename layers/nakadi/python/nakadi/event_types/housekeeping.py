@@ -9,9 +9,11 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.common.chores import Stopped, attempted
 from nakadi.common.metrics import Metrics
@@ -32,8 +34,7 @@ COMPACTION_LAG = timedelta(minutes=1)
 TOMBSTONES_STAY = timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Housekeeping:
+class Housekeeping(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     timelines: Timelines
     leftovers: DeletedEventTypes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.event_types.documents import MEASURED_KIND as MEASURED

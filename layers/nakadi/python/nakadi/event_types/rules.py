@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from nakadi.model.event_type import (
     Audience,
@@ -243,8 +244,7 @@ def _is_valid_period(text: str) -> bool:
 # Limits ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTypeLimits:
+class EventTypeLimits(Struct, frozen=True, kw_only=True):
     """Retention in milliseconds."""
 
     default_partitions: int

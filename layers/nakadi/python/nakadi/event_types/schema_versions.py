@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
@@ -86,16 +87,14 @@ LATEST = "latest"
 MAX_PAGE_SIZE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaPage:
+class SchemaPage(Struct, frozen=True):
     """Some of the schema versions, newest first, and whether more follow."""
 
     schemas: Sequence[Schema]
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaEvaluation:
+class SchemaEvaluation(Struct, frozen=True):
     """Whether a schema may follow a version; `error` says what stands against it."""
 
     event_type: EventType
@@ -103,8 +102,7 @@ class SchemaEvaluation:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaVersions:
+class SchemaVersions(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     permissions: Permissions
     features: Features

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.auth.administration import Features
 from nakadi.event_types import drafts
@@ -47,16 +48,14 @@ KPI_EVENT_TYPES = frozenset({BATCH_PUBLISHED, DATA_STREAMED, ACCESS_LOG, EVENT_T
 DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemEventTypeOwner:
+class SystemEventTypeOwner(Struct, frozen=True, kw_only=True):
     """Who owns some of the event types, and who may administer, read and write them; the broker itself always may."""
 
     owner: str
     members: tuple[Attribute, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemEventType:
+class SystemEventType(Struct, frozen=True, kw_only=True):
     draft: EventTypeDraft
     feature: Feature | None = None
     """While it is on, the event type is made; None: always."""
@@ -67,8 +66,7 @@ class SystemEventType:
         return self.draft.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemEventTypes:
+class SystemEventTypes(Struct, frozen=True, kw_only=True):
     """`register` stores an event type unless it is there; `closed` says that tokens are asked for."""
 
     definitions: tuple[SystemEventType, ...]
@@ -250,8 +248,7 @@ def _audit_log(family: SystemEventTypeOwner) -> EventTypeDraft:
 TEXT, TEXT_OR_NULL, NUMBER = {"type": "string"}, {"type": ["string", "null"]}, {"type": "integer"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KpiSchema:
+class _KpiSchema(Struct, frozen=True, kw_only=True):
     fields: Mapping[str, Mapping[str, Any]]
     mode: CompatibilityMode
     parallelism: int

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions, denied
@@ -36,8 +38,7 @@ from nakadi.ports.registry import Change, ChangedMeanwhile
 ABANDONED_AFTER = timedelta(seconds=30)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timelines:
+class Timelines(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     storages: Storages
     permissions: Permissions
@@ -182,14 +183,13 @@ ReportNewTimeline = Callable[[EventType, EventType], None]
 """Called with an event type before and after it got new timelines."""
 
 
-@dataclass(slots=True, kw_only=True)
-class LostEvents:
+class LostEvents(Struct, kw_only=True):
     event_types: EventTypes
     storages: Storages
     logs: EventLogs
     clock: Clock
     report: ReportNewTimeline
-    found: int = field(default=0, init=False)
+    found: int = 0
     """How many gaps the last look has found."""
 
     def run(self) -> None:

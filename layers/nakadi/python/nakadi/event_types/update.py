@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.auth import permissions
 from nakadi.auth.administration import Features
@@ -26,8 +28,7 @@ from nakadi.ports.event_log import EventLogs
 from nakadi.schemas.evolution import evolved
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTypeUpdate:
+class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     permissions: Permissions
     features: Features
@@ -124,8 +125,7 @@ def _after(now: datetime, before: datetime) -> datetime:
 # Partitions -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repartitioning:
+class Repartitioning(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     permissions: Permissions
     features: Features

@@ -13,8 +13,10 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from urllib.parse import unquote_to_bytes
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.http import compression, negotiation
 from nakadi.http.message import JSON, Answer, Request, Response, Streaming, is_about_figures
@@ -53,8 +55,7 @@ def discard_refusal(_status: int) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(Struct, frozen=True):
     """A request whose head is in order: its sender may make it, and there is a route for it."""
 
     request: Request

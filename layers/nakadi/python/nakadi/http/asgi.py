@@ -8,10 +8,12 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
 from nakadi.common.turns import still_there
@@ -45,8 +47,7 @@ Send = Callable[[Message], Awaitable[None]]
 PACKED_IN_A_THREAD = 32 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What a client may take of our memory and patience."""
 
     # Packed or not: a body that is not packed is bounded by the same figure as one that was.

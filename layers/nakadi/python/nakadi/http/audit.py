@@ -7,11 +7,12 @@ published. The operations themselves know nothing of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.auth.administration import Features
 from nakadi.event_types.system_event_types import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG
@@ -24,8 +25,7 @@ from nakadi.publishing.system_events import BROKER, SystemEvents
 Look = Callable[[str], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Audited:
+class Audited(Struct, frozen=True):
     """What an operation changes: the kind of resource, how a request names it, and how to look at it.
 
     `made` is the name in an answer that tells of a new resource, if names are given by the broker.
@@ -37,8 +37,7 @@ class Audited:
     made: Callable[[Answer], str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(Struct, frozen=True):
     features: Features
     events: SystemEvents
     audited: Mapping[str, Audited]

@@ -6,10 +6,10 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Protocol
 
 import zstandard
+from msgspec.structs import replace
 
 from nakadi.http.message import Request, Response, Share
 from nakadi.http.problem import NotAcceptable

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.message import Answer, Outlet, Request, Streaming, is_about_figures

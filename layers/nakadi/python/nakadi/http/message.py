@@ -8,10 +8,10 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
+from msgspec import Struct, field
 
 from nakadi.common.turns import still_there
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
@@ -111,8 +111,7 @@ JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """A request as the routes see it: body unpacked, subject known.
 
     `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
@@ -130,8 +129,8 @@ class Request:
     subject: Subject = UNAUTHENTICATED
     flow_id: str = ""
     path_parameters: Mapping[str, str] = field(default_factory=dict)
-    gone: Callable[[], bool] = field(default=still_there, compare=False)
-    memory: Share = field(default=UNLIMITED, compare=False)
+    gone: Callable[[], bool] = still_there
+    memory: Share = UNLIMITED
 
     def parameter(self, name: str) -> str | None:
         """The first value of a query parameter, None when it is missing."""
@@ -183,8 +182,7 @@ def grouped(pairs: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
     return collected
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -224,8 +222,7 @@ class ClientGone(ConnectionError):
     """Raised by a write to a client that is no longer there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Streaming:
+class Streaming(Struct, frozen=True):
     """A response whose body is made while it is sent: headers go out at once, then `serve` writes until it returns.
 
     `serve` is never called for a `HEAD`, nor for a client that has already gone; for the latter `given_up` is, in a

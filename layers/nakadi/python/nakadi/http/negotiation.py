@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.http.message import JSON, Answer, Request, Response
 from nakadi.http.problem import NotAcceptable, UnsupportedMediaType
@@ -24,8 +26,7 @@ RANGES_OF_JSON = (JSON, "application/*+json", "application/*", "*/*", "*")
 BETWEEN = {mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(Struct, frozen=True):
     """One media range of an `Accept` header, in lower case; `parameters` are written as they are sent back."""
 
     media: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import unquote
+
+from msgspec import Struct, field
 
 from nakadi.http.message import Answer, Request
 from nakadi.http.problem import MethodNotAllowed
@@ -36,8 +37,7 @@ class Lane(StrEnum):
     """Everything else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """One operation.
 
     `any_body` reads a body of every content type; otherwise it must be JSON. `any_accept` sends JSON also to clients
@@ -56,8 +56,7 @@ class Route:
     most_parsed: int | None = MOST_PARSED
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     literals: dict[str, _Node] = field(default_factory=dict)
     parameter: _Node | None = None
     # By method, with the names of the parameters on the way.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from nakadi.http.message import Request
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
@@ -20,8 +21,7 @@ PUBLIC = re.compile(r"/(health(/.*)?|ready|openapi\.json|docs)/?")
 READING = r"/event-types/[^/]+/(partitions|events|cursor-distances|shifted-cursors|cursors-lag)(/.*)?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scopes:
+class Scopes(Struct, frozen=True, kw_only=True):
     uid: str
     config_write: str
     event_type_write: str

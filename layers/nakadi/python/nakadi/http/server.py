@@ -12,13 +12,13 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
 import httptools
 import orjson
+from msgspec import Struct
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -169,8 +169,7 @@ class Server:
             await asyncio.wait(late, timeout=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Why a request is not acceptable, whatever it asks for."""
 
     status: HTTPStatus

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
+
+from msgspec.structs import asdict
 
 from nakadi.event_types.documents import MeasuredStatistics
 from nakadi.model.administration import AdminLists, BlockedKind, Feature

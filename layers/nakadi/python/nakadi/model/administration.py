@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from nakadi.model.authorization import Attribute
 
@@ -14,8 +15,7 @@ class AdminPermission(StrEnum):
     ADMIN = "admin"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminLists:
+class AdminLists(Struct, frozen=True, kw_only=True):
     admins: tuple[Attribute, ...] = ()
     readers: tuple[Attribute, ...] = ()
     writers: tuple[Attribute, ...] = ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Operation(StrEnum):
@@ -20,8 +21,7 @@ class ResourceType(StrEnum):
     EVENT = "event"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Attribute:
+class Attribute(Struct, frozen=True, order=True):
     """Something true of a subject: `user` is `ann`, `team` is `checkout`. The pair `*`, `*` is true of everybody."""
 
     data_type: str
@@ -34,8 +34,7 @@ class Attribute:
 WILDCARD = Attribute("*", "*")
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """Whoever sent the request. `trusted` is set while authentication is off: then everything is allowed."""
 
     name: str
@@ -51,8 +50,7 @@ class Subject:
 UNAUTHENTICATED = Subject(name="unauthenticated", trusted=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Authorization:
+class Authorization(Struct, frozen=True, kw_only=True):
     """The lists of an event type or, without `writers`, of a subscription."""
 
     admins: tuple[Attribute, ...]
@@ -71,14 +69,12 @@ class Authorization:
                 return self.admins + self.readers + self.writers
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeDraft:
+class AttributeDraft(Struct, frozen=True):
     data_type: str | None = None
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorizationDraft:
+class AuthorizationDraft(Struct, frozen=True, kw_only=True):
     """An authorization section as somebody asks for it; None stands for a missing member."""
 
     admins: tuple[AttributeDraft, ...] | None = None
@@ -91,10 +87,9 @@ class AuthorizationDraft:
         yield "writers", self.writers
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """What a permission is asked for; without `authorization` it is open to everyone."""
 
     type: ResourceType
     name: str
-    authorization: Authorization | None = field(default=None)
+    authorization: Authorization | None = None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from zlib import crc32
+
+from msgspec import Struct, field
 
 BUCKETS = 128
 """One change makes what is remembered of this part of all keys be read again. The numbers of all buckets fit the 4 KB
 that DynamoDB reads for one unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """For each bucket of keys how often something in it changed; buckets that are not mentioned stand at 0."""
 
     numbers: Mapping[int, int] = field(default_factory=dict)

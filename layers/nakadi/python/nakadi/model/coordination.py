@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct
 
 from nakadi.model.authorization import Attribute
 from nakadi.model.cursor import Position
@@ -17,8 +18,7 @@ class EntryState(StrEnum):
     REASSIGNING = "reassigning"
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """Parked events of a partition are sent once more, out of the lot: those up to `until` that have one of these keys
     and were not parked again since; None stands for every key. Everything else up to there is consumed or parked.
     """
@@ -32,8 +32,7 @@ class Replay:
         return wanted and parked.position <= self.until and parked.replay != self.id
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A partition's line in the assignment.
 
     `owner` is the session that reads it and alone may commit; `next` the one that gets it once the owner lets go.
@@ -55,8 +54,7 @@ class Entry:
         return EntryState.ASSIGNED if self.next is None else EntryState.REASSIGNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """A stream that takes part: with the partitions that it asked for by name, or as one of those that share the rest.
 
     It lives as long as it is in the assignment and its `holder`, the process that serves it, has a lease.
@@ -69,15 +67,13 @@ class Session:
     requested: tuple[EventTypePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SetOffsets:
+class SetOffsets(Struct, frozen=True):
     """Offsets are to be set. Without any, streams are only to end."""
 
     positions: tuple[tuple[EventTypePartition, Position], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Redrive:
+class Redrive(Struct, frozen=True):
     """Parked events are to be sent once more: those of one partition with one key; None stands for all of them."""
 
     of: tuple[EventTypePartition, str] | None = None
@@ -86,8 +82,7 @@ class Redrive:
 Wish = SetOffsets | Redrive
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Struct, frozen=True):
     """Streams end, and none may begin until then at the latest, because of what is to be done without them.
 
     `since` is when that began, by the clock of the process that wrote it. `wish` is what is to be done; any process may
@@ -102,8 +97,7 @@ class Reset:
     claimed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EndedReset:
+class EndedReset(Struct, frozen=True):
     """How the last reset ended: `failure` says why not well. `wish` is there until the caller has learned the end."""
 
     id: str
@@ -112,8 +106,7 @@ class EndedReset:
     wish: Wish | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """The one record of a subscription that everything is decided by, and written only as it was read.
 
     `initialised` says that every partition has got its first offset; until then there is nothing to stream.
@@ -137,8 +130,7 @@ NOTHING_YET = Assignment()
 """The assignment of a subscription that nobody has streamed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(Struct, frozen=True):
     """Everything up to and with `position` is consumed. `since` is when position or owner last changed."""
 
     position: Position
@@ -146,8 +138,7 @@ class Offset:
     since: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
+class Parked(Struct, frozen=True, kw_only=True):
     """An event in a subscription's lot; its value is kept beside it.
 
     `fails` is how many streams had failed at it; 0 says that it had to follow another one of its `key`. `replay` is the
@@ -164,8 +155,7 @@ class Parked:
     owner: Attribute | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedEvent:
+class ParkedEvent(Struct, frozen=True):
     parked: Parked
     value: bytes
 

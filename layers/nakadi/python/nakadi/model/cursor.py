@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(Struct, frozen=True):
     """A place as a client wrote it; delivery goes on *behind* it."""
 
     partition: str
     offset: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
+class Position(Struct, frozen=True, order=True):
     """A place as the broker understands it: the event `offset` of the timeline `timeline`; -1 is before the first."""
 
     timeline: int

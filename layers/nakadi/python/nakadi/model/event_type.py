@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from nakadi.model.authorization import Authorization, AuthorizationDraft, Resource, ResourceType
 from nakadi.model.schema import Schema, SchemaDraft
@@ -60,8 +61,7 @@ class OwnerSelectorType(StrEnum):
     METADATA = "metadata"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
+class Statistics(Struct, frozen=True, kw_only=True):
     """What the owner expects of the traffic; the two parallelisms decide the number of partitions."""
 
     messages_per_minute: int
@@ -70,8 +70,7 @@ class Statistics:
     write_parallelism: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerSelector:
+class OwnerSelector(Struct, frozen=True, kw_only=True):
     """Where the owner of a single event is found: at a path in it, or fixed."""
 
     type: OwnerSelectorType
@@ -79,8 +78,7 @@ class OwnerSelector:
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventType:
+class EventType(Struct, frozen=True, kw_only=True):
     """An event type as it is registered.
 
     `id` is new at every creation, so that a deleted name can be used again without meeting its past.
@@ -128,23 +126,20 @@ class EventType:
         return Resource(ResourceType.EVENT_TYPE, self.name, self.authorization)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatisticsDraft:
+class StatisticsDraft(Struct, frozen=True, kw_only=True):
     messages_per_minute: int | None = None
     message_size: int | None = None
     read_parallelism: int | None = None
     write_parallelism: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerSelectorDraft:
+class OwnerSelectorDraft(Struct, frozen=True, kw_only=True):
     type: OwnerSelectorType | None = None
     name: str | None = None
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTypeDraft:
+class EventTypeDraft(Struct, frozen=True, kw_only=True):
     """An event type as somebody asks for it.
 
     A field that the request leaves out has its default here; None says that it was null, or missing without a default.

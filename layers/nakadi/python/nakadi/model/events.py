@@ -1,14 +1,12 @@
-"""Events as the event log keeps them.
-
-What there is one of per event is a named tuple: it is made at a third of the cost of a frozen dataclass.
-"""
+"""Events as the event log keeps them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from nakadi.model.authorization import Attribute
 
@@ -35,8 +33,7 @@ class StoredEvent(NamedTuple):
     stored_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """What a read found: events in order, and the offset to read on from.
 
     `next_offset` is past the last event, and also past offsets that compaction has emptied.
@@ -46,16 +43,14 @@ class Slice:
     next_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Continuation:
+class Continuation(Struct, frozen=True):
     """A topic that continues another one, whose partitions ended in front of these offsets."""
 
     topic: str
     ends: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """`oldest` is the first offset still there, `next` the one that the next event will get; equal when empty.
 
     Only deleting old events moves `oldest`: after compaction there may be a hole, which reads step over.
@@ -70,13 +65,11 @@ class Bounds:
         return self.next - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """The fate of a partition's part of an append: it is durable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The fate of a partition's part of an append: not (or not provably) stored, in the words of the API."""
 
     reason: str

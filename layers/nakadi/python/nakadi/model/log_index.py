@@ -6,8 +6,9 @@ Times are microseconds since 1970, as in the log itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 
 class Mark(NamedTuple):
@@ -26,8 +27,7 @@ class Part(NamedTuple):
     arrived: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class Counted(Struct, frozen=True, kw_only=True):
     """A partition up to and including the record at `mark`: everything that the offsets behind it depend on."""
 
     mark: Mark | None = None
@@ -55,8 +55,7 @@ class Progress(NamedTuple):
     complete_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """A shard that has forgotten records before they were indexed, and how far it is indexed."""
 
     shard: str
@@ -74,8 +73,7 @@ class Location(NamedTuple):
     length: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(Struct, frozen=True, kw_only=True):
     """Neighbouring events: `count` places from `before.next` on, stored between `since` and `until`.
 
     Counting on from `before` through the stream finds them; so does a look at `archived`, when there is one.
@@ -98,16 +96,14 @@ class Segment:
         return self.before.next + self.count
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """How far a partition is indexed. `revision` grows with every change; 0 is what was never written."""
 
     counted: Counted = NOTHING_COUNTED
     revision: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class Topic(Struct, frozen=True, kw_only=True):
     """A topic of the log. `oldest` and `compacted` tell offsets per partition; a partition they lack is at 0.
 
     What is before `oldest` is gone. What is before `compacted` is to be read from the archive alone.

@@ -23,7 +23,7 @@ it says that a part of the broker did not work, and is told apart from outcomes 
     └── Unavailable            a store or a log did not answer; nothing is known to be lost
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
 class Outcome(Exception):
@@ -66,8 +66,7 @@ class Invalid(Outcome):
     """Raised when a request is understood and breaks a rule."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Violation:
+class Violation(Struct, frozen=True, order=True):
     """One field of a request that breaks a rule; `path` as clients spell it, `authorization.readers[0].value`."""
 
     path: str
@@ -82,8 +81,7 @@ class Violations(Invalid):
         self.violations = violations
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """Why a schema change is refused: the rule's name, the place in the schema, and the rule in plain words."""
 
     rule: str

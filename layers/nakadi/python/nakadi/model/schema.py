@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum, StrEnum
+
+from msgspec import Struct
 
 
 class SchemaType(StrEnum):
@@ -21,8 +22,7 @@ class ChangeLevel(IntEnum):
     MAJOR = 3
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Version:
+class Version(Struct, frozen=True, order=True):
     major: int = 1
     minor: int = 0
     patch: int = 0
@@ -47,8 +47,7 @@ class Version:
         return f"{self.major}.{self.minor}.{self.patch}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schema:
+class Schema(Struct, frozen=True, kw_only=True):
     """`text` is kept to the byte as it was submitted."""
 
     type: SchemaType = SchemaType.JSON
@@ -57,8 +56,7 @@ class Schema:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaDraft:
+class SchemaDraft(Struct, frozen=True, kw_only=True):
     """A schema as somebody asks for it; None stands for a missing member."""
 
     type: SchemaType | None = None

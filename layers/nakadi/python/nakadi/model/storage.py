@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 
 class StorageType(StrEnum):
@@ -19,8 +20,7 @@ DEFAULT_STORAGE_ID = "default"
 STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class Storage(Struct, frozen=True, kw_only=True):
     """`configuration` is of the type's own shape and is kept as it was given."""
 
     id: str

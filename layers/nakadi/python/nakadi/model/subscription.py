@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from nakadi.model.authorization import Authorization, AuthorizationDraft, Resource, ResourceType
 
@@ -18,8 +19,7 @@ class ReadFrom(StrEnum):
     CURSORS = "cursors"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EventTypePartition:
+class EventTypePartition(Struct, frozen=True, order=True):
     """A partition of one of several event types: the unit that streams share a subscription by."""
 
     event_type: str
@@ -30,8 +30,7 @@ class EventTypePartition:
         return f"EventTypePartition{{eventType='{self.event_type}', partition='{self.partition}'}}"
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionCursor:
+class SubscriptionCursor(Struct, frozen=True):
     """A place as a client wrote it, in a partition of one of a subscription's event types."""
 
     event_type: str
@@ -43,8 +42,7 @@ class SubscriptionCursor:
         return EventTypePartition(self.event_type, self.partition)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class Subscription(Struct, frozen=True, kw_only=True):
     """A subscription as it is registered.
 
     `event_types` are sorted and without duplicates: together with application and group they are what makes it this
@@ -69,15 +67,13 @@ class Subscription:
         return Resource(ResourceType.SUBSCRIPTION, self.id, self.authorization)
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionCursorDraft:
+class SubscriptionCursorDraft(Struct, frozen=True):
     event_type: str | None = None
     partition: str | None = None
     offset: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionDraft:
+class SubscriptionDraft(Struct, frozen=True, kw_only=True):
     """A subscription as somebody asks for it.
 
     A field that the request leaves out has its default here; None says that it was null, or missing without a default.

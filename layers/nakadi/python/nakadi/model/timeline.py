@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+
+class Timeline(Struct, frozen=True, kw_only=True):
     """One generation. `topic` names it in its storage's event log and is never used twice.
 
     `latest_positions` (partition -> offset of the last event, -1 for none) is known once the timeline is closed.
@@ -24,7 +24,7 @@ class Timeline:
     created_at: datetime
     switched_at: datetime | None = None
     cleaned_up_at: datetime | None = None
-    latest_positions: Mapping[int, int] | None = field(default=None)
+    latest_positions: Mapping[int, int] | None = None
     deleted: bool = False
     after_loss: bool = False
 

@@ -7,12 +7,12 @@ file contradicts another one. Reading them takes a while, so nothing is read bef
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 METHODS = ("get", "post", "put", "patch", "delete")
 
@@ -23,8 +23,7 @@ class Contradiction(Exception):
     """Raised when two files describe one thing differently; the message names it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(Struct, frozen=True, kw_only=True):
     """One operation; `parameters` are its own and those of its path, and nothing at the top is a reference any more."""
 
     id: str

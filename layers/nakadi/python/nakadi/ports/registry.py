@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from nakadi.model.changes import Changes
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A JSON object under a key. `revision` is 1 when it is created and grows by one with every write."""
 
     key: str
@@ -22,8 +22,7 @@ ABSENT = 0
 """The revision of what is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True):
     """Write a document if its revision is `expected`; None writes whatever is there."""
 
     kind: str
@@ -32,8 +31,7 @@ class Put:
     expected: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Struct, frozen=True):
     """Remove a document if its revision is `expected`; None removes whatever is there, also nothing."""
 
     kind: str
@@ -41,8 +39,7 @@ class Remove:
     expected: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """Write nothing here, and insist that the revision is `expected` while the other changes are made."""
 
     kind: str

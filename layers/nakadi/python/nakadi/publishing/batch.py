@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 import msgspec
 import orjson
+from msgspec import Struct
 
 from nakadi.common.turns import GIVEN_UP, Turns
 from nakadi.model.outcomes import TooLarge, TryLater
@@ -65,8 +65,7 @@ class NotStrict(Exception):
 PARSE_ERRORS = (NotStrict, orjson.JSONDecodeError, orjson.JSONEncodeError, msgspec.MsgspecError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
+class BatchLimits(Struct, frozen=True, kw_only=True):
     """How many events a batch may have, how large one of them may be, and how many steps all of them may take."""
 
     events: int = 10_000
@@ -96,8 +95,7 @@ class Batch(Protocol):
         """The sizes, as received, of the events that are larger than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Events that follow each other: a short batch, or a part of a long one.
 
     `own_texts` has the text, without blanks, of those events that would be written differently here, by their index.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from nakadi.model.event_type import EnrichmentStrategy, EventType
 from nakadi.model.outcomes import Malformed
@@ -16,8 +17,7 @@ from nakadi.publishing.outcome import Rejected, Step
 COMPACTION_KEY = "partition_compaction_key"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """What is the same for all events of a request."""
 
     published_by: str

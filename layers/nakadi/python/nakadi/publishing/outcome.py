@@ -7,9 +7,10 @@ step, storing, has results that differ from event to event.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Any
+
+from msgspec import Struct
 
 from nakadi.model.events import Fate, Refused
 from nakadi.schemas.values import text_of
@@ -29,8 +30,7 @@ class PublishingStatus(StrEnum):
     ABORTED = "aborted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemResult:
+class ItemResult(Struct, frozen=True, kw_only=True):
     """The members have the names, and the order, that clients know."""
 
     publishing_status: PublishingStatus
@@ -46,8 +46,7 @@ class Verdict(Enum):
     NOT_ALL_STORED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOutcome:
+class BatchOutcome(Struct, frozen=True):
     """`items` are empty when everything is stored: then there is nothing to tell about them but their number. `step` is
     the one that refused the batch."""
 

@@ -12,9 +12,11 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions, denied
@@ -43,8 +45,7 @@ log = logging.getLogger(__name__)
 ASK_AGAIN_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRequest:
+class BatchRequest(Struct, frozen=True, kw_only=True):
     """A batch, who sent it and may have disconnected since, and the subscription that it is meant for, if it is one."""
 
     batch: Batch
@@ -54,8 +55,7 @@ class BatchRequest:
     is_gone: Callable[[], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publisher:
+class Publisher(Struct, frozen=True, kw_only=True):
     """Takes batches of events in. `most_wait` is how many seconds a batch waits for maintenance to be over."""
 
     event_types: EventTypes

@@ -15,7 +15,6 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -23,6 +22,7 @@ from typing import Any
 from uuid import uuid4
 
 import orjson
+from msgspec import Struct
 
 from nakadi.auth.administration import Features
 from nakadi.common.metrics import Metrics
@@ -46,8 +46,7 @@ log = logging.getLogger(__name__)
 BROKER = Subject(name="nakadi", trusted=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemEvents:
+class SystemEvents(Struct, frozen=True, kw_only=True):
     own: SystemEventTypes
     publisher: Publisher
     clock: Clock
@@ -101,8 +100,7 @@ Count = Callable[[str, int], None]
 """Told of figures that were `written` or `dropped`, and how many."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True):
     event_type: str
     text: bytes
 
@@ -301,8 +299,7 @@ class Figures:
 TELL_SECONDS = 30.0
 
 
-@dataclass(slots=True)
-class Sent:
+class Sent(Struct):
     """What a stream has sent of an event type."""
 
     events: int = 0

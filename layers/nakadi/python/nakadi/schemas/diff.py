@@ -8,9 +8,10 @@ order of the schema.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from nakadi.schemas import nodes
 from nakadi.schemas.document import ROOT, Document, RawSchema, SchemaPath, size
@@ -44,14 +45,12 @@ class ChangeKind(StrEnum):
     ADDITIONAL_ITEMS_CHANGED = "ADDITIONAL_ITEMS_CHANGED"
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaChange:
+class SchemaChange(Struct, frozen=True):
     kind: ChangeKind
     path: SchemaPath
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """Two schemas that are to be compared; None where one of the documents has none."""
 
     old: RawSchema | None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 from urllib.parse import quote_plus, unquote
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True, slots=True)
-class SchemaPath:
+
+class SchemaPath(Struct, frozen=True):
     """A path in a schema, as its last step and the path before it.
 
     It is written out only in an answer: names may be long, and many paths share the names on their way.
@@ -87,11 +87,10 @@ def draft_of(root: Mapping[str, Any]) -> Draft | None:
     return next((draft for known, draft in _DRAFTS.items() if isinstance(url, str) and url.startswith(known)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     root: Mapping[str, Any]
     draft: Draft
-    _targets: dict[str, RawSchema | None] = field(default_factory=dict, compare=False, repr=False)
+    _targets: dict[str, RawSchema | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, root: Mapping[str, Any]) -> Document:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from nakadi.model.event_type import CompatibilityMode, EventType
 from nakadi.model.outcomes import Incompatible, Invalid, Reason
@@ -85,8 +86,7 @@ def level_of(kind: ChangeKind, mode: CompatibilityMode) -> ChangeLevel:
     return ChangeLevel.MAJOR
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """A change from one mode, which judges, to another; mostly they are the same."""
 
     before: CompatibilityMode
@@ -122,8 +122,7 @@ def _incompatible(refused: Iterable[SchemaChange], step: _Step) -> Incompatible:
 # Reasons --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
+class _Words(Struct, frozen=True):
     """What was changed, who would suffer from it, and what could be done instead."""
 
     change: str

@@ -8,9 +8,10 @@ else how it combines other schemas, else a type and the keywords about values of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any
+
+from msgspec import Struct
 
 from nakadi.schemas.document import COMBINATORS, Document, Draft, RawSchema
 from nakadi.schemas.formats import Patterns
@@ -43,8 +44,7 @@ _STEPS_PER_MEMBER = 4
 UNTOLD = "#: not valid, for a reason that is too deep inside or takes too many steps to tell"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """The violations, one a line; several have their number in front. `is_finished` unless the steps ran out."""
 
     text: str

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import gt, lt
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from nakadi.schemas.document import Draft, escaped
 from nakadi.schemas.effective import EID
@@ -46,8 +48,7 @@ class Constants:
 Schema = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """An expression that is true of valid values, and about how many steps it takes."""
 
     expression: str
@@ -247,18 +248,17 @@ _EXPECTED = {
 _FOUND = {bool: "Boolean", float: "Double", str: "String", list: "JSONArray", dict: "JSONObject", type(None): "Null"}
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """What is wrong at a place of the event, and what else is wrong in there that caused it."""
 
     pointer: str
     text: str
     causes: tuple[Violation, ...] = ()
-    count: int = field(init=False)
+    count: int = 0
     """How many there are in here, this one if it has no causes."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", sum(each.count for each in self.causes) or 1)
+        force_setattr(self, "count", sum(each.count for each in self.causes) or 1)
 
     def lines(self) -> Iterator[str]:
         yield f"{cut(self.pointer)}: {self.text}"

@@ -14,8 +14,9 @@ against more schemas than that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import Document, reachable, subschemas
@@ -104,8 +105,7 @@ def check_expansion(document: Document) -> None:
         raise Invalid(f"schema expands too far: at most {MOST} schemas can be about one value, found {found}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
+class _Counts(Struct, frozen=True):
     """A number for each name (or index) that is spoken of, and one for all others."""
 
     named: Mapping[Name, int] = field(default_factory=dict)
@@ -121,8 +121,7 @@ class _Counts:
 _NONE = _Counts()
 
 
-@dataclass(frozen=True, slots=True)
-class _Tally:
+class _Tally(Struct, frozen=True):
     """How many schemas are about a value itself, about each of its members, of its items, and about its names."""
 
     itself: int
@@ -134,8 +133,7 @@ class _Tally:
         return max(self.itself, self.members.largest(), self.items.largest(), self.names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Inside:
+class _Inside(Struct, frozen=True):
     """Schemas about what is in a value: under a name, under any name, and under those without a schema of their own."""
 
     named: dict[Name, list[Schema]] = field(default_factory=dict)

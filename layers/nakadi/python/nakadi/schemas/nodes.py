@@ -8,8 +8,9 @@ turn, so that a schema which contains itself is no trouble.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import COMBINATORS, Document, Draft, RawSchema, size
@@ -17,8 +18,7 @@ from nakadi.schemas.formats import Pattern, compiled
 from nakadi.schemas.values import Exhausted, canonical, spend
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+class About(Struct, frozen=True):
     """What a schema says of itself rather than of values."""
 
     id: str | None = None
@@ -29,75 +29,68 @@ class About:
 NOTHING = About()
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     about: About
 
 
-class Always(Node):
+class Always(Node, frozen=True):
     """`true`"""
 
 
-class Never(Node):
+class Never(Node, frozen=True):
     """`false`"""
 
 
-class Empty(Node):
+class Empty(Node, frozen=True):
     """Says nothing of values."""
 
 
-class Boolean(Node):
+class Boolean(Node, frozen=True):
     """`"type": "boolean"`"""
 
 
-class Null(Node):
+class Null(Node, frozen=True):
     """`"type": "null"`"""
 
 
-class Const(Node):
+class Const(Node, frozen=True):
     """Exactly one value."""
 
 
-class Not(Node):
+class Not(Node, frozen=True):
     """Whatever another schema refuses."""
 
 
-class Conditional(Node):
+class Conditional(Node, frozen=True):
     """`if`, `then` and `else`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Enum(Node):
+class Enum(Node, frozen=True):
     values: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Reference(Node):
+class Reference(Node, frozen=True):
     reference: str
 
 
-@dataclass(frozen=True, slots=True)
-class Combined(Node):
+class Combined(Node, frozen=True):
     criterion: str
     members: tuple[RawSchema, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class String(Node):
+class String(Node, frozen=True):
     max_length: int | None
     min_length: int | None
     pattern: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Number(Node):
+class Number(Node, frozen=True):
     maximum: float | None
     minimum: float | None
     multiple_of: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Object(Node):
+class Object(Node, frozen=True):
     properties: Mapping[str, RawSchema]
     pattern_properties: Mapping[str, RawSchema]
     name_dependencies: Mapping[str, tuple[str, ...]]
@@ -108,8 +101,7 @@ class Object(Node):
     min_properties: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Array(Node):
+class Array(Node, frozen=True):
     items: RawSchema | None
     item_list: tuple[RawSchema, ...]
     additional_items: RawSchema

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
@@ -28,20 +29,17 @@ from nakadi.model.outcomes import NotFound, NotPermitted, TryLater, Unavailable
 NO_SUCH_EVENT_TYPE = "topic not found"
 
 
-@dataclass(frozen=True, slots=True)
-class AccessBlocked:
+class AccessBlocked(Struct, frozen=True):
     """Neither a word nor an event more."""
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRefused:
+class AccessRefused(Struct, frozen=True):
     """No event more, and why."""
 
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class EventTypeChanged:
+class EventTypeChanged(Struct, frozen=True):
     """Go on, with the event type as it is now."""
 
     event_type: EventType
@@ -155,8 +153,7 @@ class MonitoredStream(Protocol):
         """The event type has changed."""
 
 
-@dataclass(slots=True, eq=False)
-class MonitoredReaders:
+class MonitoredReaders(Struct, eq=False):
     """The streams of one subject over one event type, which was last seen like this. Without a subject they only want
     to know of changes."""
 

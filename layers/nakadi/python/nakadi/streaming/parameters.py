@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from nakadi.event_types.cursors import CursorError, CursorErrorKind
 from nakadi.model.cursor import Cursor
@@ -21,8 +22,7 @@ PickSeconds = Callable[[int, int], int]
 """A whole number between two, both included: `random.randint` outside of tests."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamParameters:
+class StreamParameters(Struct, frozen=True, kw_only=True):
     """The parameters of a request; None for those that it leaves out."""
 
     batch_limit: int | None = None
@@ -32,8 +32,7 @@ class StreamParameters:
     stream_keep_alive_limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamLimits:
+class StreamLimits(Struct, frozen=True, kw_only=True):
     """How a stream goes. Times are in seconds; a limit of 0 is none."""
 
     batch_limit: int = 1

@@ -8,16 +8,16 @@ session holds only what is not due yet.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
 
 from nakadi.model.cursor import Position
 from nakadi.streaming.chunks import MayRead, Run, is_public
 from nakadi.streaming.parameters import StreamLimits
 
 
-@dataclass(frozen=True, slots=True)
-class SendEvents:
+class SendEvents(Struct, frozen=True):
     """Send events of a partition; `position` is the place of the last one."""
 
     partition: str
@@ -25,16 +25,14 @@ class SendEvents:
     runs: tuple[Run, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SendKeepAlive:
+class SendKeepAlive(Struct, frozen=True):
     """Tell the client that nothing new has come to a partition since `position`."""
 
     partition: str
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class SendProblem:
+class SendProblem(Struct, frozen=True):
     """Tell the client why there will be no more, in words."""
 
     error: Exception

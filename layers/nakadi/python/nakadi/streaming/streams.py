@@ -6,8 +6,9 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
 from nakadi.event_types.cursors import CursorError
@@ -27,8 +28,7 @@ from nakadi.streaming.parameters import PickSeconds, StreamLimits, StreamParamet
 from nakadi.streaming.session import LowLevelSession
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedStream:
+class AcceptedStream(Struct, frozen=True, kw_only=True):
     """A stream that may begin: who reads what, from where on, and for how long. Nothing is held for it yet."""
 
     subject: Subject

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import manifest
@@ -25,8 +26,7 @@ from nakadi.ports.log_index import LogIndex
 # Options --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiers:
+class Tiers(Struct, frozen=True, kw_only=True):
     """Seconds, but for the last. `after`: how long events wait to be archived, about; an infinite time is for those
     who see to everything themselves. `hot`: how long the hot half keeps what is archived. `grace`: how long archive
     objects stay that nobody refers to (any more): longer than it takes from writing one to telling the index.
@@ -77,8 +77,7 @@ def _no_rest() -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(Struct, frozen=True):
     """A member, and what the index is told of it; `revision` is that of the head in front of it."""
 
     partition: int

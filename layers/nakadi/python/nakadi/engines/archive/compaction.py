@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from nakadi.engines.archive import library
 from nakadi.engines.archive.archiver import Directory, Tiers
@@ -22,8 +23,7 @@ from nakadi.ports.log_index import LogIndex
 # Rule -----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionRule:
+class CompactionRule(Struct, frozen=True, kw_only=True):
     """What stays: see `EventLog.compact`. `end` is the first offset that is too new to be looked at."""
 
     oldest: int

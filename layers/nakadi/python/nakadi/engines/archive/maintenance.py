@@ -8,11 +8,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
+
+from msgspec import Struct
 
 from nakadi.common.chores import attempted
 from nakadi.engines.archive import manifest
@@ -31,8 +32,7 @@ REMOVED_AT_ONCE = 500
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
+class Swept(Struct, frozen=True):
     """What a sweep found that was older than the grace time, and what it let go of."""
 
     looked_at: int = 0
@@ -40,8 +40,7 @@ class Swept:
     bytes_freed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Struct, frozen=True):
     """Sweeps an archive that one log index tells of.
 
     Whoever writes an object refers to it within moments, under a name that was never used before: what is old and not
@@ -138,8 +137,7 @@ def alone(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], 
         index.release(claim, owner)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merger:
+class Merger(Struct, frozen=True, kw_only=True):
     """`small`: compressed bytes; larger segments stay as they are. `span`: how many microseconds may lie between the
     first and the last event of a piece; since a segment goes when all its events are too old, the first stay so much
     longer. `in_haste`: several objects are read at a time, though others may want the processor.

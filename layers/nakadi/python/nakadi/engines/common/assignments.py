@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, assert_never
 
 import orjson
+from msgspec.structs import replace
 
 from nakadi.model.coordination import (
     Assignment,

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
+
+from msgspec import Struct
 
 from nakadi.model.events import Bounds, Fate, Record, Refused, Slice
 from nakadi.model.outcomes import Unavailable
@@ -34,8 +35,7 @@ class _Kind(Enum):
     REPEAT = auto()
 
 
-@dataclass(slots=True, eq=False)
-class _Order:
+class _Order(Struct, eq=False):
     kind: _Kind
     event_type: str | None
     partition: str | None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
 
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, HTTPClientError
 from botocore.parsers import ResponseParserError
+from msgspec import Struct
 from pynamodb.connection import Connection
 from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactWriteError
 from pynamodb.models import Model
@@ -168,8 +168,7 @@ class NoTables(ValueError):
     """Raised for a URL that names no tables."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """The tables with a prefix, in a region, perhaps behind an endpoint of one's own."""
 
     prefix: str

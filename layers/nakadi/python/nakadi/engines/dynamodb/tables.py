@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+
+class Table(Struct, frozen=True, kw_only=True):
     """A table is called `<prefix>-<suffix>`. Keys are attribute names with their types; `expires` is a time to live."""
 
     suffix: str

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+from msgspec import Struct, field
 
 from nakadi.engines.kafka.records import milliseconds_from
 from nakadi.model.outcomes import Unavailable
@@ -71,8 +71,7 @@ UNKNOWN = {
 _log = logging.getLogger("nakadi.kafka")
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where a cluster is: `kafka://host:9092,host:9092?prefix=nakadi-&replication=3&properties=/etc/kafka.properties`.
 
     `prefix` begins the names of topics. `replication` is the number of copies, by default the cluster's own default.
@@ -83,7 +82,11 @@ class Address:
     servers: str
     prefix: str = ""
     replication: int = -1
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        # Without the properties: some are secret.
+        return f"Address({self.servers!r}, {self.prefix!r}, {self.replication})"
 
     @classmethod
     def parse(cls, url: str) -> Address:

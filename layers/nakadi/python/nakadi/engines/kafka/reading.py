@@ -14,10 +14,10 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
+from msgspec import Struct, field
 
 from nakadi.engines.kafka.cluster import TIMEOUT, Address, Place, consumer, fault_of, translated
 from nakadi.engines.kafka.records import MARKER, event_of
@@ -43,8 +43,7 @@ EVENT_BYTES = 200
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Window:
+class _Window(Struct):
     """The events of a partition from `begin` up to `end`, the offset that comes next."""
 
     begin: int
@@ -208,8 +207,7 @@ class Tail:
         return TopicPartition(self._address.prefix + place[0], place[1], offset)
 
 
-@dataclass(slots=True, eq=False)
-class _Reader:
+class _Reader(Struct, eq=False):
     """A consumer that has read a partition up to `position`; `ahead` is what it has fetched and not given out."""
 
     consumer: Consumer

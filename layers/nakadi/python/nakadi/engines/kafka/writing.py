@@ -14,11 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, Producer
+from msgspec import Struct, field
 
 from nakadi.engines.kafka.cluster import MOST_BYTES, UNKNOWN, Address, Place, producer
 from nakadi.engines.kafka.records import headers_of, milliseconds_from, size_of
@@ -48,8 +48,7 @@ Outcome: TypeAlias = Any
 """How a write ended: the `KafkaError`, or None when it is durable."""
 
 
-@dataclass(slots=True, eq=False)
-class _Part:
+class _Part(Struct, eq=False):
     """Records that are stored in one batch."""
 
     place: Place

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.compaction import CompactionRule
@@ -32,8 +34,7 @@ GROUP_BYTES = 16_000_000
 READ_AT_ONCE = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compactor:
+class Compactor(Struct, frozen=True, kw_only=True):
     stream: str
     index: LogIndex
     archive: ArchiveStore | None

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
@@ -41,8 +42,7 @@ from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """Seconds and bytes. `lease`: how long a publisher relies on what it knows of a topic. `shared_for`: how old the
     tip may be. `poll`: how often a watched shard is asked. `window_bytes`: how much a process remembers of the stream.
     `fan_out`: what the names of consumers begin with that watched shards are pushed to; without it there are none.

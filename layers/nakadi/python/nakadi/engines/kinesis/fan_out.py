@@ -17,11 +17,11 @@ import time
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from botocore.eventstream import ParserError
+from msgspec import Struct
 from urllib3.exceptions import HTTPError
 
 from nakadi.engines.kinesis.stream import NoSuchPlace, NoSuchShard, Page, Trouble, arrived, as_trouble
@@ -108,8 +108,7 @@ class Consumers:
         return self._stream_arn
 
 
-@dataclass(frozen=True, slots=True)
-class _Used:
+class _Used(Struct, frozen=True):
     arn: str
     until: float
 

@@ -22,8 +22,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.engines.archive import objects
 from nakadi.engines.kinesis import envelopes
@@ -51,8 +53,7 @@ END_OF_SHARD = 10**128
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Survivors:
+class Survivors(Struct, frozen=True):
     """What a shard has from its first record on, and the place in front of that."""
 
     records: Sequence[Arrived]
@@ -61,8 +62,7 @@ class Survivors:
     ended: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GapCloser:
+class GapCloser(Struct, frozen=True, kw_only=True):
     index: LogIndex
     archive: ArchiveStore | None
     ancestry: Ancestry

@@ -17,9 +17,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from nakadi.engines.archive import objects
 from nakadi.engines.kinesis import envelopes
@@ -57,8 +58,7 @@ Place = tuple[str, int]
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """What indexing did: events counted, bytes of theirs as they came, and what had to be set aside."""
 
     events: int = 0
@@ -66,16 +66,14 @@ class Outcome:
     set_aside: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """What waits to be indexed: when the oldest of it arrived, in milliseconds, and where some of it is gone."""
 
     oldest_waiting: int | None
     gaps: tuple[Gap, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Counting:
+class Counting(Struct, frozen=True):
     """A partition's part of a batch, counted on from a head."""
 
     head: Head

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -93,7 +92,7 @@ def parsed(url: str) -> tuple[str, Mapping[str, str]]:
 
 
 def options_in(name: str, asked: Mapping[str, str]) -> Options:
-    kinds = {each.name: type(getattr(DEFAULTS, each.name)) for each in fields(Options)}
+    kinds = {each: type(getattr(DEFAULTS, each)) for each in Options.__struct_fields__}
     unknown = set(asked) - set(kinds) - {"region", "endpoint", "reads_per_second"}
     if unknown:
         raise ValueError(f"The URL of stream {name} says what is not understood: {', '.join(sorted(unknown))}")

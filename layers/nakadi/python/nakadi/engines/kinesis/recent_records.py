@@ -7,9 +7,11 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes
@@ -130,8 +132,7 @@ class Counter:
         return frame
 
 
-@dataclass(slots=True)
-class PartitionRecords:
+class PartitionRecords(Struct):
     """One partition's row: records as they came while `counter` is None, frames afterwards.
 
     `lost` is the last record that is no longer in it. `topic` is the one that it is counted for.
@@ -256,8 +257,7 @@ def _drop_first(trail: PartitionRecords) -> None:
         trail.dropped = 0
 
 
-@dataclass(slots=True)
-class _Room:
+class _Room(Struct):
     """Room for frames up to an offset and about so many bytes, though for one with events in any case."""
 
     end: int

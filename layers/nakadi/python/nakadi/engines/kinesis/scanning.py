@@ -6,8 +6,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, Ancestry, Cursor
 from nakadi.engines.kinesis.envelopes import hash_key, opened
@@ -33,8 +34,7 @@ class Start(NamedTuple):
 NOTHING: tuple[float, Counted | None] = (float("-inf"), None)
 
 
-@dataclass(slots=True)
-class Remembered:
+class Remembered(Struct):
     """Where scans ended, so that the next one goes on there."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 from botocore.parsers import ResponseParserError
+from msgspec import Struct
 
 from nakadi.engines.kinesis.recent_records import Arrived
 from nakadi.model.log_index import Mark
@@ -32,8 +32,7 @@ from nakadi.model.outcomes import Unavailable
 LONG_GONE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     id: str
     first_hash: int
     last_hash: int
@@ -162,8 +161,7 @@ class Page(NamedTuple):
     at_tip: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why one record of a call was not taken."""
 
     reason: str

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.model.changes import bucket_of
@@ -25,8 +27,7 @@ from nakadi.ports.log_index import TOPICS, LogIndex
 MOST_KNOWN = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """A topic as it was at a moment, by two clocks: one may be put back, the other stop with the machine.
 
     `number` is what its bucket had before it was read, if that is known.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes
@@ -32,13 +33,12 @@ FAILED = Refused("internal error")
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Queue:
+class _Queue(Struct):
     """What is left to be sent to one partition, in its order."""
 
     records: list[Outgoing]
     fate: Mark | Refused | None = None
-    sent: int = field(default=0)
+    sent: int = 0
 
     @property
     def following(self) -> Outgoing:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.engines.common.assignments import (
     Positions,
@@ -33,8 +35,7 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.coordination import AssignmentChanged
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(Struct):
     assignment: Assignment = NOTHING_YET
     offsets: dict[EventTypePartition, Offset] = field(default_factory=dict)
     lot: dict[tuple[EventTypePartition, Position], ParkedEvent] = field(default_factory=dict)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+
+from msgspec import Struct, field
 
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, StoredEvent
@@ -17,8 +18,7 @@ from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(slots=True)
-class _Partition:
+class _Partition(Struct):
     events: list[StoredEvent] = field(default_factory=list)
     oldest: int = 0
     next: int = 0
@@ -63,8 +63,7 @@ class _Partition:
         self.events[: len(before)] = filter(stays, before)
 
 
-@dataclass(slots=True)
-class _Topic:
+class _Topic(Struct):
     partitions: list[_Partition]
     sealed: bool = False
 

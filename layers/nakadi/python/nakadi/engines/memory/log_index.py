@@ -8,8 +8,10 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from uuid import uuid4
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.engines.common.log_index_documents import (
     as_open_as,
@@ -28,8 +30,7 @@ from nakadi.ports.log_index import TOPICS
 Place = tuple[str, int]
 
 
-@dataclass(slots=True)
-class _Partition:
+class _Partition(Struct):
     head: Head = field(default_factory=Head)
     segments: list[Segment] = field(default_factory=list)
 

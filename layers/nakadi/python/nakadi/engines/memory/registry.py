@@ -7,8 +7,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import islice, takewhile
+
+from msgspec import Struct, field
 
 from nakadi.engines.common.registry_documents import (
     counted_buckets,
@@ -22,8 +23,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import ABSENT, Change, Document, Remove
 
 
-@dataclass(slots=True)
-class _Kind:
+class _Kind(Struct):
     """Revision and text of documents: whoever is given one may change it without changing what is kept."""
 
     entries: dict[str, tuple[int, bytes]] = field(default_factory=dict)

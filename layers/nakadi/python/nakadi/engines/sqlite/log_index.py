@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from nakadi.engines.common.log_index_documents import (
     as_open_as,

@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
+
+from msgspec import Struct
 
 from nakadi.common.chores import attempted
 from nakadi.engines.common import frames
@@ -172,8 +173,7 @@ STATE = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """`compacted`: up to here every key is there once. `tombstone_at`: when the oldest tombstone there was stored."""
 
     log: int
@@ -187,8 +187,7 @@ class State:
         return expired or upto > max(self.compacted, self.oldest)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What becomes of a row's places: which events stay, whether any goes, and whether a tombstone stays."""
 
     row: Row
@@ -197,8 +196,7 @@ class Verdict:
     keeps_tombstone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """Which events go from a partition; its newest, at the offset `last`, does not."""
 
     newest: Mapping[str, int]

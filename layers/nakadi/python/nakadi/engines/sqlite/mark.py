@@ -20,13 +20,14 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from nakadi.engines.sqlite.file import PATIENCE, BadDataFile, begin, opened, roll_back
 
@@ -64,8 +65,7 @@ REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Struct, frozen=True, kw_only=True):
     """How far a data file had come. `keys` are those of its documents by kind, `ends` the next offsets of its logs."""
 
     file: str
@@ -210,8 +210,7 @@ def _cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Behind:
+class _Behind(Struct, frozen=True):
     """How many frames of a log are valid, and how many transactions end in the frames behind them."""
 
     valid: int

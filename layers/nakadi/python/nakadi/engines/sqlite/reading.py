@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, repeat
 from typing import NamedTuple, TypeVar
 
 import orjson
+from msgspec import Struct
 
 from nakadi.engines.common import frames
 from nakadi.model.events import Bounds, Record, Slice, StoredEvent
@@ -30,8 +30,7 @@ FRAME_BYTES = 64_000
 """Frames are cut at about this size: readers fetch and unpack whole ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """Records that stay together."""
 
     records: Sequence[Record]

@@ -11,10 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import orjson
+from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite.file import SqliteFile
@@ -51,8 +51,7 @@ INSERT = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """What is told after a commit: a log, where it is, and its next offset."""
 
     topic: str
@@ -61,8 +60,7 @@ class Arrival:
     next: int
 
 
-@dataclass(slots=True)
-class _End:
+class _End(Struct):
     log: int
     sealed: bool
     next: int

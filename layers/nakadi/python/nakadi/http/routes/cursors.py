@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nakadi.auth.permissions import Permissions
 from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_as_sent
@@ -43,8 +44,7 @@ def routes(event_types: EventTypes, permissions: Permissions, cursors: Cursors) 
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Cursors:
+class _Cursors(Struct, frozen=True):
     event_types: EventTypes
     permissions: Permissions
     cursors: Cursors

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
@@ -24,8 +25,7 @@ from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType
 from nakadi.model.outcomes import Violation, Violations
 
 
-@dataclass(frozen=True, slots=True)
-class Warnings:
+class Warnings(Struct, frozen=True):
     """What the `Warning` header tells whoever creates or changes an event type."""
 
     data_access: str
@@ -37,8 +37,7 @@ class Warnings:
         return {"warning": f'299 nakadi "{". ".join(text for text in texts if text)}"'}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTypeHandlers:
+class EventTypeHandlers(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     creation: EventTypeCreation
     update: EventTypeUpdate
@@ -126,8 +125,7 @@ def schema_routes(schema_versions: SchemaVersions) -> list[Route]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _SchemaHandlers:
+class _SchemaHandlers(Struct, frozen=True):
     versions: SchemaVersions
 
     def list(self, request: Request) -> Response:
@@ -181,8 +179,7 @@ def timeline_routes(timelines: Timelines) -> list[Route]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _TimelineHandlers:
+class _TimelineHandlers(Struct, frozen=True):
     timelines: Timelines
 
     def list(self, request: Request) -> Response:

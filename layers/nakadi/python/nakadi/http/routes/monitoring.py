@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi import openapi
 from nakadi.common.metrics import Counter, Distribution, Histogram, Labels, Metric, Metrics
@@ -44,8 +45,7 @@ def routes(metrics: Metrics, clock: Clock, readiness: Readiness, version: str) -
     return [health, *(replace(each, lane=Lane.MONITORING) for each in (ready, figures, running))]
 
 
-@dataclass(frozen=True)
-class _Monitoring:
+class _Monitoring(Struct, dict=True, frozen=True):
     metrics: Metrics
     clock: Clock
     readiness: Readiness

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from nakadi.auth.permissions import Permissions
 from nakadi.http.compression import MAX_UNPACKED
@@ -50,8 +52,7 @@ def routes(publisher: Publisher, permissions: Permissions, figures: Figures) -> 
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Publishing:
+class _Publishing(Struct, frozen=True):
     publisher: Publisher
     permissions: Permissions
     figures: Figures
@@ -91,7 +92,8 @@ class _Publishing:
 
     def _answer(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
         if outcome.verdict is not Verdict.STORED:
-            return json_response(outcome.items, 422 if outcome.verdict is Verdict.REJECTED else 207)
+            items = [asdict(each) for each in outcome.items]
+            return json_response(items, 422 if outcome.verdict is Verdict.REJECTED else 207)
         self.figures.batch_published(
             request.path_parameters["name"],
             request.subject,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nakadi.auth.administration import Admins, Blacklist, Features
 from nakadi.event_types.repository import EventTypes
@@ -35,8 +36,7 @@ def routes(admins: Admins, blacklist: Blacklist, features: Features, switched_on
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
+class _Settings(Struct, frozen=True):
     admins: Admins
     blacklist: Blacklist
     features: Features
@@ -114,8 +114,7 @@ def storage_routes(storages: Storages, event_types: EventTypes, admins: Admins) 
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _StorageHandlers:
+class _StorageHandlers(Struct, frozen=True):
     storages: Storages
     event_types: EventTypes
     admins: Admins

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+
+from msgspec import Struct
 
 from nakadi.http.message import ClientGone, Outlet, Request, Streaming
 from nakadi.http.negotiation import preferred
@@ -40,13 +41,12 @@ def routes(streams: EventStreams, figures_of: NewFigures) -> list[Route]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Doors:
+class _Doors(Struct, frozen=True):
     streams: EventStreams
     figures_of: NewFigures
 
     def stream_events(self, request: Request) -> Streaming:
-        asked = StreamParameters(**{each.name: request.integer(each.name) for each in fields(StreamParameters)})
+        asked = StreamParameters(**{each: request.integer(each) for each in StreamParameters.__struct_fields__})
         server_sent = wants_server_sent_events(request)
         opening = self.streams.open(
             request.path_parameters["name"], asked, _cursors(request, server_sent), request.subject

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
+
+from msgspec import Struct
 
 from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.bodies import Members, object_body
@@ -48,8 +49,7 @@ def routes(streams: SubscriptionStreams, figures_of: NewFigures) -> list[Route]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Doors:
+class _Doors(Struct, frozen=True):
     streams: SubscriptionStreams
     figures_of: NewFigures
 

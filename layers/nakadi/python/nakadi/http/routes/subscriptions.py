@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import orjson
+from msgspec import Struct
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
@@ -53,8 +53,7 @@ STREAM_ID = "X-Nakadi-StreamId"
 PLAIN = ":/?@!$'()*,~"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionHandlers:
+class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     listing: SubscriptionListing
     creation: SubscriptionCreation
@@ -214,8 +213,7 @@ def _query(place: str | int, filters: SubscriptionFilters, limit: int, with_stat
 # Parked events --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedEventHandlers:
+class ParkedEventHandlers(Struct, frozen=True):
     parked: ParkedEvents
 
     def routes(self) -> list[Route]:

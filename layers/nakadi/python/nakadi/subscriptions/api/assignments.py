@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from nakadi.model.coordination import Assignment, EndedReset, Entry, Session, SetOffsets
 from nakadi.model.outcomes import Conflict

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.metrics import Metrics
@@ -33,8 +34,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 BEFORE_FIRST = -1
 
 
-@dataclass(frozen=True, slots=True)
-class _ResolvedCursor:
+class _ResolvedCursor(Struct, frozen=True):
     """A cursor, and the place that it means."""
 
     cursor: SubscriptionCursor
@@ -46,8 +46,7 @@ class _ResolvedCursor:
         return self.cursor.place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionCursors:
+class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     event_types: EventTypes
     cursors: Cursors

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from nakadi.auth.administration import Features
 from nakadi.common.chores import attempted
@@ -30,8 +31,7 @@ from nakadi.subscriptions.api.resource import DeletedSubscriptions
 MOST_CHANGES_BESIDES = 90
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscribedEventTypes:
+class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     """What the catalog asks before it deletes an event type, and tells when one has got partitions."""
 
     subscriptions: Subscriptions
@@ -95,16 +95,14 @@ def _has_subscriptions(event_type: EventType) -> Conflict:
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _ScannedPositions:
+class _ScannedPositions(Struct):
     """How far an event type has been looked through."""
 
     event_type: str = ""
     positions: dict[str, Position] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedriveAttachment:
+class RedriveAttachment(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     event_types: EventTypes
     features: Features

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
+
+from msgspec import Struct
 
 from nakadi.auth import permissions
 from nakadi.event_types.drafts import annotation_violations, label_violations
@@ -101,8 +102,7 @@ class UnprocessablePolicy(StrEnum):
     PARK_KEY = "PARK_KEY"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """After `most_fails` streams that ended without a commit the event is looked for, and after as many dealt with."""
 
     kind: UnprocessablePolicy

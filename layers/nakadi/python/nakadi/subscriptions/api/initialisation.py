@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
@@ -24,8 +26,7 @@ ATTEMPTS = 100
 BUSY = "Subscription is being changed by others, please repeat request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetInitialisation:
+class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     cursors: Cursors
     coordination: Coordination

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.model.coordination import Session
 from nakadi.ports.clock import Clock
@@ -27,8 +29,7 @@ CLOCK_MARGIN = timedelta(seconds=2)
 _PATIENCE = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseObservation:
+class LeaseObservation(Struct, frozen=True):
     """A lease as it was last seen: unchanged since a moment on the steady clock of whoever looks. `renewed` says that
     it was seen to change before."""
 

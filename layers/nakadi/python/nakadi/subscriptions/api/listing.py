@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, islice, takewhile
+
+from msgspec import Struct
 
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import Malformed
@@ -29,8 +30,7 @@ class PageDirection(StrEnum):
     UP_TO = "I"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionFilters:
+class SubscriptionFilters(Struct, frozen=True, kw_only=True):
     """Which subscriptions are wanted: those that fulfil all of these."""
 
     owning_application: str | None = None
@@ -45,8 +45,7 @@ class SubscriptionFilters:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionPage:
+class SubscriptionPage(Struct, frozen=True, kw_only=True):
     """`before` and `after` are where the neighbouring pages begin, as offsets or tokens; None if there is none."""
 
     items: Sequence[Subscription]
@@ -54,8 +53,7 @@ class SubscriptionPage:
     after: str | int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionListing:
+class SubscriptionListing(Struct, frozen=True):
     subscriptions: Subscriptions
 
     def page(self, filters: SubscriptionFilters, offset: int, limit: int) -> SubscriptionPage:

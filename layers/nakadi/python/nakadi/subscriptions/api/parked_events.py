@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
@@ -41,8 +43,7 @@ TOO_MANY = f"More than {MOST_KEYS} keys are being redriven at once, wait for the
 _ID = re.compile(r"(?P<event_type>[^:]+):(?P<partition>[^:]+):001-(?P<timeline>[0-9a-f]{4,8})-(?P<offset>[0-9]{18,19})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedEventFilter:
+class ParkedEventFilter(Struct, frozen=True, kw_only=True):
     """Which parked events are asked for: those that fulfil all of these."""
 
     event_type: str | None = None
@@ -57,8 +58,7 @@ class ParkedEventFilter:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedEventStatus:
+class ParkedEventStatus(Struct, frozen=True):
     """A parked event; `again` says that it is being sent once more."""
 
     parked: Parked
@@ -69,8 +69,7 @@ class ParkedEventStatus:
         return id_of(self.parked)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedEvents:
+class ParkedEvents(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     event_types: EventTypes
     permissions: Permissions
@@ -170,8 +169,7 @@ class ParkedEvents:
             return  # that does it, too
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedrivePlanner:
+class RedrivePlanner(Struct, frozen=True, kw_only=True):
     """What a redrive changes while no stream is open."""
 
     coordination: Coordination
@@ -277,8 +275,7 @@ def _unknown(parked_id: str) -> NotFound:
 PAGE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedEventStore:
+class ParkedEventStore(Struct, frozen=True):
     """Of one subscription."""
 
     coordination: Coordination

@@ -11,12 +11,12 @@ import hashlib
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import orjson
+from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.event_types.documents import authorization_body, authorization_of

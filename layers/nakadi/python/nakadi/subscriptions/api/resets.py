@@ -13,10 +13,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import inf
 from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.model.coordination import Assignment, Entry, Redrive, Reset, SetOffsets, Wish
 from nakadi.model.cursor import Position
@@ -47,8 +49,7 @@ REMEMBERED = timedelta(minutes=1)
 """How long after the end of a reset a caller who was answered before it may repeat the request to learn the outcome."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetExecution:
+class ResetExecution(Struct, frozen=True, kw_only=True):
     """What any process does for a reset, whichever of them was asked for it."""
 
     coordination: Coordination
@@ -150,8 +151,7 @@ class ResetExecution:
         raise TryLater(BUSY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resets:
+class Resets(Struct, frozen=True, kw_only=True):
     """What a request does: it asks for a reset, and waits for its end. `longest_wait` is how many seconds it may wait;
     None leaves it to the longest commit timeout."""
 

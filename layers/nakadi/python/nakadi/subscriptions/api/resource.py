@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.auth import permissions
 from nakadi.auth.administration import Features
@@ -46,8 +48,7 @@ SWITCHED_OFF = "Subscription creation is temporarily unavailable"
 ATTEMPTS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionCreation:
+class SubscriptionCreation(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     event_types: EventTypes
     cursors: Cursors
@@ -173,8 +174,7 @@ def _not_found(names: Sequence[str]) -> Invalid:
 BUSY = "Subscription is being changed by others, please repeat request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionUpdate:
+class SubscriptionUpdate(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     permissions: Permissions
     features: Features
@@ -227,8 +227,7 @@ def check_unchanged(old: Subscription, draft: SubscriptionDraft) -> None:
 # Deletion -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionDeletion:
+class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     permissions: Permissions
     features: Features
@@ -256,8 +255,7 @@ class SubscriptionDeletion:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedSubscriptions:
+class DeletedSubscriptions(Struct, frozen=True):
     """What deleted subscriptions leave behind: an assignment and offsets. Running streams end when these go."""
 
     subscriptions: Subscriptions

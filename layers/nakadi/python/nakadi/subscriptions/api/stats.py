@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.chores import attempted
@@ -35,8 +37,7 @@ class AssignmentType(StrEnum):
     AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStats:
+class PartitionStats(Struct, frozen=True, kw_only=True):
     """A partition: `stream_id` and `assignment_type` are of the live session that reads it.
 
     `unconsumed` is None before the first stream, `lag_seconds` if it was not asked for or could not be found out.
@@ -51,14 +52,12 @@ class PartitionStats:
     stalled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EventTypeStats:
+class EventTypeStats(Struct, frozen=True):
     event_type: str
     partitions: Sequence[PartitionStats]
 
 
-@dataclass(frozen=True, slots=True)
-class _AssignmentSnapshot:
+class _AssignmentSnapshot(Struct, frozen=True):
     """What the streams of a subscription share, as it was read together."""
 
     entries: Mapping[EventTypePartition, Entry]
@@ -71,8 +70,7 @@ class _AssignmentSnapshot:
         return None if entry is None or entry.owner is None else self.sessions.get(entry.owner)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionStats:
+class SubscriptionStats(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     event_types: EventTypes
     cursors: Cursors
@@ -218,8 +216,7 @@ def _sorted(event_type: EventType) -> Sequence[str]:
 # Stalled subscriptions ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StalledSubscriptions:
+class StalledSubscriptions(Struct, frozen=True, kw_only=True):
     """Looks at all subscriptions now and then. `stalled` are those that were so the last time, by id.
 
     `fulfil_wish` does what a reset wishes whose process died, and which no stream has found since.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
+
+from msgspec import Struct, field
 
 from nakadi.model.coordination import Assignment, Offset, Replay
 from nakadi.model.cursor import Position
@@ -14,8 +15,7 @@ from nakadi.streaming.chunks import Run
 from nakadi.subscriptions.stream.partition_progress import IsDeliverable, MeasureDistance
 
 
-@dataclass(frozen=True, slots=True)
-class SendBatch:
+class SendBatch(Struct, frozen=True):
     """Send events of a partition; `position` is the place of the last one."""
 
     place: EventTypePartition
@@ -24,8 +24,7 @@ class SendBatch:
     info: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SendKeepAlive:
+class SendKeepAlive(Struct, frozen=True):
     """Tell the client where a partition is, and perhaps something more."""
 
     place: EventTypePartition
@@ -33,8 +32,7 @@ class SendKeepAlive:
     info: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenPartition:
+class OpenPartition(Struct, frozen=True):
     """Find out where reading goes on behind a position, and say `opened`; whatever was being read is let go.
 
     With a `replay` parked events come first.
@@ -46,30 +44,26 @@ class OpenPartition:
     replay: Replay | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClosePartition:
+class ClosePartition(Struct, frozen=True):
     """Read no more of a partition."""
 
     place: EventTypePartition
 
 
-@dataclass(frozen=True, slots=True)
-class AutoCommit:
+class AutoCommit(Struct, frozen=True):
     """Commit what the client never got to see."""
 
     positions: Mapping[EventTypePartition, Position]
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(Struct, frozen=True):
     """Let go of partitions that somebody else waits for, after committing what the client never got to see."""
 
     places: frozenset[EventTypePartition]
     positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordFailures:
+class RecordFailures(Struct, frozen=True):
     """Write down in a partition's entry how often it failed, and how far the search for the event behind that goes."""
 
     place: EventTypePartition
@@ -77,8 +71,7 @@ class RecordFailures:
     search_end: Position | None
 
 
-@dataclass(frozen=True, slots=True)
-class DropEvent:
+class DropEvent(Struct, frozen=True):
     """Deal with an event that consumers failed at so often, as the policy says; then it counts as consumed."""
 
     place: EventTypePartition
@@ -87,8 +80,7 @@ class DropEvent:
     replay: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParkEvents:
+class ParkEvents(Struct, frozen=True, kw_only=True):
     """Put events away that have to follow others of their keys, and perhaps move the cursor; then say `parked`.
 
     `number` is that of the opening since when they were read.
@@ -101,8 +93,7 @@ class ParkEvents:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadParkedKeys:
+class ReloadParkedKeys(Struct, frozen=True):
     """Find out which keys are parked by now, and say `learned`."""
 
     place: EventTypePartition
@@ -110,16 +101,14 @@ class ReloadParkedKeys:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndReplay:
+class EndReplay(Struct, frozen=True):
     """All that was to be sent once more is consumed, or parked again: it leaves the lot."""
 
     place: EventTypePartition
     replay: Replay
 
 
-@dataclass(frozen=True, slots=True)
-class SessionResult:
+class SessionResult(Struct, frozen=True):
     """What is left to do when a session ends: what it failed at, and what its client never got to see."""
 
     failed: frozenset[EventTypePartition] = frozenset()
@@ -155,8 +144,7 @@ class SessionEnd(Enum):
     LEASE_LOST = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class SharedState:
+class SharedState(Struct, frozen=True):
     """What the streams of a subscription share, as it was read: first the assignment, then the offsets.
 
     `resetting` says that somebody is setting offsets right now.
@@ -167,8 +155,7 @@ class SharedState:
     resetting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SessionProgress:
+class SessionProgress(Struct, frozen=True):
     """How many partitions a session has, how many events are sent and not committed, and when the oldest event was
     stored that is not."""
 
@@ -177,8 +164,7 @@ class SessionProgress:
     oldest: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionContext:
+class SessionContext(Struct, frozen=True, kw_only=True):
     """What a session asks while it decides; every answer is at hand."""
 
     measure: MeasureDistance

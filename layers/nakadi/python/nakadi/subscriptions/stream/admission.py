@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.caching import Cache
@@ -30,8 +30,7 @@ from nakadi.subscriptions.stream.partition_progress import IsDeliverable
 CANNOT_GO_ON = "Failed to continue streaming"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamAdmission:
+class StreamAdmission(Struct, frozen=True, kw_only=True):
     """`fulfil_wish` does what a reset of a subscription wishes that stands, if no session is left."""
 
     subscriptions: Subscriptions
@@ -130,8 +129,7 @@ def is_misplaced(place: EventTypePartition, record: Record) -> bool:
 VIEW_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedReplay:
+class PlannedReplay(Struct, frozen=True):
     """Parked events come once more; what else there is up to `until` is done, and reading goes on behind `onward`."""
 
     events: tuple[Parked, ...]
@@ -139,8 +137,7 @@ class PlannedReplay:
     onward: Position
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStart:
+class PartitionStart(Struct, frozen=True):
     """Reading goes on behind `start`; as many events as `lost` are gone that would have come before.
 
     `parked` are the keys of events that wait in the lot.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, assert_never
 from uuid import uuid4
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
 from nakadi.event_types.system_event_types import SystemEventTypes
@@ -144,8 +145,7 @@ class SessionCallExecutor:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterPublisher:
+class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
     """The store of a broker: an event type of its own."""
 
     own: SystemEventTypes
@@ -172,8 +172,7 @@ class DeadLetterPublisher:
         return {"eid": str(uuid4()), "occurred_at": self.clock.now().isoformat()}
 
 
-@dataclass(frozen=True, slots=True)
-class UnprocessableEventHandler:
+class UnprocessableEventHandler(Struct, frozen=True):
     """Deals with a subscription's unprocessable events as its policy says."""
 
     letters: DeadLetterPublisher

@@ -11,9 +11,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.common.chores import attempted
 from nakadi.common.metrics import Metrics
@@ -34,8 +36,7 @@ LONGEST_PAUSE = 0.05
 ChangeAssignment = Callable[[Assignment], Assignment]
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionSessions:
+class SubscriptionSessions(Struct, frozen=True):
     """Of one subscription. `fulfil_wish` does what a reset wishes that stands, if no session is left."""
 
     coordination: Coordination
@@ -166,8 +167,7 @@ RENEWAL_SECONDS = leases.LEASE_DURATION.total_seconds() / 4
 SHORTEST_REMAINING_SECONDS = leases.LEASE_DURATION.total_seconds() / 2
 
 
-@dataclass(slots=True)
-class ProcessLease:
+class ProcessLease(Struct):
     """`good_until` is on our own steady clock."""
 
     holder: str

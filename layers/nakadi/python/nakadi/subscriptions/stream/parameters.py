@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nakadi.model.outcomes import Invalid
 from nakadi.model.subscription import EventTypePartition
@@ -14,8 +14,7 @@ DEFAULT_WINDOW = 10
 LONGEST_SILENCE = 25.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionStreamParameters:
+class SubscriptionStreamParameters(Struct, frozen=True, kw_only=True):
     """The parameters of a request; None for those that it leaves out."""
 
     batch_limit: int | None = None
@@ -29,8 +28,7 @@ class SubscriptionStreamParameters:
     partitions: tuple[EventTypePartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionStreamLimits:
+class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
     """How a stream goes. Times are in seconds; a limit or a timespan of 0 is none.
 
     `window` is how many events may be sent and not yet committed, all partitions together.

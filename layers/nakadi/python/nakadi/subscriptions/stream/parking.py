@@ -12,10 +12,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Protocol
+
+from msgspec import Struct
 
 from nakadi.model.coordination import Parked, ParkedEvent, Replay, Verdict
 from nakadi.model.cursor import Position
@@ -48,8 +49,7 @@ def parking_calls(reading: PartitionProgress, following: Iterable[Run]) -> Itera
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ParkingService:
+class ParkingService(Struct, frozen=True):
     """Looks after the lot on behalf of a session. Without `follows` no event has to follow another one there."""
 
     lot: ParkedEventStore

@@ -8,9 +8,11 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from math import inf
 from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi.common.metrics import Labels, Metrics, Rows
 from nakadi.event_types.snapshot import Cursors
@@ -61,8 +63,7 @@ THREADS = 8
 CANNOT_GO_ON = "Failed to continue streaming"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedStream:
+class JoinedStream(Struct, frozen=True, kw_only=True):
     """A stream that has joined its subscription, and is to be served or given up."""
 
     id: str
@@ -73,8 +74,7 @@ class JoinedStream:
     lease: ProcessLease
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamBounds:
+class StreamBounds(Struct, frozen=True, kw_only=True):
     """`longest_seconds` is the most that a stream may last here, and `silence_seconds` the most that it may be silent;
     None leaves it to the API's own limits. `redrive` is an event type that may come to subscriptions beside their own.
     """
