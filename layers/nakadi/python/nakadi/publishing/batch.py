@@ -91,6 +91,9 @@ class Batch(Protocol):
     def pieces(self) -> Iterable[Piece]:
         """All of them, some at a time."""
 
+    def texts(self) -> list[bytes]:
+        """Each event as it came, less the blanks."""
+
     def sizes_above(self, limit: int) -> Mapping[int, int]:
         """The sizes, as received, of the events that are larger than this."""
 
@@ -135,7 +138,7 @@ class LongBatch:
     """The texts of events, parsed a piece at a time, and again whenever they are gone through."""
 
     def __init__(self, texts: Sequence[Text], limits: BatchLimits) -> None:
-        self.texts = texts
+        self.received = texts
         self._bounds = list(_bounds(texts, limits))
 
     @property
@@ -150,12 +153,15 @@ class LongBatch:
     def pieces(self) -> Iterable[Piece]:
         return map(parse_piece, self.arrays())
 
+    def texts(self) -> list[bytes]:
+        return [text for piece in self.pieces() for text in piece.texts()]
+
     def arrays(self) -> Iterator[bytes]:
         """The text of each piece."""
-        return (array_of(self.texts[first:last]) for first, last in self._bounds)
+        return (array_of(self.received[first:last]) for first, last in self._bounds)
 
     def sizes_above(self, limit: int) -> Mapping[int, int]:
-        return _sizes_above(limit, self.texts)
+        return _sizes_above(limit, self.received)
 
 
 class _EventsOfLongBatch(Sequence[Event]):
@@ -163,7 +169,7 @@ class _EventsOfLongBatch(Sequence[Event]):
         self._batch = batch
 
     def __len__(self) -> int:
-        return len(self._batch.texts)
+        return len(self._batch.received)
 
     def __iter__(self) -> Iterator[Event]:
         for array in self._batch.arrays():
@@ -176,8 +182,8 @@ class _EventsOfLongBatch(Sequence[Event]):
     def __getitem__(self, index: slice) -> list[Event]: ...
     def __getitem__(self, index: int | slice) -> Event | list[Event]:
         if isinstance(index, slice):
-            return [orjson.loads(text) for text in self._batch.texts[index]]
-        event: Event = orjson.loads(self._batch.texts[index])
+            return [orjson.loads(text) for text in self._batch.received[index]]
+        event: Event = orjson.loads(self._batch.received[index])
         return event
 
 

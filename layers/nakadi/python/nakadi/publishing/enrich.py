@@ -28,17 +28,15 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Sequence[int]) -> list[bytes]:
     """The texts of the events as they are stored: as they came, but for their metadata."""
-    texts: list[bytes] = []
     if EnrichmentStrategy.METADATA not in event_type.enrichment_strategies:
-        for piece in batch.pieces():
-            texts += piece.texts()
-        return texts
+        return batch.texts()
     stamp = {
         "published_by": origin.published_by,
         "received_at": moment_text(origin.received_at),
         "event_type": event_type.name,
         "version": str(origin.version),
     }
+    texts: list[bytes] = []
     for piece in batch.pieces():
         enriched_metadata: list[Mapping[str, Any]] = []
         for event, partition in zip(piece.events, partitions[len(texts) :], strict=False):

@@ -118,9 +118,9 @@ class MemoryLog:
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
         with self._lock:
-            found = self._topic(topic)
-            if found.sealed:
-                raise SealedTopic(topic)
+            found = self._topics.get(topic)
+            if found is None or found.sealed or self._closed:
+                raise self._not_open(topic)
             # All partitions are looked for before anything is stored in one of them.
             for number in batches:
                 if not 0 <= number < len(found.partitions):
@@ -189,6 +189,11 @@ class MemoryLog:
         if found is None:
             raise UnknownTopic(topic)
         return found
+
+    def _not_open(self, topic: str) -> Exception:
+        """Why nothing can be appended to this topic."""
+        self._check_open()
+        return SealedTopic(topic) if topic in self._topics else UnknownTopic(topic)
 
     def _partition(self, topic: str, partition: int) -> _Partition:
         partitions = self._topic(topic).partitions
