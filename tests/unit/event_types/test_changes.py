@@ -32,7 +32,7 @@ def refusal(check, *arguments, **flags) -> str:
 
 def constraints(old, *, event_type_admin=False, nakadi_admin=False, **wishes):
     flags = {"is_event_type_admin": event_type_admin, "is_nakadi_admin": nakadi_admin}
-    return rules.check_constraints, old, replace(old, **wishes), flags
+    return rules.check_linked_changes, old, replace(old, **wishes), flags
 
 
 def refused_constraints(old, **wishes) -> str:

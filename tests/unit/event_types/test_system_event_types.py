@@ -97,7 +97,7 @@ def test_what_is_there_is_left_as_it_is(opened):
     old = broker.event_types.get(QUEUE)
     changed = broker.event_types.replace(old, replace(old, retention_time=1, updated_at=broker.clock.now()))
 
-    broker.system_event_types._there.clear()
+    broker.system_event_types.prepared.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE) == changed
@@ -237,11 +237,11 @@ def test_what_was_left_open_is_closed(guarded, lists, caplog):
     old = broker.event_types.get(QUEUE)
     broker.event_types.replace(old, replace(old, authorization=lists))
 
-    broker.system_event_types._there.clear()
+    broker.system_event_types.prepared.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
-    assert "is closed" in caplog.text
+    assert "Authorization of system event type" in caplog.text
 
 
 def test_administrators_who_are_named_later_are_put_into_empty_lists(guarded, caplog):
@@ -252,11 +252,11 @@ def test_administrators_who_are_named_later_are_put_into_empty_lists(guarded, ca
     old = broker.event_types.get(QUEUE)
     broker.event_types.replace(old, replace(old, authorization=Authorization(admins=(), readers=(), writers=())))
 
-    broker.system_event_types._there.clear()
+    broker.system_event_types.prepared.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
-    assert "is closed" in caplog.text
+    assert "Authorization of system event type" in caplog.text
 
 
 def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(opened):
@@ -264,7 +264,7 @@ def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(
     broker = opened(auth="gateway")
     broker.prepare()
     first = broker.event_types.get(QUEUE)
-    broker.system_event_types._there.clear()
+    broker.system_event_types.prepared.clear()
     broker.prepare()
 
     assert first.authorization == Authorization(admins=(), readers=(), writers=())
@@ -279,18 +279,18 @@ def test_what_an_operator_has_changed_stays_open(guarded, caplog):
     changed = replace(old, authorization=OPEN, updated_at=old.updated_at.replace(year=2100))
     broker.event_types.replace(old, changed)
 
-    broker.system_event_types._there.clear()
+    broker.system_event_types.prepared.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE).authorization == OPEN
-    assert f"{QUEUE} is open to everybody" in caplog.text
+    assert f"{QUEUE} stays open to everyone" in caplog.text
 
 
 def test_what_is_to_be_open_stays_open(guarded):
     """A setting that lets everybody in is what an operator wants."""
     broker = guarded(dead_letter_authorization=(("*", "*"),))
     broker.prepare()
-    broker.system_event_types._there.clear()
+    broker.system_event_types.prepared.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE).authorization == OPEN
@@ -300,7 +300,7 @@ def test_without_tokens_nothing_is_closed(opened):
     """While nobody is asked who they are, lists say nothing, and stay what they are."""
     broker = opened()
     broker.prepare()
-    broker.system_event_types._there.clear()
+    broker.system_event_types.prepared.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE).authorization == OPEN

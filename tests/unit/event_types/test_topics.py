@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
-from nakadi.event_types.repository import LOOKED_UP_EVERY, EventTypes, TopicDirectory
+from nakadi.event_types.repository import MIN_SECONDS_BETWEEN_SCANS, EventTypes, TopicDirectory
 from nakadi.event_types.timelines import next_timeline
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock
@@ -46,5 +46,5 @@ def test_a_new_topic_is_found_soon(event_types, directory, clock):
     event_types.add(an_event_type(name="a"))
     topic = event_types.get("a").timeline.topic
     assert directory.event_type_of(topic) is None
-    clock.move(LOOKED_UP_EVERY)
+    clock.move(MIN_SECONDS_BETWEEN_SCANS)
     assert directory.event_type_of(topic) == "a"

@@ -1,9 +1,8 @@
-"""Creating an event type."""
+"""Creates event types."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from uuid import uuid4
 
 from msgspec import Struct, field
@@ -37,13 +36,13 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import Change, ChangedMeanwhile
 
-log = logging.getLogger(__name__)
-
-RESERVED = "The name is for an event type of the broker"
-BUSY = "The storage of new event types is being changed, please repeat request"
+RESERVED_NAME = "The name is for an event type of the broker"
+STORAGE_BUSY = "The storage of new event types is being changed, please repeat request"
 
 
 class EventTypeCreation(Struct, frozen=True, kw_only=True):
+    """Registers event types, and creates the topics for their events."""
+
     event_types: EventTypes
     storages: Storages
     features: Features
@@ -52,8 +51,8 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
     limits: EventTypeLimits
     permissions: Permissions
     reserved: frozenset[str] = frozenset()
-    """Names of event types that the broker writes or acts upon. Whoever could take one would get what is meant for the
-    broker's, so that only its administrators may."""
+    """Names of event types that the broker writes or reads. Only administrators may create them: the owner of such an
+    event type could read what is meant for the broker's own."""
     turns: Turns = field(default_factory=Turns)
 
     def create(self, draft: EventTypeDraft, subject: Subject) -> EventType:
@@ -63,29 +62,29 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         check_fields(draft)
         self.features.require_writable()
         if draft.name in self.reserved and not self.permissions.is_administrator(subject):
-            raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, draft.name), RESERVED)
-        return self.event_types.retry_if_changed(lambda: self._created(draft))
+            raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, draft.name), RESERVED_NAME)
+        return self.event_types.retry_if_changed(lambda: self._create(draft))
 
     def create_system_event_type(self, draft: EventTypeDraft) -> None:
-        """Register an event type of the broker's own, unless it is there. What binds clients does not bind it."""
+        """Register an event type of the broker itself, unless it exists. The rules for clients are not checked."""
         self.features.require_writable()
         if self.event_types.find(str(draft.name)) is None:
             with contextlib.suppress(Conflict):
-                self.event_types.retry_if_changed(lambda: self._stored(self._own(draft)))
+                self.event_types.retry_if_changed(lambda: self._store(self._from_system_draft(draft)))
 
-    def _created(self, draft: EventTypeDraft) -> EventType:
-        event_type = self._judged_in_turn(draft)
+    def _create(self, draft: EventTypeDraft) -> EventType:
+        event_type = self._validated_in_turn(draft)
         if self.event_types.find(event_type.name) is not None:
             raise already_exists(event_type.name)
-        return self._stored(event_type)
+        return self._store(event_type)
 
-    def _judged_in_turn(self, draft: EventTypeDraft) -> EventType:
+    def _validated_in_turn(self, draft: EventTypeDraft) -> EventType:
         assert draft.schema is not None
         with schema_turn(draft.schema, self.turns):
-            return self._judged(draft)
+            return self._validated(draft)
 
-    def _judged(self, draft: EventTypeDraft) -> EventType:
-        """The event type that the draft asks for, if no rule stands against it. The order is the clients' to see."""
+    def _validated(self, draft: EventTypeDraft) -> EventType:
+        """The event type that the draft describes. Raises at the first broken rule: clients see the order of them."""
         assert draft.schema is not None
         assert draft.category is not None
         assert draft.cleanup_policy is not None
@@ -101,14 +100,14 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             raise Invalid(drafts.AUTHORIZATION_MANDATORY)
         drafts.check_authorization(draft.authorization)
         rules.check_owner_selector(draft.event_owner_selector)
-        return self._new(draft, text, strategy)
+        return self._event_type_of(draft, text, strategy)
 
-    def _own(self, draft: EventTypeDraft) -> EventType:
+    def _from_system_draft(self, draft: EventTypeDraft) -> EventType:
         assert draft.schema is not None
         assert draft.schema.text is not None
-        return self._new(draft, draft.schema.text, PartitionStrategy(str(draft.partition_strategy)))
+        return self._event_type_of(draft, draft.schema.text, PartitionStrategy(str(draft.partition_strategy)))
 
-    def _new(self, draft: EventTypeDraft, text: str, strategy: PartitionStrategy) -> EventType:
+    def _event_type_of(self, draft: EventTypeDraft, text: str, strategy: PartitionStrategy) -> EventType:
         now = now_in_milliseconds(self.clock)
         statistic = drafts.statistics(draft.default_statistic)
         partitions = rules.partition_count(
@@ -128,27 +127,27 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             **drafts.plain_fields(draft),
         )
 
-    def _stored(self, event_type: EventType) -> EventType:
-        """First the place for its events, then the event type: nobody finds one without the other.
+    def _store(self, event_type: EventType) -> EventType:
+        """Create the topic first and register the event type after that, so that each registered one has its topic.
 
-        Raises `ChangedMeanwhile` when the storage is not what it was when it was chosen.
+        Raises `ChangedMeanwhile` if the storage was changed after it was chosen.
         """
         timeline = event_type.timeline
         event_log = self.logs.of(timeline.storage_id)
         event_log.create_topic(timeline.topic, timeline.partitions)
         try:
-            self.event_types.add(event_type, *self._storage_checks(timeline.storage_id))
+            self.event_types.add(event_type, *self._checks_for_storage(timeline.storage_id))
         except (Outcome, Fault, ChangedMeanwhile):
             event_log.delete_topic(timeline.topic)
             raise
         return event_type
 
-    def _storage_checks(self, storage_id: str) -> tuple[Change, ...]:
+    def _checks_for_storage(self, storage_id: str) -> tuple[Change, ...]:
         try:
             return self.storages.checks_for(storage_id)
         except NotFound as gone:
-            # It was there when it was chosen, and is being removed since.
-            raise TryLater(BUSY) from gone
+            # Another process has begun to remove the storage after it was chosen.
+            raise TryLater(STORAGE_BUSY) from gone
 
 
 def check_fields(draft: EventTypeDraft) -> None:

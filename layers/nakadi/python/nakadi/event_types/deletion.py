@@ -1,4 +1,8 @@
-"""Deleting an event type: what depends on it, and what it leaves behind."""
+"""Deletes event types.
+
+The registry comes first: an event type that is not registered has no readers and no writers. Its events and its schema
+versions are removed after that, by the same request or, if that fails, by the next housekeeping.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +24,33 @@ from nakadi.model.outcomes import Fault, NotPermitted
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import Change, Registry, Remove
 
+log = logging.getLogger(__name__)
+
+# Well below the number of changes that one write of a registry may have.
+SCHEMAS_PER_WRITE = 50
+
 
 class Dependents(Protocol):
+    """What depends on event types, which is subscriptions."""
+
     def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
-        """What a write that removes the event type has to do and to insist on besides, so that nobody depends on it
-        afterwards. Raises `Conflict` if somebody does and will not let go.
+        """Changes and conditions for the write that removes an event type, so that nothing depends on it afterwards.
+
+        Raises `Conflict` if something depends on it that may not be removed with it.
         """
 
     def clean_up(self) -> None:
-        """Clear away what is left of those that were removed together with an event type."""
+        """Finish the removal of what was removed together with an event type."""
 
     def before_repartitioning(self, event_type: EventType) -> None:
-        """The event type is about to get more partitions."""
+        """Prepare for more partitions of the event type."""
 
     def after_repartitioning(self, event_type: EventType) -> None:
-        """The event type has these partitions. It may be told more than once."""
+        """Begin to use the new partitions of the event type. May be called again with the same ones."""
 
 
 class LazyDependents:
-    """Dependents that are put together when they are first asked: most processes never ask."""
+    """Creates the dependents at the first call: most processes never need them."""
 
     def __init__(self, dependents: Callable[[], Dependents]) -> None:
         self._dependents = dependents
@@ -56,11 +68,9 @@ class LazyDependents:
         self._dependents().after_repartitioning(event_type)
 
 
-# Well below what one write of a registry takes.
-SCHEMAS_PER_WRITE = 50
-
-
 class DeletedEventTypes(Struct, frozen=True):
+    """Removes what deleted event types leave behind: topics with events, and schema versions."""
+
     registry: Registry
     logs: EventLogs
 
@@ -69,7 +79,7 @@ class DeletedEventTypes(Struct, frozen=True):
             attempted("removal of leftovers", f"the event type {note.key}", partial(self.clear, note.key))
 
     def clear(self, event_type_id: str) -> None:
-        """Clear up after one event type. Can be repeated; the note goes last, so that nothing is forgotten."""
+        """Remove what one event type has left behind. Can be repeated: the note about it is removed last."""
         note = self.registry.get(CLEANUP_NOTES, event_type_id)
         if note is None:
             return
@@ -80,10 +90,9 @@ class DeletedEventTypes(Struct, frozen=True):
         self.registry.write(Remove(CLEANUP_NOTES, event_type_id))
 
 
-log = logging.getLogger(__name__)
-
-
 class EventTypeDeletion(Struct, frozen=True, kw_only=True):
+    """Deletes event types on behalf of clients."""
+
     event_types: EventTypes
     permissions: Permissions
     features: Features
@@ -91,13 +100,13 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
     dependents: Dependents
 
     def delete(self, name: str, subject: Subject) -> None:
-        """Delete an event type and its events. When this returns the name is free again."""
-        self._require_switched_on(subject)
+        """Delete an event type and its events. When this returns, the name can be used again."""
+        self._require_enabled(subject)
         self.features.require_writable()
-        self._clear_away(self.event_types.retry_if_changed(lambda: self._remove(name, subject)))
+        self._remove_leftovers(self.event_types.retry_if_changed(lambda: self._remove(name, subject)))
 
-    def _require_switched_on(self, subject: Subject) -> None:
-        # While authentication is off nobody stands out as an administrator, and the switch is for everyone.
+    def _require_enabled(self, subject: Subject) -> None:
+        # While authentication is off every subject counts as an administrator, and the feature binds all of them.
         off = self.features.is_on(Feature.DISABLE_EVENT_TYPE_DELETION)
         if off and (subject.trusted or not self.permissions.is_administrator(subject)):
             raise NotPermitted("Event Type deletion is disabled")
@@ -114,10 +123,14 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         if event_type.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
             raise denied(Operation.ADMIN, event_type.resource, "You cannot delete event-type without authorization.")
 
-    def _clear_away(self, event_type: EventType) -> None:
-        """The event type is gone already; what cannot be cleared now is cleared by the next housekeeping."""
+    def _remove_leftovers(self, event_type: EventType) -> None:
+        """Remove events and schema versions. What fails is left to housekeeping, since the event type is deleted."""
         self.dependents.clean_up()
         try:
             self.leftovers.clear(event_type.id)
         except Fault:
-            log.warning("The events of %s are still to be cleared away", event_type.name, exc_info=True)
+            log.warning(
+                "Removal of events of deleted event type %s failed, housekeeping will retry",
+                event_type.name,
+                exc_info=True,
+            )

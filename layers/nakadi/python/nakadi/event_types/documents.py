@@ -1,4 +1,4 @@
-"""Event types, schemas and timelines as the registry's JSON documents, there and back."""
+"""Event types, schemas and timelines as JSON documents of the registry, to and from."""
 
 from __future__ import annotations
 
@@ -175,11 +175,11 @@ def _unless_none(value: Any, convert: Any) -> Any:
 
 
 MEASURED_KIND = "measured-statistics"
-"""Documents under the ids of event types: a name that is used again begins without."""
+"""These documents are keyed by the ids of event types: an event type that is created again starts without."""
 
 
 class MeasuredStatistics(Struct, frozen=True, kw_only=True):
-    """The traffic between two moments, in the words of the expected one, and how many partitions it asks for."""
+    """The measured traffic of an event type between two times, and the number of partitions that it needs."""
 
     statistic: Statistics
     recommended_partitions: int
@@ -209,6 +209,6 @@ def measured_of(body: Mapping[str, Any]) -> MeasuredStatistics:
 
 
 def now_in_milliseconds(clock: Clock) -> datetime:
-    """Now, as precisely as it is shown: what is stored and what clients read are the same instant."""
+    """The time now, cut to milliseconds as in responses: what is stored and what clients read are equal."""
     now = clock.now()
     return now.replace(microsecond=now.microsecond // 1000 * 1000)

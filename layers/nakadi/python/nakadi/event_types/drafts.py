@@ -1,4 +1,4 @@
-"""What clients ask an event type to be: checks of the fields one by one, and what is kept of them."""
+"""Event types as clients send them: checks of the single fields, and the values that are stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nakadi.model.sizes import MOST_ENTRIES, size_violations
 
 
 def plain_fields(draft: EventTypeDraft) -> dict[str, Any]:
-    """The fields that are kept just as they are asked for."""
+    """The fields that are stored as the client sends them."""
     return {
         "name": draft.name,
         "owning_application": draft.owning_application,
@@ -63,14 +63,14 @@ def authorization(draft: AuthorizationDraft | None) -> Authorization | None:
     )
 
 
-def attributes(listed: tuple[AttributeDraft, ...] | None) -> tuple[Attribute, ...]:
-    return tuple(Attribute(each.data_type or "", each.value or "") for each in listed or ())
+def attributes(drafts: tuple[AttributeDraft, ...] | None) -> tuple[Attribute, ...]:
+    return tuple(Attribute(each.data_type or "", each.value or "") for each in drafts or ())
 
 
 def check_authorization(draft: AuthorizationDraft | None) -> None:
-    wished = authorization(draft)
-    if wished is not None:
-        check_no_duplicates(wished)
+    requested = authorization(draft)
+    if requested is not None:
+        check_no_duplicates(requested)
 
 
 # Violations -----------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ _MANDATORY = (
 
 _FIELD_LISTS = ("partition_key_fields", "ordering_key_fields", "ordering_instance_ids")
 
-# Each number of the statistic with the least it may be, and what is said of less.
+# Each number of the statistic, its minimum, and the message for a smaller one.
 _STATISTIC = (
     ("messages_per_minute", 0, "can't be less then zero"),
     ("message_size", 1, "can't be less then 1"),
@@ -103,7 +103,7 @@ _STATISTIC = (
 
 
 def draft_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
-    """Everything that can be said of the draft's fields one by one, knowing nothing but the draft."""
+    """All violations in the fields of the draft, as far as they show without anything else than the draft."""
     return tuple(_draft_violations(draft))
 
 
@@ -167,7 +167,7 @@ def _statistic_violations(statistic: StatisticsDraft) -> Iterator[Violation]:
 
 
 def _owner_selector_violations(selector: OwnerSelectorDraft) -> Iterator[Violation]:
-    """The owner that is told by an event's metadata needs no value."""
+    """Violations in an owner selector. One of type `metadata` has no value, since each event names its owner."""
     if selector.type is None:
         yield Violation("event_owner_selector.type", NOT_NULL)
     if selector.name is None:
@@ -187,14 +187,14 @@ MAX_PREFIX = 253
 MAX_KEY_NAME = 63
 MAX_ANNOTATION = 1000
 MAX_LABEL = 63
-# More than the longest key has: enough to see that a key is too long, and to tell which one.
+# Keys are cut to this length in messages. It is more than a key may have, so that one that is too long is still known.
 SHOWN = 500
 
 _LABEL_OF_HOST = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _ENDS = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 _LABEL = re.compile(_ENDS)
 
-# Each of these is about the whole key, so that one odd character before the slash breaks three of them.
+# Each pattern describes the whole key, so a wrong character before the slash violates three of them.
 _KEY_RULES = tuple(
     (re.compile(pattern), message)
     for pattern, message in (

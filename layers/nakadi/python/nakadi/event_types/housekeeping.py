@@ -1,6 +1,6 @@
-"""Housekeeping: what has to happen now and then without anybody asking.
+"""Housekeeping: retention, compaction and other tasks that run on a schedule.
 
-Every step is small, can be repeated, and does no harm when two processes do it at once.
+Each step is small and can be repeated, also by two processes at the same time.
 """
 
 from __future__ import annotations
@@ -28,42 +28,44 @@ from nakadi.ports.registry import ChangedMeanwhile
 
 log = logging.getLogger(__name__)
 
-# Events rest before they are compacted, so that a reader close behind the newest event sees all of them; a tombstone
-# stays a day longer, so that a reader who is not so close learns of it.
+# Events are compacted only after a while, so that a reader close behind the newest event sees all of them. Tombstones
+# are kept for a day more, so that a reader further behind sees them.
 COMPACTION_LAG = timedelta(minutes=1)
 TOMBSTONES_STAY = timedelta(days=1)
 
 
 class Housekeeping(Struct, frozen=True, kw_only=True):
+    """Runs the tasks of this package, and tasks of others."""
+
     event_types: EventTypes
     timelines: Timelines
     leftovers: DeletedEventTypes
     logs: EventLogs
     clock: Clock
     more: Mapping[str, Callable[[], None]] = field(default_factory=dict)
-    """What other rooms want done, by what it is."""
+    """Tasks of other packages, by name."""
     metrics: Metrics = field(default_factory=Metrics)
     _ending: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Look after everything once. What fails is logged and counted, and tried again the next time."""
-        rounds = {"deleted event types": self.leftovers.clear_all, **self.more, "event types": self._look_after_all}
+        """Run each task once. A failure is logged and counted, and the task is tried again in the next round."""
+        tasks = {"deleted event types": self.leftovers.clear_all, **self.more, "event types": self._run_for_all}
         began = self.clock.monotonic()
         with suppress(Stopped):
-            for what, step in rounds.items():
-                self._attempted("round", what, step)
+            for name, step in tasks.items():
+                self._attempt("round", name, step)
             self.metrics.housekeeping_seconds.observe(self.clock.monotonic() - began)
             self.metrics.housekeeping_at.set(self.clock.now().timestamp())
 
     def stop(self) -> None:
-        """End a round that is under way after its current step; no other begins."""
+        """End a round that is in progress after its current step. No other round begins."""
         self._ending.set()
 
-    def _look_after_all(self) -> None:
+    def _run_for_all(self) -> None:
         for event_type in self.event_types.all():
-            self._look_after(event_type)
+            self._run_for(event_type)
 
-    def _look_after(self, event_type: EventType) -> None:
+    def _run_for(self, event_type: EventType) -> None:
         now = self.clock.now()
         self._try("switch of timelines", event_type, lambda: self.timelines.finish_abandoned(event_type))
         for timeline in event_type.timelines:
@@ -76,32 +78,39 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
             self._try("removal of old timelines", event_type, lambda: self._drop(event_type, expired))
 
     def _try(self, operation: str, event_type: EventType, step: Callable[[], None]) -> None:
-        """One partition or one step that fails does not keep the others from their turn. What fails because the event
-        type was deleted or changed meanwhile is not missed: the next round finds what there is then."""
+        """Run one step, so that a failure does not stop the others.
 
-        def unless_overtaken() -> None:
+        A step that fails because the event type was deleted or changed meanwhile is no failure: the next round reads
+        the event type again.
+        """
+
+        def unless_changed() -> None:
             try:
                 step()
             except ChangedMeanwhile:
-                log.info("The %s of %s waits for the next round: it was changed meanwhile", operation, event_type.name)
+                log.info(
+                    "The %s of %s is postponed to the next round: the event type was changed",
+                    operation,
+                    event_type.name,
+                )
             except UnknownTopic:
-                if self._is_there(event_type):
+                if self._exists(event_type):
                     raise
-                log.info("The %s of %s is over: it was deleted meanwhile", operation, event_type.name)
+                log.info("The %s of %s is not needed any more: the event type was deleted", operation, event_type.name)
 
-        self._attempted(operation, event_type.name, unless_overtaken)
+        self._attempt(operation, event_type.name, unless_changed)
 
-    def _attempted(self, operation: str, thing: str, step: Callable[[], None]) -> None:
+    def _attempt(self, operation: str, thing: str, step: Callable[[], None]) -> None:
         if self._ending.is_set():
             raise Stopped
         attempted(operation, thing, step)
 
-    def _is_there(self, event_type: EventType) -> bool:
+    def _exists(self, event_type: EventType) -> bool:
         current = self.event_types.find(event_type.name)
         return current is not None and current.id == event_type.id
 
     def _trim(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
-        """Events older than the retention time go, but for event types that are only compacted."""
+        """Remove the events that are older than the retention time, unless the event type is only compacted."""
         if event_type.cleanup_policy is not CleanupPolicy.COMPACT:
             before = now - timedelta(milliseconds=event_type.retention_time)
             self.logs.of(timeline.storage_id).trim(timeline.topic, partition, before)
@@ -113,7 +122,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
             )
 
     def _drop(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:
-        """The registry first: nobody may find a timeline whose events are gone."""
+        """Mark the timelines as deleted before their events are removed, so that no reader finds one without events."""
         marked = tuple(replace(each, deleted=True) if each in expired else each for each in event_type.timelines)
         note = cleanup_note(expired[-1].id, expired)
         self.event_types.replace(event_type, replace(event_type, timelines=marked), note)
@@ -121,7 +130,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
 
 
 def expired_timelines(event_type: EventType, now: datetime) -> tuple[Timeline, ...]:
-    """Closed timelines whose events may go."""
+    """The closed timelines whose events may be removed."""
     return tuple(
         each
         for each in event_type.timelines

@@ -1,4 +1,8 @@
-"""The registered event types: finding, listing, and writing them without losing anybody's change."""
+"""The registered event types: reads and writes that never lose the change of another process.
+
+A change is read, decided and written under the condition that the document is the one that was read. Otherwise it
+starts again with `retry_if_changed`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ CLEANUP_NOTES = "leftovers"
 
 PAGE_SIZE = 1000
 
-# Writers of one event type meet rarely; who loses this often in a row is better off asking again.
+# Two writers of one event type are rare. A request that loses this often in a row is better repeated by its client.
 ATTEMPTS = 8
 
 BUSY = "Event type is currently in maintenance, please repeat request"
@@ -40,6 +44,8 @@ Result = TypeVar("Result")
 
 
 class EventTypes:
+    """The event types in the registry."""
+
     def __init__(self, registry: Registry, cache: Cache[str, EventType]) -> None:
         self._registry = registry
         self._cache = cache
@@ -58,18 +64,18 @@ class EventTypes:
         return event_type
 
     def cached(self, name: str) -> EventType:
-        """An event type as it was not long ago; what this process wrote is seen at once."""
+        """An event type, perhaps as it was a moment ago. What this process has written is seen at once."""
         return self._cache.get(name, lambda: self.get(name))
 
     def all(self) -> Iterator[EventType]:
-        """Every event type, by name."""
+        """All event types, in the order of their names."""
         after = ""
         while page := self._registry.list(KIND, after=after, limit=PAGE_SIZE):
             yield from map(event_type_of, page)
             after = page[-1].key
 
     def uses_storage(self, storage_id: str) -> bool:
-        """Whether any event type keeps, or is about to keep, events in this storage."""
+        """Whether a timeline is in this storage, or is about to be."""
         return any(
             timeline.storage_id == storage_id
             for event_type in self.all()
@@ -78,19 +84,19 @@ class EventTypes:
         )
 
     def schemas(self, event_type: EventType) -> Sequence[Schema]:
-        """Every version, newest first."""
+        """All versions of its schema, newest first."""
         documents = self._registry.list(SCHEMAS, prefix=f"{event_type.id}/")
         return [schema_of(document.body) for document in reversed(documents)]
 
     def measured(self, event_type: EventType) -> MeasuredStatistics | None:
-        """What was last measured of its traffic, if anything was."""
+        """The latest measured statistics of its traffic; None if there are none."""
         document = self._registry.get(MEASURED, event_type.id)
         return None if document is None else measured_of(document.body)
 
     # Writing
 
     def on_change(self, listener: Callable[[str], None]) -> None:
-        """Have `listener(name)` called after this process has changed or deleted an event type."""
+        """Call `listener(name)` after each change or deletion of an event type by this process."""
         self._listeners.append(listener)
 
     def add(self, event_type: EventType, *conditions: Change) -> None:
@@ -103,22 +109,22 @@ class EventTypes:
             raise
 
     def replace(self, old: EventType, new: EventType, *conditions: Change) -> EventType:
-        """Store `new` if nobody has touched `old` meanwhile, else raise `ChangedMeanwhile`; `new` as it is stored."""
+        """Store `new` in place of `old`, and return it with its revision. Raises `ChangedMeanwhile`."""
         put = Put(KIND, old.name, event_type_body(new), expected=old.revision)
         added = () if new.schema.version == old.schema.version else (_schema_put(new),)
         self._write(old.name, put, *added, *conditions)
         return replace(new, revision=old.revision + 1)
 
     def remove(self, event_type: EventType, *conditions: Change) -> None:
-        """Remove it, leaving a note of what has to be cleared away; raises `ChangedMeanwhile`."""
+        """Remove an event type, and note which topics have to be deleted. Raises `ChangedMeanwhile`."""
         timelines = (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
         remove = Remove(KIND, event_type.name, expected=event_type.revision)
         self._write(event_type.name, remove, cleanup_note(event_type.id, timelines), *conditions)
 
     def retry_if_changed(self, attempt: Callable[[], Result]) -> Result:
-        """Carry out read-decide-write until nobody wrote in between.
+        """Call `attempt`, which reads, decides and writes, until no other process has written in between.
 
-        A topic that is not there belongs to an event type that was deleted or moved since it was read.
+        It is repeated too when a topic is unknown: then the event type was deleted or moved after it was read.
         """
         for _ in range(ATTEMPTS):
             try:
@@ -137,7 +143,7 @@ class EventTypes:
 
 
 def cleanup_note(key: str, timelines: Iterable[Timeline]) -> Put:
-    """The note that these timelines' events are to be cleared away."""
+    """The write that notes the topics of these timelines for deletion."""
     topics = [[each.storage_id, each.topic] for each in timelines if not each.deleted]
     return Put(CLEANUP_NOTES, key, {"topics": topics})
 
@@ -151,7 +157,7 @@ def already_exists(name: str) -> Conflict:
 
 
 def _schema_put(event_type: EventType) -> Put:
-    """Versions only grow, so that their keys are in the order of their making."""
+    """The write of the current schema. Versions only increase, so the keys are in the order of creation."""
     version = event_type.schema.version
     key = f"{event_type.id}/{version.major:09d}.{version.minor:09d}.{version.patch:09d}"
     return Put(SCHEMAS, key, schema_body(event_type.schema), expected=ABSENT)
@@ -160,19 +166,19 @@ def _schema_put(event_type: EventType) -> Put:
 # Topics ---------------------------------------------------------------------------------------------------------------
 
 
-LOOKED_UP_EVERY = 5.0
-"""Seconds. A topic that is not known may be that of an event type which is just being created."""
+MIN_SECONDS_BETWEEN_SCANS = 5.0
+"""An unknown topic may belong to an event type that is being created, which is no reason to scan for each event."""
 
 
 class TopicDirectory:
-    """Event types by their topics. A topic never changes hands, so what is known once is known for good."""
+    """The names of event types by their topics. A topic always belongs to the same event type, so names are kept."""
 
     def __init__(self, event_types: EventTypes, monotonic: Callable[[], float]) -> None:
         self._event_types = event_types
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
-        self._looked_up_at = float("-inf")
+        self._scanned_at = float("-inf")
 
     def topics(self) -> Iterator[tuple[str, int]]:
         for event_type in self._event_types.all():
@@ -182,17 +188,17 @@ class TopicDirectory:
                     yield timeline.topic, timeline.partitions
 
     def event_type_of(self, topic: str) -> str | None:
-        if topic not in self._names and self._may_look_up():
+        if topic not in self._names and self._may_scan():
             for _ in self.topics():
                 pass
         return self._names.get(topic)
 
-    def _may_look_up(self) -> bool:
+    def _may_scan(self) -> bool:
         with self._lock:
             now = self._monotonic()
-            if now - self._looked_up_at < LOOKED_UP_EVERY:
+            if now - self._scanned_at < MIN_SECONDS_BETWEEN_SCANS:
                 return False
-            self._looked_up_at = now
+            self._scanned_at = now
             return True
 
 

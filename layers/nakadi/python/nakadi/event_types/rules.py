@@ -1,4 +1,4 @@
-"""What has to hold for an event type that is new or changed, and how it may change. Every check raises `Invalid`."""
+"""The rules for event types: which values are valid, and which changes are permitted. Checks raise `Invalid`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nakadi.schemas.nodes import missing
 
 
 def check_retention(retention_time: int | None, *, minimum: int, maximum: int) -> None:
-    """In milliseconds; None stands for whatever is the default, and is fine."""
+    """Check a retention time in milliseconds. None stands for the default, which is valid."""
     if retention_time is None:
         return
     if retention_time > maximum:
@@ -38,7 +38,7 @@ def check_retention(retention_time: int | None, *, minimum: int, maximum: int) -
 
 
 def check_cleanup_policy(policy: CleanupPolicy, category: Category) -> None:
-    """Events are compacted by a key in their metadata, which those of category `undefined` do not have."""
+    """Refuse compaction for category `undefined`: its events have no metadata, and so no key to compact by."""
     if policy.compacts and category is Category.UNDEFINED:
         raise Invalid(
             "cleanup_policy 'compact' and 'compact_and_delete' is not available for 'undefined' event type category"
@@ -55,7 +55,7 @@ def check_enrichment(strategies: Sequence[EnrichmentStrategy | None], category: 
 
 
 def partition_strategy(name: str | None, key_fields: Sequence[str | None], category: Category) -> PartitionStrategy:
-    """The strategy of that name, if it can be used with these fields and this category."""
+    """The strategy with this name. Raises `Invalid` if it cannot be used with these key fields and this category."""
     if name is None:
         raise Invalid("partition strategy must not be null")
     if name not in set(PartitionStrategy):
@@ -74,7 +74,7 @@ def check_owner_selector(selector: OwnerSelectorDraft | None) -> None:
 
 
 def check_fields_in_schema(wanted: EventType | EventTypeDraft, effective: Mapping[str, Any]) -> None:
-    """The fields that are named elsewhere in an event type are fields of its events."""
+    """Check that the fields which the event type names are in the schema of its events."""
     selector = wanted.event_owner_selector
     if selector is not None and selector.type is OwnerSelectorType.PATH:
         _check_present("event_owner_selector.value", (selector.value or "",), effective)
@@ -91,7 +91,7 @@ def _check_present(field: str, paths: Sequence[str], effective: Mapping[str, Any
 
 
 def partition_count(statistic: Statistics | None, *, default: int, maximum: int) -> int:
-    """As many as the busier side needs, within what is permitted."""
+    """The number of partitions: the larger parallelism of the statistic, at most the maximum."""
     if statistic is None:
         return default
     return min(max(statistic.read_parallelism, statistic.write_parallelism), maximum)
@@ -108,7 +108,7 @@ MODE_CHANGE = "changing compatibility_mode is not allowed"
 STRATEGY_CHANGE = "changing partition_strategy is only allowed if the original strategy was 'random'"
 ENRICHMENT_CHANGE = "changing enrichment_strategies is not allowed"
 
-# The changes of mode that every owner may make: each step promises consumers more than before.
+# The changes of mode that every owner may make: each one promises more to consumers.
 _TIGHTENING = frozenset(
     {
         (CompatibilityMode.NONE, CompatibilityMode.FORWARD),
@@ -130,7 +130,7 @@ def _described(selector: OwnerSelector) -> str:
 
 
 def check_cleanup_policy_change(old: CleanupPolicy, new: CleanupPolicy) -> None:
-    """Compaction may begin while old events still expire; whatever else would lose or keep events against a promise."""
+    """Permit only the change that adds compaction to deletion. Others would lose events, or keep them for too long."""
     if old is not new and (old, new) != (CleanupPolicy.DELETE, CleanupPolicy.COMPACT_AND_DELETE):
         raise Invalid(f"Invalid cleanup_policy change: {old.name} cannot be changed to {new.name}")
 
@@ -141,7 +141,7 @@ def check_audience_change(old: Audience | None, new: Audience | None) -> None:
 
 
 def check_statistics_change(old: Statistics | None, new: Statistics | None) -> None:
-    """The parallelisms once decided the number of partitions; leaving the statistic out leaves it as it is."""
+    """Refuse other parallelisms: they have decided the number of partitions. A statistic that is left out is kept."""
     if new is not None and (old is None or _parallelism(old) != _parallelism(new)):
         raise Invalid("default statistics must not be changed")
 
@@ -150,8 +150,11 @@ def _parallelism(statistic: Statistics) -> tuple[int, int]:
     return statistic.read_parallelism, statistic.write_parallelism
 
 
-def check_constraints(old: EventType, new: EventType, *, is_event_type_admin: bool, is_nakadi_admin: bool) -> None:
-    """Compatibility mode, partition strategy and enrichment, which are told together, and the category, told alone."""
+def check_linked_changes(old: EventType, new: EventType, *, is_event_type_admin: bool, is_nakadi_admin: bool) -> None:
+    """Check the changes of compatibility mode, partition strategy and enrichment, and of the category.
+
+    The first three are reported together; a change of category is reported alone.
+    """
     mode = None if _may_change_mode(old, new, admin=is_event_type_admin or is_nakadi_admin) else MODE_CHANGE
     strategy = None if is_nakadi_admin or _may_change_strategy(old, new) else STRATEGY_CHANGE
     enrichment = None if old.enrichment_strategies == new.enrichment_strategies else ENRICHMENT_CHANGE
@@ -159,13 +162,13 @@ def check_constraints(old: EventType, new: EventType, *, is_event_type_admin: bo
         if _becomes_business(old, new) and not (mode or strategy):
             return
         raise Invalid(CATEGORY_CHANGE)
-    told = [each for each in (mode, strategy, enrichment) if each]
-    if told:
-        raise Invalid("; ".join(told))
+    problems = [each for each in (mode, strategy, enrichment) if each]
+    if problems:
+        raise Invalid("; ".join(problems))
 
 
 def _may_change_mode(old: EventType, new: EventType, *, admin: bool) -> bool:
-    """An event type that is open to everyone has everyone for an admin."""
+    """Whether the compatibility mode may change. An event type without authorization has everyone as its admin."""
     change = (old.compatibility_mode, new.compatibility_mode)
     return admin or old.authorization is None or change[0] is change[1] or change in _TIGHTENING
 
@@ -175,7 +178,7 @@ def _may_change_strategy(old: EventType, new: EventType) -> bool:
 
 
 def _becomes_business(old: EventType, new: EventType) -> bool:
-    """An event that was free to look like anything may begin to carry metadata, which the broker then adds to."""
+    """Whether the change is the permitted one from `undefined` to `business`, whose events have metadata."""
     return (
         (old.category, new.category) == (Category.UNDEFINED, Category.BUSINESS)
         and EnrichmentStrategy.METADATA in new.enrichment_strategies
@@ -211,7 +214,7 @@ def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandat
 
 
 def data_lake_retention(event_type: EventType) -> timedelta | None:
-    """How long a data lake keeps an event: as the annotation says, or as long as the broker; None is for ever."""
+    """How long a data lake keeps events: the annotated period, else the retention time; None means forever."""
     period = event_type.annotations.get(PERIOD)
     if period == "unlimited":
         return None
@@ -245,7 +248,7 @@ def _is_valid_period(text: str) -> bool:
 
 
 class EventTypeLimits(Struct, frozen=True, kw_only=True):
-    """Retention in milliseconds."""
+    """Limits of this broker for event types. Retention times are in milliseconds."""
 
     default_partitions: int
     max_partitions: int

@@ -1,4 +1,4 @@
-"""Schemas of event types: checking one, finding versions, and adding one."""
+"""Schemas of event types: checks, and the versions of each event type's schema."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from nakadi.schemas.values import canonical
 NO_AVRO = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
 
 
-# Longer ones take up to a second to be made ready.
+# In characters. It takes up to a second to compile a longer one.
 LONG_SCHEMA = 20_000
 
 
 def schema_turn(schema: SchemaDraft, turns: Turns) -> AbstractContextManager[None]:
-    """What a check of this schema has to wait for: its turn, if it may take long."""
+    """A turn to check this schema, if the check may take long; other long checks wait meanwhile."""
     return turns.turn(still_there) if len(schema.text or "") > LONG_SCHEMA else nullcontext()
 
 
 def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str:
-    """The schema's text if it can serve; raises `Invalid` with the first reason why it cannot.
+    """Check that the schema is valid, within limits, and has the fields that the event type names; return its text.
 
-    A draft has passed the look at its fields, so that nothing mandatory is missing.
+    Raises `Invalid` for the first problem. The fields of a draft were checked before, so no mandatory one is missing.
     """
     assert schema.text is not None
     assert wanted.category is not None
@@ -54,7 +54,7 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
     check_limits(schema.text)
     tree = checked(schema.text, category=wanted.category)
     whole = _effective(tree, wanted)
-    # A schema that cannot become a validator is refused here, rather than with the first event.
+    # Refuses a schema that cannot be compiled now, rather than when the first event is published.
     compile_validator(whole)
     check_fields_in_schema(wanted, whole)
     check_language(tree, wanted.compatibility_mode)
@@ -62,7 +62,7 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
 
 
 def effective(event_type: EventType) -> dict[str, Any]:
-    """What the events of a registered event type are validated against."""
+    """The schema that the events of a registered event type are validated with."""
     return _effective(parse(event_type.schema.text), event_type)
 
 
@@ -88,14 +88,14 @@ MAX_PAGE_SIZE = 1000
 
 
 class SchemaPage(Struct, frozen=True):
-    """Some of the schema versions, newest first, and whether more follow."""
+    """A page of schema versions, newest first, and whether there are more."""
 
     schemas: Sequence[Schema]
     more: bool
 
 
 class SchemaEvaluation(Struct, frozen=True):
-    """Whether a schema may follow a version; `error` says what stands against it."""
+    """The result of a compatibility check. `error` is the reason why the schema may not follow `against`."""
 
     event_type: EventType
     against: Schema
@@ -103,6 +103,8 @@ class SchemaEvaluation(Struct, frozen=True):
 
 
 class SchemaVersions(Struct, frozen=True, kw_only=True):
+    """The versions of the schemas of event types, for clients."""
+
     event_types: EventTypes
     permissions: Permissions
     features: Features
@@ -110,38 +112,38 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
     turns: Turns = field(default_factory=Turns)
 
     def page(self, name: str, offset: int, limit: int, subject: Subject) -> SchemaPage:
-        event_type = self._visible(name, subject)
+        event_type = self._get_visible(name, subject)
         _check_page(offset, limit)
         schemas = self.event_types.schemas(event_type)
         return SchemaPage(schemas[offset : offset + limit], more=len(schemas) > offset + limit)
 
     def get(self, name: str, version: str, subject: Subject) -> Schema:
-        """One version; `latest` is the current one."""
-        return self._version(self._visible(name, subject), version)
+        """One version of the schema; `latest` is the current one."""
+        return self._version(self._get_visible(name, subject), version)
 
     def find_equal(self, name: str, draft: SchemaDraft, subject: Subject) -> Schema:
-        """The newest version that says the same, whatever its layout."""
+        """The newest version that is equal to the draft as JSON."""
         text = _required_text(draft)
         check_limits(text)
-        event_type = self._visible(name, subject)
-        wanted = canonical(_parsed(text))
+        event_type = self._get_visible(name, subject)
+        wanted = canonical(_parse(text))
         for schema in self.event_types.schemas(event_type):
-            # What is stored was read strictly before, and there may be thousands of versions.
+            # Stored schemas have passed the strict parser, and there may be thousands of versions: use the fast one.
             if canonical(orjson.loads(schema.text)) == wanted:
                 return schema
         raise NotFound(f"schema is not found for {name}")
 
     def add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
-        """Make this the current schema, if it may follow the one before it."""
+        """Make this the current schema, if the compatibility mode of the event type permits it."""
         _required_text(draft)
         self.features.require_writable()
         self.event_types.retry_if_changed(lambda: self._add(name, draft, subject))
 
     def evaluate(self, name: str, version: str, text: str | None, subject: Subject) -> SchemaEvaluation:
-        """Whether a schema could follow a version. Nothing is stored."""
+        """Check whether a schema could follow a version, without storing it."""
         if text is None:
             raise Violations((Violation("schema", "must not be null"),))
-        event_type = self._visible(name, subject)
+        event_type = self._get_visible(name, subject)
         against = self._version(event_type, version)
         draft = SchemaDraft(type=against.type, text=text)
         with schema_turn(draft, self.turns):
@@ -153,7 +155,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         return SchemaEvaluation(event_type, against, None)
 
     def _add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
-        event_type = self._visible(name, subject)
+        event_type = self._get_visible(name, subject)
         self.permissions.require(Operation.ADMIN, event_type.resource, subject)
         now = now_in_milliseconds(self.clock)
         with schema_turn(draft, self.turns):
@@ -162,7 +164,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         if schema != event_type.schema:
             self.event_types.replace(event_type, replace(event_type, schema=schema, updated_at=now))
 
-    def _visible(self, name: str, subject: Subject) -> EventType:
+    def _get_visible(self, name: str, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
         self.permissions.require(Operation.VIEW, event_type.resource, subject)
         return event_type
@@ -177,7 +179,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
 
 
 def _required_text(draft: SchemaDraft) -> str:
-    """The text of a draft that has all its members. Here a missing one is a bad request."""
+    """The text of the draft. Raises `Incomplete` if a member is missing, which is a bad request here."""
     members = {"schema": draft.text, "type": draft.type}
     missing = tuple(Violation(name, "must not be null") for name, value in members.items() if value is None)
     if draft.text is None or missing:
@@ -187,7 +189,7 @@ def _required_text(draft: SchemaDraft) -> str:
     return draft.text
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return parse(text)
     except StrictJsonError as error:

@@ -1,7 +1,7 @@
-"""Storages: the places for event logs, and which of them new event types get.
+"""Storages: where event logs are kept, and which of them new event types use.
 
-The storage `default` is built in: it is the event log that the broker was started with. Another one is looked for when
-it is added and when it is chosen for new event types, so that a mistake shows to whoever makes it.
+The storage `default` is built in: it is the event log that the broker was started with. The broker tries to reach
+another one when it is added and when it is chosen for new event types, so that administrators see their mistakes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ log = logging.getLogger(__name__)
 
 KIND = "storages"
 
-# An id is a segment of paths, and has to be addressable there as it is.
+# An id is a path segment of URLs, where it must not need escapes.
 STORAGE_ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,35}")
 
-# Administrators who change one storage at once are few, this many in a row do not happen by chance.
+# Two administrators rarely change one storage at the same time, and never so many times in a row by chance.
 ATTEMPTS = 8
 
 IsUsed = Callable[[str], bool]
 CheckReachable = Callable[[Storage], None]
-"""Raises `Unavailable` for a storage that this broker cannot use."""
+"""Raises `Unavailable` if this broker cannot use the storage."""
 
 
 class Storages:
+    """The storages in the registry, and the built-in one."""
+
     def __init__(
         self,
         registry: Registry,
@@ -47,7 +49,7 @@ class Storages:
         self._reach = reach
 
     def all(self) -> tuple[Storage, ...]:
-        """Ordered by id."""
+        """All storages, in the order of their ids."""
         stored = [self._storage(document) for document in self._registry.list(KIND) if not _is_removed(document)]
         return tuple(sorted([*stored, self._default_storage()], key=lambda storage: storage.id))
 
@@ -84,7 +86,7 @@ class Storages:
             self._choose(storage.id)
 
     def choose(self, storage_id: str) -> Storage:
-        """Make this the storage of new event types; those that exist stay where they are."""
+        """Use this storage for new event types. Existing ones stay where they are."""
         self._features.require_writable()
         storage = self.find(storage_id)
         if storage is None:
@@ -94,7 +96,7 @@ class Storages:
         return self.get(storage_id)
 
     def remove(self, storage_id: str, in_use: IsUsed) -> None:
-        """Remove a storage that no timeline lives in."""
+        """Remove a storage. Raises `NotPermitted` if it has timelines."""
         self._features.require_writable()
         for _ in range(ATTEMPTS):
             try:
@@ -104,10 +106,12 @@ class Storages:
         raise TryLater(f"Storage with id {storage_id} is being changed by others, please repeat request")
 
     def _remove(self, storage_id: str, in_use: IsUsed) -> None:
-        """Close it first, so that no timeline can begin in it between the look at those there are and its removal.
+        """Close the storage, check that it has no timelines, and mark it as removed.
 
-        Its id stays what it was: some process may have its log open, and must not take the next one's for it. Each
-        write insists on the one before, since another removal may have finished, and the storage been added again.
+        A closed storage gets no timelines, so none can begin between the check and the removal. The document stays: a
+        process may have the log open, and must not use it for another storage that is added with the same id. Each
+        write requires the revision of the write before, since another process may have removed the storage and added
+        it again.
         """
         if storage_id in (DEFAULT_STORAGE_ID, self._chosen_id()):
             raise _still_used(storage_id)
@@ -122,7 +126,7 @@ class Storages:
         self._registry.write(Put(KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected=closed))
 
     def checks_for(self, storage_id: str) -> tuple[Check, ...]:
-        """What a write has to insist on when it puts a timeline into this storage."""
+        """The conditions for a write that begins a timeline in this storage. Raises `NotFound`."""
         if storage_id == DEFAULT_STORAGE_ID:
             return ()
         document = self._document(storage_id)
@@ -132,11 +136,11 @@ class Storages:
 
     def _check_reachable(self, storage: Storage) -> None:
         if storage.id == DEFAULT_STORAGE_ID:
-            return  # the broker runs on it
+            return  # the broker was started with it
         try:
             self._reach(storage)
         except Unavailable as error:
-            log.warning("The storage %s cannot be used: %s", storage.id, error.__cause__ or error)
+            log.warning("Check of storage %s failed, it cannot be used: %s", storage.id, error.__cause__ or error)
             raise Invalid(error.told or f"The storage {storage.id} cannot be reached") from error
 
     def _document(self, storage_id: str) -> Document | None:
@@ -144,7 +148,7 @@ class Storages:
         return None if document is None or _is_removed(document) else document
 
     def _chosen_id(self) -> str:
-        """A storage that was chosen while it was being removed is not there: then it is the built-in one."""
+        """The id of the chosen storage, or of the built-in one if another process has removed it."""
         chosen = str(self._choice.read().get("id", DEFAULT_STORAGE_ID))
         if chosen == DEFAULT_STORAGE_ID or self._document(chosen) is not None:
             return chosen
@@ -187,8 +191,8 @@ def _is_removed(document: Document) -> bool:
 
 
 def _is_same(document: Document, storage: Storage) -> bool:
-    wished = _body(storage)
-    return all(document.body[name] == wished[name] for name in ("type", "configuration"))
+    expected = _body(storage)
+    return all(document.body[name] == expected[name] for name in ("type", "configuration"))
 
 
 def _already_exists(storage_id: str) -> Conflict:

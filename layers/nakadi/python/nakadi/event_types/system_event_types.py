@@ -1,9 +1,9 @@
-"""Event types of the broker's own: dead letters, the audit log, and figures about its use (KPIs).
+"""The event types of the broker itself: dead letters, the audit log, and KPIs.
 
-They are made when a broker starts and by housekeeping, whichever comes first; any number of processes may try at once.
-Those that belong to a feature are made while it is on. What exists is left as it is, with one exception: while tokens
-are asked for, one that no operator ever changed gets the lists of the settings when it is open to everybody, or when
-its lists are empty because no administrator was named yet.
+They are created when a broker starts and by housekeeping, whichever is first; several processes may try at the same
+time. Those of a feature are created while the feature is on. Existing ones are not changed, with one exception: while
+authentication is on, one that no operator has changed gets the authorization of the settings if it is open to
+everyone, or if its lists are empty because the settings named no administrator before.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ EVENT_TYPE_LOG = "nakadi.event.type.log"
 SUBSCRIPTION_LOG = "nakadi.subscription.log"
 
 KPI_EVENT_TYPES = frozenset({BATCH_PUBLISHED, DATA_STREAMED, ACCESS_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG})
-"""The event types of KPIs."""
+"""The names of the event types for KPIs."""
 
 DAY_MS = 86_400_000
 
 
 class SystemEventTypeOwner(Struct, frozen=True, kw_only=True):
-    """Who owns some of the event types, and who may administer, read and write them; the broker itself always may."""
+    """The owning application of some event types, and who may administer, read and write them beside the broker."""
 
     owner: str
     members: tuple[Attribute, ...]
@@ -58,7 +58,7 @@ class SystemEventTypeOwner(Struct, frozen=True, kw_only=True):
 class SystemEventType(Struct, frozen=True, kw_only=True):
     draft: EventTypeDraft
     feature: Feature | None = None
-    """While it is on, the event type is made; None: always."""
+    """The event type is created while this feature is on; without a feature, always."""
 
     @property
     def name(self) -> str:
@@ -67,60 +67,64 @@ class SystemEventType(Struct, frozen=True, kw_only=True):
 
 
 class SystemEventTypes(Struct, frozen=True, kw_only=True):
-    """`register` stores an event type unless it is there; `closed` says that tokens are asked for."""
+    """Creates the system event types.
+
+    `register` stores an event type unless it exists; `closed` is set while authentication is on.
+    """
 
     definitions: tuple[SystemEventType, ...]
     event_types: EventTypes
     features: Features
     register: Callable[[EventTypeDraft], None]
     closed: bool
-    _there: set[str] = field(default_factory=set)
+    prepared: set[str] = field(default_factory=set)
+    """The names of those that are known to exist, and need no other look."""
 
     def prepare(self) -> None:
-        """Make what is missing. What fails is told in the log, and tried again by the next one who calls this."""
+        """Create the missing ones. A failure is logged, and the next call tries again."""
         if self.features.is_on(Feature.DISABLE_DB_WRITE_OPERATIONS):
             return
         for each in self.definitions:
-            wanted = each.feature is None or self.features.is_on(each.feature)
-            if wanted and each.name not in self._there:
+            enabled = each.feature is None or self.features.is_on(each.feature)
+            if enabled and each.name not in self.prepared:
                 try:
                     self._prepare(each)
                 except (Fault, Outcome):
-                    log.warning("The event type %s could not be made", each.name, exc_info=True)
+                    log.warning("Creation of system event type %s failed", each.name, exc_info=True)
 
     def ensure(self, name: str) -> None:
-        """Make an event type unless it is there."""
+        """Create an event type unless it exists."""
         if self.event_types.find(name) is None:
             self.register(next(each.draft for each in self.definitions if each.name == name))
 
     def _prepare(self, each: SystemEventType) -> None:
         self.ensure(each.name)
-        self.event_types.retry_if_changed(lambda: self._correct_lists(each))
-        self._there.add(each.name)
+        self.event_types.retry_if_changed(lambda: self._correct_authorization(each))
+        self.prepared.add(each.name)
 
-    def _correct_lists(self, each: SystemEventType) -> None:
-        """Give the lists of the settings to what was made while other settings, or an earlier version, were in use."""
+    def _correct_authorization(self, each: SystemEventType) -> None:
+        """Replace the authorization of an event type that was created with other settings or by an older version."""
         found = self.event_types.find(each.name)
-        wished = drafts.authorization(each.draft.authorization)
-        if not self.closed or found is None or not _is_corrected_by(found.authorization, wished):
+        wanted = drafts.authorization(each.draft.authorization)
+        if not self.closed or found is None or not _needs_correction(found.authorization, wanted):
             return
         if found.updated_at != found.created_at:
-            state = "open to everybody" if _is_open(found.authorization) else "for administrators of the broker alone"
-            log.warning("The event type %s is %s, as an operator has changed it", each.name, state)
+            state = "open to everyone" if _is_open(found.authorization) else "open to administrators of the broker only"
+            log.warning("System event type %s stays %s, since an operator has changed it", each.name, state)
             return
-        # The time of the last change stays, so that the event type still counts as one that no operator changed.
-        self.event_types.replace(found, replace(found, authorization=wished))
-        log.info("The event type %s is closed to all but %s", each.name, wished)
+        # `updated_at` is kept, so that the event type still counts as one that no operator has changed.
+        self.event_types.replace(found, replace(found, authorization=wanted))
+        log.info("Authorization of system event type %s set to %s", each.name, wanted)
 
 
-def _is_corrected_by(lists: Authorization | None, wished: Authorization | None) -> bool:
+def _needs_correction(lists: Authorization | None, wanted: Authorization | None) -> bool:
     if _is_open(lists):
-        return not _is_open(wished)
-    return not _has_members(lists) and _has_members(wished)
+        return not _is_open(wanted)
+    return not _has_members(lists) and _has_members(wanted)
 
 
 def _is_open(lists: Authorization | None) -> bool:
-    """Whether a token alone is enough to do something."""
+    """Whether every subject with a token may do something."""
     return lists is None or WILDCARD in (*lists.admins, *lists.readers, *lists.writers)
 
 
@@ -243,7 +247,7 @@ def _audit_log(family: SystemEventTypeOwner) -> EventTypeDraft:
     )
 
 
-# Figures -------------------------------------------------------------------------------------------------------------
+# KPIs ----------------------------------------------------------------------------------------------------------------
 
 TEXT, TEXT_OR_NULL, NUMBER = {"type": "string"}, {"type": ["string", "null"]}, {"type": "integer"}
 
@@ -306,14 +310,14 @@ KPI_SCHEMAS: Mapping[str, _KpiSchema] = {
 
 
 def _kpi_draft(name: str, family: SystemEventTypeOwner) -> EventTypeDraft:
-    figures = KPI_SCHEMAS[name]
+    kpi = KPI_SCHEMAS[name]
     return _draft(
         name,
         family,
-        {"type": "object", "properties": figures.fields, "required": list(figures.fields)},
+        {"type": "object", "properties": kpi.fields, "required": list(kpi.fields)},
         category=Category.BUSINESS,
-        compatibility_mode=figures.mode,
+        compatibility_mode=kpi.mode,
         retention_time=4 * DAY_MS,
-        audience=figures.audience,
-        default_statistic=_statistics(figures.parallelism),
+        audience=kpi.audience,
+        default_statistic=_statistics(kpi.parallelism),
     )

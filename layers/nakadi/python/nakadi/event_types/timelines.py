@@ -1,9 +1,9 @@
-"""Timelines: moving an event type to a new generation of its log, perhaps in another storage.
+"""Timelines: moves event types to a new topic, perhaps in another storage.
 
-First the new topic is made, so that a storage out of reach stops a switch before it begins. Then a switch has two
-writes. The first announces the new timeline, so that nobody begins another one. The old topic is sealed: from there on
-publishers find it closed, and ask again until the second write puts the new timeline in its place. Every step can be
-repeated; a switch that was cut short is finished by the next one who looks.
+The new topic is created first, so that a storage out of reach stops a switch before it begins. The switch itself has
+two writes. The first announces the new timeline, so that no other switch can begin. Then the old topic is sealed:
+publishers find it closed, and read the event type again until the second write has put the new timeline in use. Each
+step can be repeated; a switch that was interrupted is finished by the next one or by housekeeping.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs, Forgetful, UnknownTopic
 from nakadi.ports.registry import Change, ChangedMeanwhile
 
-# A switch takes less than a second; one that has taken this long was cut short. So was one that began in the future,
-# before a clock was set back: whoever is still at it finds that it was finished.
+# A switch takes less than a second: one that has taken this long was interrupted. So was one that began in the future,
+# before a clock was set back. A process that is still working on it finds that it was finished, and does no harm.
 ABANDONED_AFTER = timedelta(seconds=30)
 
 
 class Timelines(Struct, frozen=True, kw_only=True):
+    """The timelines of event types, for administrators."""
+
     event_types: EventTypes
     storages: Storages
     permissions: Permissions
@@ -47,25 +49,25 @@ class Timelines(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def of(self, name: str, subject: Subject) -> tuple[Timeline, ...]:
-        """Every timeline, by order. Whether the event type exists is only for administrators to learn."""
+        """All timelines, by order. Only administrators learn whether the event type exists."""
         self._require_administrator(name, AdminPermission.READ, subject)
-        event_type = self._existing(name)
+        event_type = self._get(name)
         return (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
 
     def switch(self, name: str, storage_id: str | None, subject: Subject) -> None:
-        """Begin a new timeline in a storage."""
+        """Move an event type to a new timeline in a storage. Returns when the new timeline is in use."""
         self.features.require_writable()
-        self._existing(name)
+        self._get(name)
         self._require_administrator(name, AdminPermission.WRITE, subject)
         self._complete(self.event_types.retry_if_changed(lambda: self._announce(name, storage_id)))
 
     def finish_abandoned(self, event_type: EventType) -> None:
-        """Finish a switch that whoever began it did not."""
+        """Finish a switch that the process which began it did not finish."""
         if is_switch_abandoned(event_type, self.clock.now()):
             self._complete(event_type)
 
-    def _existing(self, name: str) -> EventType:
-        """The event type; here clients know the message of a missing one without its full stop."""
+    def _get(self, name: str) -> EventType:
+        """The event type. Of these requests clients know the error message without its full stop."""
         event_type = self.event_types.find(name)
         if event_type is None:
             raise NotFound(f'EventType "{name}" does not exist')
@@ -79,7 +81,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
         event_type = self.event_types.get(name)
         if event_type.cleanup_policy.compacts:
             raise Invalid("It is not possible to create a timeline for event type with 'compact' cleanup_policy")
-        still_there = self._storage_checks(storage_id)
+        storage_checks = self._checks_for_storage(storage_id)
         if event_type.switching_to is not None:
             self.finish_abandoned(event_type)
             raise Conflict(f"Timeline is already being created for: {name}")
@@ -87,12 +89,12 @@ class Timelines(Struct, frozen=True, kw_only=True):
         new_log = self.logs.of(following.storage_id)
         new_log.create_topic(following.topic, following.partitions)
         try:
-            return self.event_types.replace(event_type, replace(event_type, switching_to=following), *still_there)
+            return self.event_types.replace(event_type, replace(event_type, switching_to=following), *storage_checks)
         except ChangedMeanwhile:
             new_log.delete_topic(following.topic)
             raise
 
-    def _storage_checks(self, storage_id: str | None) -> tuple[Change, ...]:
+    def _checks_for_storage(self, storage_id: str | None) -> tuple[Change, ...]:
         try:
             if storage_id is not None:
                 return self.storages.checks_for(storage_id)
@@ -101,19 +103,19 @@ class Timelines(Struct, frozen=True, kw_only=True):
         raise Invalid(f"No storage with id: {'null' if storage_id is None else storage_id}")
 
     def _complete(self, announced: EventType) -> None:
-        """Finish a switch, whatever else is changed about the event type meanwhile, and whoever else finishes it."""
+        """Finish a switch, also while other processes change the event type or finish the same switch."""
         self.event_types.retry_if_changed(lambda: self._try_to_complete(announced))
 
     def _try_to_complete(self, announced: EventType) -> None:
         assert announced.switching_to is not None
         event_type = self.event_types.get(announced.name)
         if event_type.switching_to is None or event_type.switching_to.id != announced.switching_to.id:
-            return  # another process was quicker
+            return  # another process has finished it
         positions = self._seal(event_type.timeline)
         self.event_types.replace(event_type, with_completed_switch(event_type, positions, self.clock.now()))
 
     def _seal(self, timeline: Timeline) -> Mapping[int, int]:
-        """Close a topic; the last offset of each partition."""
+        """Close a topic to publishers, and return the last offset of each partition."""
         old_log = self.logs.of(timeline.storage_id)
         old_log.seal_topic(timeline.topic)
         bounds = old_log.bounds(timeline.topic, range(timeline.partitions))
@@ -130,13 +132,13 @@ def first_timeline(storage_id: str, partitions: int, now: datetime) -> Timeline:
 
 
 def next_timeline(event_type: EventType, storage_id: str, now: datetime) -> Timeline:
-    """The timeline that is to follow, with as many partitions."""
+    """The timeline to follow the current one, with as many partitions."""
     current = event_type.timeline
     return _timeline(current.order + 1, storage_id, current.partitions, now)
 
 
 def with_completed_switch(event_type: EventType, positions: Mapping[int, int], now: datetime) -> EventType:
-    """The event type with its announced timeline in use, and the old one closed at these positions."""
+    """The event type with its announced timeline in use, and the old timeline closed at these positions."""
     *closed, current = event_type.timelines
     assert event_type.switching_to is not None
     kept_until = now + timedelta(milliseconds=event_type.retention_time)
@@ -146,12 +148,12 @@ def with_completed_switch(event_type: EventType, positions: Mapping[int, int], n
 
 
 def with_continuations(event_type: EventType, continuations: Sequence[Continuation], now: datetime) -> EventType:
-    """The event type with a timeline for each topic that continues its current one, since events were lost in between.
+    """The event type with a timeline for each topic that continues its current one after a loss of events.
 
-    A switch that is under way goes on from the last of them.
+    A switch that is in progress will end with the timeline after these.
     """
     *closed, current = event_type.timelines
-    # Of what is only compacted the newest event of a key may lie in any timeline: none of them goes.
+    # With compaction alone the newest event of a key may be in any timeline, so none of them is ever removed.
     kept_until = now + timedelta(milliseconds=event_type.retention_time)
     cleaned_up_at = None if event_type.cleanup_policy is CleanupPolicy.COMPACT else kept_until
     for each in continuations:
@@ -180,25 +182,32 @@ def _timeline(order: int, storage_id: str, partitions: int, now: datetime) -> Ti
 log = logging.getLogger(__name__)
 
 ReportNewTimeline = Callable[[EventType, EventType], None]
-"""Called with an event type before and after it got new timelines."""
+"""Called with an event type as it was before it got new timelines, and as it is after that."""
 
 
 class LostEvents(Struct, kw_only=True):
+    """Begins new timelines for event types that may have lost events.
+
+    A log that another process indexes may lose events before they are indexed. It reports such a gap, and indexes
+    nothing behind it. The event types concerned get new timelines for what follows, so that their consumers notice the
+    loss; then the gap is closed. Each step can be repeated, also by several processes at the same time.
+    """
+
     event_types: EventTypes
     storages: Storages
     logs: EventLogs
     clock: Clock
     report: ReportNewTimeline
     found: int = 0
-    """How many gaps the last look has found."""
+    """The number of gaps that the last run has found."""
 
     def run(self) -> None:
-        """Look for gaps in all storages, and close them."""
+        """Find the gaps in all storages, and close them."""
         self.found = 0
         for storage in self.storages.all():
-            attempted("search for lost events", f"storage {storage.id}", partial(self._look, storage.id))
+            attempted("search for lost events", f"storage {storage.id}", partial(self._close_gaps, storage.id))
 
-    def _look(self, storage_id: str) -> None:
+    def _close_gaps(self, storage_id: str) -> None:
         event_log = self.logs.of(storage_id)
         gaps = event_log.gaps() if isinstance(event_log, Forgetful) else ()
         if not gaps or not isinstance(event_log, Forgetful):
@@ -208,11 +217,11 @@ class LostEvents(Struct, kw_only=True):
             log.error("Storage %s has lost events before they were indexed: %s", storage_id, gap)
         topics: dict[str, Mapping[int, int] | None] = {}
         for event_type in self.event_types.all():
-            timelines = self._with_new_timelines(event_type.name, storage_id, event_log, gaps)
-            topics |= _ends(each for each in timelines if each.storage_id == storage_id)
+            timelines = self._continue_after_gaps(event_type.name, storage_id, event_log, gaps)
+            topics |= _ends_by_topic(each for each in timelines if each.storage_id == storage_id)
         event_log.close_gaps(gaps, topics)
 
-    def _with_new_timelines(
+    def _continue_after_gaps(
         self, name: str, storage_id: str, event_log: Forgetful, gaps: Sequence[Gap]
     ) -> Sequence[Timeline]:
         def attempt() -> Sequence[Timeline]:
@@ -224,21 +233,21 @@ class LostEvents(Struct, kw_only=True):
             try:
                 continuations = event_log.continuations(event_type.timeline.topic, gaps)
             except UnknownTopic:
-                # It was deleted meanwhile, or the log has nothing of it that could be lost.
+                # The event type was deleted meanwhile, or the log never had events of it.
                 return event_type.timelines
             if not continuations:
                 return event_type.timelines
             changed = with_continuations(event_type, continuations, self.clock.now())
             self.event_types.replace(event_type, changed)
-            log.error("Event type %s may have lost events, and has a new timeline", name)
+            log.error("Event type %s may have lost events, and continues in a new timeline", name)
             self.report(event_type, changed)
             return changed.timelines
 
         return self.event_types.retry_if_changed(attempt)
 
 
-def _ends(timelines: Iterable[Timeline]) -> Mapping[str, Mapping[int, int] | None]:
-    """By topic: None for one that is open, else the offset behind the last event of each partition."""
+def _ends_by_topic(timelines: Iterable[Timeline]) -> Mapping[str, Mapping[int, int] | None]:
+    """The offset behind the last event of each partition, by topic; None for a topic that is open."""
     return {
         each.topic: None
         if each.latest_positions is None

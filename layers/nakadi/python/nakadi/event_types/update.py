@@ -1,4 +1,4 @@
-"""Changing an event type: its definition, and the number of its partitions."""
+"""Changes event types: their definitions, and the number of their partitions."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from nakadi.schemas.evolution import evolved
 
 
 class EventTypeUpdate(Struct, frozen=True, kw_only=True):
+    """Replaces the definitions of event types on behalf of clients."""
+
     event_types: EventTypes
     permissions: Permissions
     features: Features
@@ -37,7 +39,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     turns: Turns = field(default_factory=Turns)
 
     def update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
-        """Replace the definition of an event type, as far as the rules of change allow it."""
+        """Replace the definition of an event type. Raises an outcome if a rule forbids the change."""
         check_fields(draft)
         self.features.require_writable()
         return self.event_types.retry_if_changed(lambda: self._update(name, draft, subject))
@@ -47,15 +49,15 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         self._check_permitted(old, draft, subject)
         assert draft.schema is not None
         with schema_turn(draft.schema, self.turns):
-            new = self._judged(old, draft, subject)
+            new = self._validated(old, draft, subject)
         return self.event_types.replace(old, new)
 
     def _check_permitted(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> None:
         if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
             raise Invalid(drafts.AUTHORIZATION_MANDATORY)
         self.permissions.require(Operation.VIEW, old.resource, subject)
-        # Administrators may go beyond what owners may: they can move limits and repair what was fixed too early.
-        if not self._unbound(subject):
+        # Administrators of the broker may exceed limits, and correct what its owners can never change again.
+        if not self._may_override(subject):
             self.limits.check_retention(draft.retention_time)
             check_data_lake_annotations(draft.annotations or {})
             self.permissions.require(Operation.ADMIN, old.resource, subject)
@@ -63,8 +65,8 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
                 old.event_owner_selector, drafts.owner_selector(draft.event_owner_selector)
             )
 
-    def _judged(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> EventType:
-        """The event type as the draft wishes it, if no rule stands against that. The order is the clients' to see."""
+    def _validated(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> EventType:
+        """The event type that the draft describes. Raises at the first broken rule: clients see the order of them."""
         assert draft.schema is not None
         assert draft.category is not None
         assert draft.cleanup_policy is not None
@@ -78,19 +80,19 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         text = check_schema(draft.schema, draft)
         rules.check_audience_change(old.audience, draft.audience)
         strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
-        new = self._replaced(old, draft, strategy)
-        rules.check_constraints(
+        new = self._with_draft(old, draft, strategy)
+        rules.check_linked_changes(
             old,
             new,
             is_event_type_admin=self.permissions.allows(Operation.ADMIN, old.resource, subject),
-            is_nakadi_admin=self._unbound(subject),
+            is_nakadi_admin=self._may_override(subject),
         )
         new = replace(new, schema=evolved(old, text, new.compatibility_mode, new.updated_at))
         rules.check_statistics_change(old.default_statistic, drafts.statistics(draft.default_statistic))
         return new
 
-    def _replaced(self, old: EventType, draft: EventTypeDraft, strategy: PartitionStrategy) -> EventType:
-        """The draft's fields; those that it leaves out and that have no default of their own stay as they were."""
+    def _with_draft(self, old: EventType, draft: EventTypeDraft, strategy: PartitionStrategy) -> EventType:
+        """The old event type with the fields of the draft; optional fields that the draft leaves out are kept."""
         retention = old.retention_time if draft.retention_time is None else draft.retention_time
         moved = timedelta(milliseconds=retention - old.retention_time)
         return replace(
@@ -105,20 +107,20 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
             **drafts.plain_fields(draft),
         )
 
-    def _unbound(self, subject: Subject) -> bool:
-        """Administrators are; while authentication is off nobody stands out as one."""
+    def _may_override(self, subject: Subject) -> bool:
+        """Whether the subject may break rules that bind owners: administrators may, if authentication is on."""
         return not subject.trusted and self.permissions.is_administrator(subject)
 
 
 def _with_retention_moved(timeline: Timeline, moved: timedelta) -> Timeline:
-    """Events that wait to be let go of wait as long as the new retention time says."""
+    """A closed timeline whose events are deleted so much later. The open one has no such time yet."""
     if timeline.cleaned_up_at is None:
         return timeline
     return replace(timeline, cleaned_up_at=timeline.cleaned_up_at + moved)
 
 
 def _after(now: datetime, before: datetime) -> datetime:
-    """Every change moves the time of the last change, also two within one millisecond."""
+    """The time of a change, later than that of the change before, also if both are in one millisecond."""
     return max(now, before + timedelta(milliseconds=1))
 
 
@@ -126,6 +128,8 @@ def _after(now: datetime, before: datetime) -> datetime:
 
 
 class Repartitioning(Struct, frozen=True, kw_only=True):
+    """Adds partitions to event types."""
+
     event_types: EventTypes
     permissions: Permissions
     features: Features
@@ -133,13 +137,13 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
     dependents: Dependents
     max_partitions: int
     fixed: str = ""
-    """An event type that keeps the partitions it has, for subscriptions read it that cannot be told of more."""
+    """The name of an event type whose partitions cannot change: its subscriptions would not learn of new ones."""
 
     def set_count(self, name: str, count: int, subject: Subject) -> None:
-        """Have `count` partitions. Events stay where they are; the new partitions are empty."""
-        grown = self.event_types.retry_if_changed(lambda: self._set_count(name, count, subject))
-        # Also when there was nothing to do: whoever asked before may not have come this far.
-        self.dependents.after_repartitioning(grown)
+        """Extend an event type to `count` partitions. The new ones are empty, and events stay where they are."""
+        extended = self.event_types.retry_if_changed(lambda: self._set_count(name, count, subject))
+        # Also if the count is right already: an earlier request may have ended between the write and this call.
+        self.dependents.after_repartitioning(extended)
 
     def _set_count(self, name: str, count: int, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
@@ -163,7 +167,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
 
 
 def with_partitions(event_type: EventType, count: int) -> EventType:
-    """The event type with so many partitions; its statistics say so too, so that its owner's copy is seen as old."""
+    """The event type with `count` partitions, in its statistics too: an update from an older copy is then refused."""
     *closed, active = event_type.timelines
     expected = event_type.default_statistic or Statistics(
         messages_per_minute=1, message_size=1, read_parallelism=count, write_parallelism=count
