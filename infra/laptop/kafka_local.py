@@ -35,6 +35,7 @@ SETTINGS = {
     "num.io.threads": "4",
     # What is allocated at the start, for compaction, and written ahead for each partition.
     "log.cleaner.threads": "1",
+    "log.cleaner.backoff.ms": "500",
     "log.cleaner.dedupe.buffer.size": "8388608",
     "log.index.size.max.bytes": "1048576",
     # Tests move clocks far ahead.

@@ -8,7 +8,10 @@ from __future__ import annotations
 import atexit
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from uuid import uuid4
 
 from infra.laptop import kafka_local
@@ -37,3 +40,37 @@ def _begun() -> str:
     atexit.register(ended, broker.process)
     kafka_local.wait_until_it_answers(broker)
     return broker.address
+
+
+class OwnServer:
+    """A server that a test may kill and start again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._server = kafka_local.begun(folder)
+        kafka_local.wait_until_it_answers(self._server)
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    def kill(self) -> None:
+        self._server.process.kill()
+        self._server.process.wait()
+
+    def start(self) -> None:
+        """Where it was, with what it has on its disk."""
+        self._server = kafka_local.begun(self._folder, port=int(self.address.rpartition(":")[2]))
+        kafka_local.wait_until_it_answers(self._server)
+
+    def end(self) -> None:
+        ended(self._server.process)
+
+
+@contextmanager
+def a_server(folder: Path) -> Iterator[OwnServer]:
+    server = OwnServer(folder)
+    try:
+        yield server
+    finally:
+        server.end()

@@ -58,6 +58,7 @@ PASSING = {
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError._NOENT,  # noqa: SLF001  # no leader yet, in the library's own words
 }
 """What servers answer for a moment after a topic was made or another server leads a partition."""
 
@@ -68,7 +69,28 @@ UNKNOWN = {
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
 }
 
+QUIET = 60.0
+"""Seconds in which the library's log has the same line once: while a server is away it has several a second."""
+
+
+class _Once(logging.Filter):
+    """Lets a line through unless the same one was logged a moment ago."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # Without what differs from line to line: how long something took, and how often it was seen.
+        line, now = record.getMessage().split(" (after ")[0], time.monotonic()
+        if now - self._last.get(line, -QUIET) < QUIET:
+            return False
+        self._last = {each: moment for each, moment in self._last.items() if now - moment < QUIET} | {line: now}
+        return True
+
+
 _log = logging.getLogger("nakadi.kafka")
+_log.addFilter(_Once())
 
 
 class Address(Struct, frozen=True):
@@ -163,6 +185,8 @@ def translated(topic: str) -> Iterator[None]:
         yield
     except KafkaException as error:
         raise fault_of(error.args[0], topic) from error
+    except TimeoutError as error:
+        raise Unavailable(f"Kafka: {topic}: no answer in time") from error
 
 
 def fault_of(error: Any, topic: str) -> Exception:

@@ -23,6 +23,7 @@ SOON = 0.3
 
 REASONS = {
     KafkaError._MSG_TIMED_OUT: "timed out",  # noqa: SLF001  # the library's own name
+    KafkaError._TIMED_OUT: "timed out",  # noqa: SLF001  # as above
     KafkaError.REQUEST_TIMED_OUT: "timed out",
 }
 

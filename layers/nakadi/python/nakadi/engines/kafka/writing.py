@@ -75,7 +75,9 @@ class Writer:
         """Store records and wait for the outcome of each partition."""
         parts = {number: list(_parts((topic, number), records)) for number, records in batches.items()}
         outcomes: dict[int, Outcome] = dict.fromkeys(batches)
-        going_on = [number for number, each in parts.items() if each]
+        for number in batches:
+            outcomes[number] = self._lane((topic, number)).learn_time((topic, number))
+        going_on = [number for number, each in parts.items() if each and outcomes[number] is None]
         turn = 0
         while going_on:
             for number in going_on:
@@ -126,10 +128,24 @@ class _Lane:
         self._waiting_bytes = 0
         self._closed = False
         self._thread: threading.Thread | None = None
+        # The greatest time of the records of each partition, for the partitions that were written already.
+        self._times: dict[Place, int] = {}
         # Only the thread of the lane uses what follows.
         self._under_way: dict[Place, list[_Part]] = {}
-        self._times: dict[Place, int] = {}
         self._producer: Producer | None = None
+
+    def learn_time(self, place: Place) -> Outcome:
+        """Find out where the times of a partition have got to, before it is written for the first time.
+
+        The thread that appends asks, so that a partition without a leader keeps no other one waiting. It does no harm
+        that two threads ask, or that the topic is forgotten meanwhile: the first answer stays, and clocks go on.
+        """
+        if place not in self._times:
+            try:
+                self._times.setdefault(place, self._latest_time(*place))
+            except Unavailable as error:
+                return _as_kafka_error(error.__cause__)
+        return None
 
     def add(self, part: _Part) -> None:
         with self._changed:
@@ -222,10 +238,9 @@ class _Lane:
 
     def _time(self, place: Place) -> int:
         """The time of the next records: now, and never before that of an earlier record of the partition."""
-        if place not in self._times:
-            self._times[place] = self._latest_time(*place)
-        self._times[place] = max(self._times[place], milliseconds_from(self._clock()))
-        return self._times[place]
+        time = max(self._times.get(place, 0), milliseconds_from(self._clock()))
+        self._times[place] = time
+        return time
 
     def _opened(self) -> Producer:
         if self._producer is None:
@@ -265,7 +280,8 @@ def _key(record: Record) -> bytes | None:
     return None if record.key is None else record.key.encode()
 
 
-def _as_kafka_error(error: Exception) -> KafkaError:
-    if error.args and isinstance(error.args[0], KafkaError):
+def _as_kafka_error(error: BaseException | None) -> KafkaError:
+    if error is not None and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0]
-    return KafkaError(KafkaError._FAIL)  # noqa: SLF001  # as above
+    timed_out = isinstance(error, TimeoutError)
+    return KafkaError(KafkaError._TIMED_OUT if timed_out else KafkaError._FAIL)  # noqa: SLF001  # as above

@@ -1,0 +1,296 @@
+"""What holds of an event log in Kafka beside the contract: for processes that share a cluster, and for its topics."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from nakadi.app.engines import open_event_log
+from nakadi.model.authorization import Attribute
+from nakadi.model.events import Bounds, Record, Refused, Slice
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.clock import SystemClock
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
+from tests.support import kafka
+from tests.support.engines import KAFKA, a_record, text_of
+from tests.support.patience import PATIENCE, until
+
+pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+
+
+@pytest.fixture
+def url():
+    return kafka.url()
+
+
+@pytest.fixture
+def log(url):
+    opened = open_event_log(url, SystemClock())
+    opened.create_topic("t", 2)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def another(url, log):  # noqa: ARG001  # it makes the topic
+    """The log as another process has it: the two share nothing but the cluster."""
+    opened = open_event_log(url, SystemClock())
+    yield opened
+    opened.close()
+
+
+class TestTwoProcesses:
+    def test_keep_together_what_each_appended_together(self, log, another):
+        """Records of one append lie next to each other, however much two processes append to the same partition."""
+
+        def publish(writer: int) -> None:
+            mine = (log, another)[writer % 2]
+            for number in range(25):
+                names = [f"{writer}/{number}/{index}" for index in range(40)]
+                mine.append("t", {0: [a_record(name) for name in names]})
+
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(publish, range(6)))
+        found = values(log, "t")
+        assert len(found) == 6 * 25 * 40
+        groups = [found[start : start + 40] for start in range(0, len(found), 40)]
+        assert all([name.rsplit("/", 1)[1] for name in group] == [str(n) for n in range(40)] for group in groups)
+        assert all(len({name.rsplit("/", 1)[0] for name in group}) == 1 for group in groups)
+
+    def test_show_each_other_at_once_what_they_stored(self, log, another):
+        """A read sees what another process stored before it began, at the end of a partition and behind it."""
+        for number in range(20):
+            another.append("t", {0: [a_record(f"{number}")]})
+            assert log.bounds("t", [0])[0].next == number + 1
+            assert text_of(log.read("t", 0, number).events[0].record) == f"{number}"
+            assert log.read("t", 0, number + 1) == Slice((), number + 1)
+
+    def test_tell_each_other_of_appends(self, log, another):
+        """A watcher is told soon of what another process appends to a partition that was read to its end."""
+        log.read("t", 1, 0)
+        told = threading.Event()
+        end = log.watch(lambda *place: told.set() if place == ("t", 1) else None)
+        for number in range(5):
+            told.clear()
+            another.append("t", {1: [a_record(f"{number}")]})
+            assert told.wait(PATIENCE)
+            assert len(log.read("t", 1, number).events) == 1
+        end()
+
+    def test_wake_each_others_readers(self, log, another):
+        """A read that waits answers when another process appends."""
+        with ThreadPoolExecutor(1) as reader:
+            for number in range(5):
+                reading = reader.submit(log.read, "t", 0, number, wait=10 * PATIENCE)
+                another.append("t", {0: [a_record(f"{number}")]})
+                assert len(reading.result(PATIENCE).events) == 1
+
+    def test_take_nothing_once_one_of_them_has_sealed(self, log, another):
+        """Nothing is stored behind the end that is seen after another process has sealed a topic."""
+
+        def append_until_sealed(writer: int) -> int:
+            stored = 0
+            while True:
+                try:
+                    fates = another.append("t", {writer % 2: [a_record("a")]})
+                except SealedTopic:
+                    return stored
+                stored += not isinstance(fates[writer % 2], Refused)
+
+        with ThreadPoolExecutor(4) as threads:
+            publishing = [threads.submit(append_until_sealed, writer) for writer in range(4)]
+            until(lambda: log.bounds("t", [0])[0].next > 20)
+            log.seal_topic("t")
+            end = log.bounds("t", [0, 1])
+            acknowledged = sum(each.result(PATIENCE) for each in publishing)
+        assert log.bounds("t", [0, 1]) == end
+        assert acknowledged == len(values(log, "t", 0)) + len(values(log, "t", 1))
+
+    def test_learn_that_a_topic_was_deleted(self, log, another):
+        """What another process deleted is unknown, also to a process that has used it."""
+        another.append("t", {0: [a_record("a")]})
+        assert len(log.read("t", 0, 0).events) == 1
+        another.delete_topic("t")
+        for attempt in (
+            lambda: log.append("t", {0: [a_record("a")]}),
+            lambda: log.bounds("t", [0]),
+            lambda: log.offset_at("t", 0, SystemClock().now()),
+            lambda: log.read("t", 0, 1),
+        ):
+            with pytest.raises(UnknownTopic):
+                attempt()
+
+    def test_learn_of_new_partitions(self, log, another):
+        """Partitions that another process added can be written and read."""
+        assert another.bounds("t", [0]) == {0: Bounds(0, 0)}
+        log.add_partitions("t", 4)
+        another.append("t", {3: [a_record("a")]})
+        assert values(log, "t", 3) == ["a"]
+
+
+class TestAppend:
+    def test_that_is_larger_than_a_batch_keeps_its_order(self, log):
+        """An append of more than the largest batch is stored in parts, all of it in its order."""
+        records = [Record(b'"%07d%s"' % (number, b"x" * 50_000)) for number in range(400)]
+        log.append("t", {0: records})
+        found = []
+        while len(found) < 400:
+            found += [event.record for event in log.read("t", 0, len(found), limit=100, max_bytes=10_000_000).events]
+        assert found == records
+
+    def test_of_what_is_larger_than_kafka_takes_is_refused(self, log):
+        """A single event that no batch can hold is refused, and the topic is not taken for a sealed one."""
+        assert log.append("t", {0: [Record(b'"%s"' % (b"x" * 9_000_000))]}) == {0: Refused("internal error")}
+        log.append("t", {0: [a_record("a")]})
+        assert values(log, "t") == ["a"]
+
+
+class TestTopics:
+    def test_are_read_as_the_original_nakadi_has_written_them(self, url, log):
+        """Records with the headers of the original are events with their key, owner and subscription."""
+        from confluent_kafka import Producer  # noqa: PLC0415  # it is installed where these tests run
+
+        producer = Producer({"bootstrap.servers": kafka.servers()})
+        name = url.partition("prefix=")[2] + "t"
+        headers = [("X-AuthParam-Name", b"team"), ("X-AuthParam-Value", b"shop"), ("CONSUMER_SUBSCRIPTION_ID", b"s1")]
+        producer.produce(name, b'{"a":1}', b"k1", 0, headers=headers)
+        producer.produce(name, b'{"a":2}', b"k2", 0, headers=[("DEBUG_PUBLISHER_TOPIC_ID", b"t")])
+        producer.produce(name, None, b"k1", 0)
+        producer.flush(PATIENCE)
+        assert [event.record for event in log.read("t", 0, 0).events] == [
+            Record(b'{"a":1}', "k1", Attribute("team", "shop"), "s1"),
+            Record(b'{"a":2}', "k2"),
+            Record(None, "k1"),
+        ]
+
+    def test_of_transactions_are_read_to_their_end(self, url, log):
+        """What a transaction leaves between the events is stepped over, also at the end, and undone events with it."""
+        from confluent_kafka import Producer  # noqa: PLC0415  # as above
+
+        name = url.partition("prefix=")[2] + "t"
+        producer = Producer({"bootstrap.servers": kafka.servers(), "transactional.id": name})
+        producer.init_transactions(PATIENCE)
+        for value, end in ((b'"a"', producer.commit_transaction), (b'"b"', producer.abort_transaction)):
+            producer.begin_transaction()
+            producer.produce(name, value, partition=0)
+            producer.flush(PATIENCE)
+            end(PATIENCE)
+        assert values(log, "t") == ["a"]
+        log.append("t", {0: [a_record("c")]})
+        assert values(log, "t") == ["a", "c"]
+
+    def test_are_compacted_by_kafka(self, url, log):
+        """Events that newer ones replaced go in Kafka's own time; the newest ones and all offsets stay."""
+        now = SystemClock().now()
+        log.append("t", {0: [a_record("0", "k0")]})
+        log.compact("t", 0, upto=now + timedelta(minutes=1), tombstones_before=now - timedelta(days=1))
+        with the_cluster(url) as cluster:
+            cluster.configure("t", {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
+        stored = 1
+
+        def has_holes() -> bool:
+            nonlocal stored
+            log.append("t", {0: [a_record(f"{number}", f"k{number % 3}") for number in range(stored, stored + 10)]})
+            stored += 10
+            return len(values(log, "t")) < stored / 2
+
+        until(has_holes)
+        assert log.bounds("t", [0]) == {0: Bounds(0, stored)}
+        found = values(log, "t")
+        assert found[-3:] == [f"{number}" for number in range(stored - 3, stored)]
+        assert found == sorted(found, key=int)
+
+    def test_with_events_without_a_key_are_not_compacted(self, url, log):
+        """Kafka would remove events without a key, so it does not begin as long as the oldest events have none."""
+        now = SystemClock().now()
+        log.append("t", {0: [a_record("a"), a_record("b", "k")]})
+        log.compact("t", 0, upto=now, tombstones_before=now)
+        assert setting(url, "cleanup.policy") == "delete"
+        log.trim("t", 0, now + timedelta(hours=1))
+        log.append("t", {0: [a_record("c", "k")]})
+        log.compact("t", 0, upto=now, tombstones_before=now)
+        assert setting(url, "cleanup.policy") == "compact"
+
+
+class TestFaults:
+    def test_an_acknowledged_event_survives_a_server_that_is_killed(self, tmp_path):
+        """A server is killed under load and started again: everything acknowledged is there, and appends go on."""
+        with kafka.a_server(tmp_path) as server:
+            log = open_event_log(f"kafka://{server.address}", SystemClock())
+            log.create_topic("t", 1)
+            acknowledged: list[str] = []
+            ending = threading.Event()
+
+            def publish(writer: int) -> None:
+                number = 0
+                while not ending.is_set():
+                    name = f"{writer}/{number}"
+                    if not isinstance(log.append("t", {0: [a_record(name)]})[0], Refused):
+                        acknowledged.append(name)
+                    number += 1
+
+            with ThreadPoolExecutor(4) as writers:
+                publishing = [writers.submit(publish, number) for number in range(4)]
+                until(lambda: len(acknowledged) > 200)
+                server.kill()
+                server.start()
+                there = len(acknowledged)
+                until(lambda: len(acknowledged) > there + 200)
+                ending.set()
+                for each in publishing:
+                    each.result(PATIENCE)
+            found = values(log, "t")
+            assert set(acknowledged) <= set(found)
+            assert [event for event in found if event.startswith("0/")] == sorted(
+                {event for event in found if event.startswith("0/")}, key=lambda name: int(name.split("/")[1])
+            )
+            log.close()
+
+    def test_a_cluster_that_is_down_is_told_in_bounded_time(self, tmp_path):
+        """While no server answers, appends are refused and reads are unavailable, none waits for ever."""
+        with kafka.a_server(tmp_path) as server:
+            log = open_event_log(f"kafka://{server.address}", SystemClock())
+            log.create_topic("t", 1)
+            log.append("t", {0: [a_record("a")]})
+            server.kill()
+            begun = time.monotonic()
+            assert isinstance(log.append("t", {0: [a_record("b")]})[0], Refused)
+            with pytest.raises(Unavailable):
+                log.bounds("t", [0])
+            assert time.monotonic() - begun < PATIENCE
+            server.start()
+            until(lambda: not isinstance(log.append("t", {0: [a_record("c")]})[0], Refused))
+            assert "b" not in values(log, "t")
+            log.close()
+
+
+def values(log, topic: str, partition: int = 0) -> list[str]:
+    found: list[str] = []
+    bounds = log.bounds(topic, [partition])[partition]
+    place = bounds.oldest
+    while place < bounds.next:
+        piece = log.read(topic, partition, place)
+        found += [text_of(event.record) for event in piece.events]
+        assert piece.next_offset > place
+        place = piece.next_offset
+    return found
+
+
+def setting(url: str, name: str) -> str:
+    """A setting of the topic `t`, as Kafka itself has it."""
+    with the_cluster(url) as cluster:
+        return cluster.configuration("t")[name]
+
+
+@contextmanager
+def the_cluster(url: str):
+    from nakadi.engines.kafka.cluster import Address, Cluster  # noqa: PLC0415  # as above
+
+    cluster = Cluster(Address.parse(url))
+    try:
+        yield cluster
+    finally:
+        cluster.close()
