@@ -139,7 +139,7 @@ def test_json_keeps_its_names():
     assert found["gauges"]["nakadi.uptime"] == {"value": 60}
     assert found["counters"]["nakadi.http.get_health.200"] == {"count": 1}
     assert found["counters"]["nakadi.kpi.dropped"] == {"count": 7}
-    assert found["counters"]["nakadi.common.chores.failed.a-try-of-json"] == {"count": 1}
+    assert found["counters"]["nakadi.chores.failed.a-try-of-json"] == {"count": 1}
     assert found["timers"]["nakadi.http.get_health"] == {
         "count": 1,
         **dict.fromkeys(("max", "mean", "min", "p50", "p75", "p95", "p98", "p99", "p999"), 0.25),

@@ -217,7 +217,7 @@ def test_a_failure_is_told_with_the_operation_the_thing_and_the_cause(broker, cl
     assert [each.oldest for each in event_log.bounds(event_type.timeline.topic, [0, 1]).values()] == [0, 1]
     assert f"The retention of a.broken failed, it is tried again later: {error!r}" in caplog.text
     assert failures()["retention"] == before + 1
-    assert as_json(broker.metrics, 0)["counters"]["nakadi.common.chores.failed.retention"]["count"] == before + 1
+    assert as_json(broker.metrics, 0)["counters"]["nakadi.chores.failed.retention"]["count"] == before + 1
 
 
 def test_what_cannot_be_cleared_away_does_not_keep_the_rest(broker, monkeypatch):

@@ -186,7 +186,7 @@ class Metrics:
     """Every metric of a process. `most_names` is how many event types, and how many subscriptions, have values of their
     own; `started` is when the process began, on the steady clock."""
 
-    def __init__(self, started: float = 0.0, most_names: int = 200) -> None:  # noqa: PLR0915  # one for each metric
+    def __init__(self, started: float = 0.0, most_names: int = 200) -> None:
         self.started = started
         self.all: list[Metric] = []
         self._names = Names(most_names)
@@ -194,7 +194,37 @@ class Metrics:
         self._stored: dict[str, _Stored] = {}
         self._storing = threading.Lock()
 
-        # Requests
+        self._define_requests()
+        self._define_publishing()
+        self._define_streams()
+        self._define_subscriptions()
+        self._define_sqlite()
+        self._define_archive()
+        self._define_caches()
+        self._define_housekeeping()
+        self._follow_rows()
+
+    def answered(self, operation: str, status: int, seconds: float, received: int = 0, sent: int = 0) -> None:
+        """A request was answered; `received` and `sent` are the bytes of the bodies."""
+        with self.request_seconds.lock:
+            row = self._answers.get((operation, status))
+            if row is None:
+                row = self._answers[operation, status] = _Answers(self.request_seconds.row((operation,)))
+            row.seconds.add(seconds, self.request_seconds.bounds)
+            row.count += 1
+            row.received += received
+            row.sent += sent
+
+    def stored(self, event_type: str, events: int, size: int) -> None:
+        """Events of a batch of so many bytes were stored."""
+        with self._storing:
+            row = self._stored.get(event_type)
+            if row is None:
+                row = self._stored.setdefault(self._names.bounded(event_type), _Stored())
+            row.events += events
+            row.size += size
+
+    def _define_requests(self) -> None:
         self.requests = self._counter(
             "nakadi_http_requests_total",
             "Requests answered, by status; `unrouted` are those refused before their operation was known.",
@@ -228,7 +258,7 @@ class Metrics:
             ("work",),
         )
 
-        # Publishing
+    def _define_publishing(self) -> None:
         self.events_published = self._counter("nakadi_events_published_total", "Events stored.", ("event_type",))
         self.events_deleted = self._counter("nakadi_events_deleted_total", "Tombstones stored.", ("event_type",))
         self.published_bytes = self._counter(
@@ -247,7 +277,7 @@ class Metrics:
             ("reason",),
         )
 
-        # Streams
+    def _define_streams(self) -> None:
         self.streams_opened = self._counter("nakadi_streams_opened_total", "Streams begun.", ("api",))
         self.open_streams = self._gauge("nakadi_open_streams", "Streams that are open.", ("api",))
         self.streams_ended = self._counter("nakadi_streams_ended_total", "Streams ended, by reason.", ("api", "reason"))
@@ -262,7 +292,7 @@ class Metrics:
             bounds=LONG_SECONDS,
         )
 
-        # Subscriptions
+    def _define_subscriptions(self) -> None:
         self.cursors_committed = self._counter(
             "nakadi_cursors_committed_total",
             "Cursors in commits: `committed` moved a partition, `outdated` did not, `refused` was an error.",
@@ -315,7 +345,7 @@ class Metrics:
             "nakadi_events_skipped_total", "Events that consumers failed at and that were skipped, as the policy says."
         )
 
-        # The event log in SQLite
+    def _define_sqlite(self) -> None:
         self.log_commit_seconds = self._histogram(
             "nakadi_sqlite_commit_duration_seconds", "Time of a commit of the event log in SQLite."
         )
@@ -328,7 +358,7 @@ class Metrics:
         self.log_appends_waiting = self._gauge("nakadi_sqlite_appends_waiting", "Appends that wait for a commit.")
         self.log_bytes_waiting = self._gauge("nakadi_sqlite_bytes_waiting", "Bytes of the appends that wait.")
 
-        # The archive
+    def _define_archive(self) -> None:
         self.archive_segments = self._counter("nakadi_archive_segments_written_total", "Segments archived.")
         self.archive_events = self._counter("nakadi_archive_events_written_total", "Events archived.")
         self.archive_bytes = self._counter(
@@ -351,11 +381,11 @@ class Metrics:
             combine=max,
         )
 
-        # Caches
+    def _define_caches(self) -> None:
         self.cache_hits = self._counter("nakadi_cache_hits_total", "Look-ups answered from memory.", ("cache",))
         self.cache_misses = self._counter("nakadi_cache_misses_total", "Look-ups that had to read.", ("cache",))
 
-        # Housekeeping
+    def _define_housekeeping(self) -> None:
         self.housekeeping_seconds = self._histogram(
             "nakadi_housekeeping_duration_seconds", "Time of a round of housekeeping.", bounds=LONG_SECONDS
         )
@@ -366,7 +396,7 @@ class Metrics:
             "nakadi_chore_failures_total",
             "Steps of housekeeping, of the archive and of leases that failed and are tried again.",
             ("operation",),
-            json="nakadi.common.chores.failed",
+            json="nakadi.chores.failed",
         )
         self.chore_failures.follow(lambda: {(name,): count for name, count in failures().items()})
         self.index_lag = self._gauge(
@@ -379,27 +409,6 @@ class Metrics:
             ("outcome",),
             json="nakadi.kpi",
         )
-        self._follow_rows()
-
-    def answered(self, operation: str, status: int, seconds: float, received: int = 0, sent: int = 0) -> None:
-        """A request was answered; `received` and `sent` are the bytes of the bodies."""
-        with self.request_seconds.lock:
-            row = self._answers.get((operation, status))
-            if row is None:
-                row = self._answers[operation, status] = _Answers(self.request_seconds.row((operation,)))
-            row.seconds.add(seconds, self.request_seconds.bounds)
-            row.count += 1
-            row.received += received
-            row.sent += sent
-
-    def stored(self, event_type: str, events: int, size: int) -> None:
-        """Events of a batch of so many bytes were stored."""
-        with self._storing:
-            row = self._stored.get(event_type)
-            if row is None:
-                row = self._stored.setdefault(self._names.bounded(event_type), _Stored())
-            row.events += events
-            row.size += size
 
     def _follow_rows(self) -> None:
         """Of the rows that several metrics share."""
