@@ -48,7 +48,7 @@ def test_windows_are_measured(jobs, data, orders, tmp_path):
     for name in ("rate.png", "size.png", "skew.png"):
         assert Path(tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
 
-    measured = data.event_types.measured(orders)
+    measured = data.event_types.measured_statistics(orders)
     assert measured.recommended_partitions == 2
     assert measured.statistic.write_parallelism == 2
     assert measured.statistic.messages_per_minute == round(72 / 120)
@@ -59,7 +59,7 @@ def test_payloads_that_look_like_metadata(jobs, data):
     made = data.event_type("order.placed", **BUSINESS)
     data.archived(made, [by("shop", note='"published_by":"b"', more={"published_by": "c"}), by("app")])
     jobs.measured(*UNTIL)
-    assert data.event_types.measured(made).statistic.write_parallelism == 2
+    assert data.event_types.measured_statistics(made).statistic.write_parallelism == 2
 
 
 def test_bad_input_is_left_out(jobs, data):
@@ -83,4 +83,4 @@ def test_what_deleted_event_types_had_is_forgotten(jobs, data):
     jobs.measured(*UNTIL)
     data.delete("page.viewed")
     jobs.measured(*UNTIL)
-    assert data.event_types.measured(pages) is None
+    assert data.event_types.measured_statistics(pages) is None

@@ -37,7 +37,7 @@ def test_position_can_be_checked_without_a_cursor():
 def test_reading_goes_on_only_in_a_known_partition():
     """What follows a position is told for the event type's partitions. (L24, L67)"""
     event_type, logs = a_past(Generation([2]), Generation([2]))
-    timeline, offset = Cursors(logs).following(event_type, Position(1, 1), "0")
+    timeline, offset = Cursors(logs).next_event(event_type, Position(1, 1), "0")
     assert (timeline.order, offset) == (2, 0)
     with pytest.raises(CursorError, match="non existing partition 4"):
-        Cursors(logs).following(event_type, Position(1, 1), "4")
+        Cursors(logs).next_event(event_type, Position(1, 1), "4")

@@ -29,5 +29,5 @@ def test_a_name_that_is_used_again_begins_without():
     first = an_event_type(name="a.b", id="1")
     registry.write(Put(MEASURED_KIND, first.id, measured_body(MEASURED)))
 
-    assert event_types.measured(first) == MEASURED
-    assert event_types.measured(an_event_type(name="a.b", id="2")) is None
+    assert event_types.measured_statistics(first) == MEASURED
+    assert event_types.measured_statistics(an_event_type(name="a.b", id="2")) is None

@@ -166,7 +166,7 @@ def test_shift_is_the_inverse_of_distance(counts, steps, data):
 )
 def test_end_of_a_closed_timeline_is_the_start_of_the_next(position, carried):
     """The last event of a closed timeline is the place before the next one, over empty ones too. (C7, S91)"""
-    assert positions.moved_on(event_type_with(2, 0, 2), position, 0) == carried
+    assert positions.canonical_position(event_type_with(2, 0, 2), position, 0) == carried
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_following_visits_every_event_once_in_order(counts):
 def test_cursor_of_a_partition_that_came_later_is_carried_to_it():
     """The start of a timeline that did not have the partition yet is the start of the one that has. (C7, C71)"""
     event_type, _ = a_past(Generation([5]), Generation([5, 3]))
-    assert positions.moved_on(event_type, Position(1, -1), 1) == Position(2, -1)
+    assert positions.canonical_position(event_type, Position(1, -1), 1) == Position(2, -1)
     timeline, following = positions.next_event(event_type, Position(1, -1), 1)
     assert (timeline.order, following) == (2, 0)
 

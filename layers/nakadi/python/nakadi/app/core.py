@@ -116,7 +116,7 @@ class Core:
             choice=self.settings_document("storage"),
             features=self.features,
             built_in=_storage_type(self.settings.event_log),
-            reach=partial(check_reachable, built_in=self.settings.event_log),
+            check_reachable=partial(check_reachable, built_in=self.settings.event_log),
         )
 
     @cached_property

@@ -146,7 +146,7 @@ class EventTypeServices(Core, ABC):
             logs=self.logs,
             dependents=self.dependents,
             max_partitions=self.settings.max_partitions,
-            fixed=self.settings.dead_letter_redrive,
+            fixed_event_type=self.settings.dead_letter_redrive,
         )
 
     @cached_property

@@ -24,8 +24,8 @@ DATE_TIME = re.compile(
 )
 DIGITS = 18
 
-SMALLEST = -(2**63)
-GREATEST = 2**63 - 1
+MIN_OFFSET = -(2**63)
+MAX_OFFSET = 2**63 - 1
 
 
 class CursorErrorKind(Enum):
@@ -96,9 +96,9 @@ class NumberedOffset(Struct, frozen=True):
         """The number; one that does not fit 64 bits becomes the nearest one that does not."""
         if len(self.digits) <= DIGITS:
             return int(self.digits)
-        magnitude = self.digits.lstrip("-").lstrip("0")[: len(str(GREATEST)) + 1]
+        magnitude = self.digits.lstrip("-").lstrip("0")[: len(str(MAX_OFFSET)) + 1]
         number = int(magnitude or "0")
-        return max(SMALLEST - 1, -number) if self.digits.startswith("-") else min(GREATEST + 1, number)
+        return max(MIN_OFFSET - 1, -number) if self.digits.startswith("-") else min(MAX_OFFSET + 1, number)
 
 
 ParsedOffset = BeginOffset | TimeOffset | NumberedOffset
@@ -141,7 +141,7 @@ def offset_as_sent(position: Position, sent: str) -> str:
 
 def fits_64_bits(position: Position) -> bool:
     """Whether an event could have the number of this position."""
-    return SMALLEST <= position.offset <= GREATEST
+    return MIN_OFFSET <= position.offset <= MAX_OFFSET
 
 
 def _padded(digits: str) -> str:

@@ -82,7 +82,7 @@ AUTHORIZATION_MANDATORY = "Authorization section is mandatory"
 _EVENT_TYPE_NAME = re.compile(r"[a-zA-Z][-0-9a-zA-Z_]*(\.[0-9a-zA-Z][-0-9a-zA-Z_]*)*")
 MAX_NAME = 255
 
-_MANDATORY = (
+_MANDATORY_FIELDS = (
     "owning_application",
     "category",
     "schema",
@@ -109,7 +109,7 @@ def draft_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
 
 def _draft_violations(draft: EventTypeDraft) -> Iterator[Violation]:
     yield from _name_violations(draft.name)
-    yield from (Violation(field, NOT_NULL) for field in _MANDATORY if getattr(draft, field) is None)
+    yield from (Violation(field, NOT_NULL) for field in _MANDATORY_FIELDS if getattr(draft, field) is None)
     yield from size_violations("owning_application", draft.owning_application)
     yield from _enrichment_violations(draft)
     for field in _FIELD_LISTS:
@@ -191,8 +191,8 @@ MAX_LABEL = 63
 SHOWN = 500
 
 _LABEL_OF_HOST = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_ENDS = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
-_LABEL = re.compile(_ENDS)
+_KEY_NAME = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_LABEL = re.compile(_KEY_NAME)
 
 # Each pattern describes the whole key, so a wrong character before the slash violates three of them.
 _KEY_RULES = tuple(
@@ -207,7 +207,7 @@ _KEY_RULES = tuple(
             f"Key prefix cannot be more than {MAX_PREFIX} characters.",
         ),
         (rf"([-.a-z0-9]+/)?[^/]{{0,{MAX_KEY_NAME}}}", f"Key name cannot be more than {MAX_KEY_NAME} characters."),
-        (f"([^/]+/)?{_ENDS}", "Key name should start and end with a letter or a digit"),
+        (f"([^/]+/)?{_KEY_NAME}", "Key name should start and end with a letter or a digit"),
     )
 )
 

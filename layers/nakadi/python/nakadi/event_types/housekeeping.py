@@ -75,7 +75,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
                     self._try("compaction", event_type, partial(self._compact, event_type, timeline, partition, now))
         expired = expired_timelines(event_type, now)
         if expired:
-            self._try("removal of old timelines", event_type, lambda: self._drop(event_type, expired))
+            self._try("removal of old timelines", event_type, lambda: self._remove_expired(event_type, expired))
 
     def _try(self, operation: str, event_type: EventType, step: Callable[[], None]) -> None:
         """Run one step, so that a failure does not stop the others.
@@ -121,7 +121,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
                 timeline.topic, partition, upto=now - COMPACTION_LAG, tombstones_before=now - TOMBSTONES_STAY
             )
 
-    def _drop(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:
+    def _remove_expired(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:
         """Mark the timelines as deleted before their events are removed, so that no reader finds one without events."""
         marked = tuple(replace(each, deleted=True) if each in expired else each for each in event_type.timelines)
         note = cleanup_note(expired[-1].id, expired)

@@ -6,7 +6,7 @@ timelines before: it ends at -1 there.
 
 from __future__ import annotations
 
-from nakadi.event_types.cursors import GREATEST, SMALLEST, CursorError, CursorErrorKind
+from nakadi.event_types.cursors import MAX_OFFSET, MIN_OFFSET, CursorError, CursorErrorKind
 from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Invalid
@@ -53,7 +53,7 @@ def not_past_loss(event_type: EventType, position: Position, partition: int) -> 
     return position if end is None else min(position, Position(timeline.order, end))
 
 
-def moved_on(event_type: EventType, position: Position, partition: int) -> Position:
+def canonical_position(event_type: EventType, position: Position, partition: int) -> Position:
     """The position; at the end of a closed timeline, the start of the next one, which is equivalent."""
     if position.timeline == event_type.timelines[-1].order:
         return position
@@ -90,7 +90,7 @@ def distance(event_type: EventType, partition: str, first: Position, last: Posit
         return -distance(event_type, partition, last, first)
     first = _not_past_loss(event_type, partition, first)
     last = _not_past_loss(event_type, partition, last)
-    between = sum(_size(event_type, order, partition) for order in range(first.timeline, last.timeline))
+    between = sum(_event_count(event_type, order, partition) for order in range(first.timeline, last.timeline))
     return _within_64_bits(between + last.offset - first.offset)
 
 
@@ -108,7 +108,7 @@ def shifted(event_type: EventType, partition: str, position: Position, shift: in
 def _shifted_forward(event_type: EventType, partition: str, target: Position) -> Position:
     order, offset = target.timeline, target.offset
     while order < event_type.timeline.order:
-        size = _size(event_type, order, partition)
+        size = _event_count(event_type, order, partition)
         if offset < size:
             break
         order, offset = order + 1, offset - size
@@ -118,7 +118,7 @@ def _shifted_forward(event_type: EventType, partition: str, target: Position) ->
 def _shifted_back(event_type: EventType, partition: str, target: Position) -> Position:
     order, offset = target.timeline, target.offset
     while offset < -1:
-        order, offset = order - 1, offset + _size(event_type, order - 1, partition)
+        order, offset = order - 1, offset + _event_count(event_type, order - 1, partition)
     return Position(order, offset)
 
 
@@ -127,7 +127,7 @@ def _not_past_loss(event_type: EventType, partition: str, position: Position) ->
     return position if number is None else not_past_loss(event_type, position, number)
 
 
-def _size(event_type: EventType, order: int, partition: str) -> int:
+def _event_count(event_type: EventType, order: int, partition: str) -> int:
     """The number of events that a closed timeline ever had in the partition."""
     timeline = timeline_of(event_type, order)
     if timeline is None or timeline.latest_positions is None:
@@ -139,6 +139,6 @@ def _size(event_type: EventType, order: int, partition: str) -> int:
 
 
 def _within_64_bits(number: int) -> int:
-    if not SMALLEST <= number <= GREATEST:
+    if not MIN_OFFSET <= number <= MAX_OFFSET:
         raise Invalid(OUT_OF_RANGE)
     return number

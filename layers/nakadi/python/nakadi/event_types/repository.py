@@ -88,7 +88,7 @@ class EventTypes:
         documents = self._registry.list(SCHEMAS, prefix=f"{event_type.id}/")
         return [schema_of(document.body) for document in reversed(documents)]
 
-    def measured(self, event_type: EventType) -> MeasuredStatistics | None:
+    def measured_statistics(self, event_type: EventType) -> MeasuredStatistics | None:
         """The latest measured statistics of its traffic; None if there are none."""
         document = self._registry.get(MEASURED, event_type.id)
         return None if document is None else measured_of(document.body)

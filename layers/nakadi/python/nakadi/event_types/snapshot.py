@@ -17,8 +17,8 @@ from nakadi.event_types.cursors import (
     parse_offset,
 )
 from nakadi.event_types.positions import (
+    canonical_position,
     end_of,
-    moved_on,
     next_event,
     not_past_loss,
     partition_number,
@@ -33,9 +33,9 @@ from nakadi.model.timeline import Timeline
 from nakadi.ports.event_log import EventLogs, UnknownTopic
 
 NO_ANSWER = "Error occurred when fetching partitions offsets"
-DUPLICATE = "duplicate partition ids provided in cursors"
+DUPLICATE_PARTITIONS = "duplicate partition ids provided in cursors"
 
-NEVER_USED = Bounds(oldest=0, next=0)
+EMPTY_PARTITION = Bounds(oldest=0, next=0)
 
 
 class Cursors:
@@ -71,7 +71,7 @@ class Cursors:
         """The position in each partition where a stream begins that has no cursors."""
         return PartitionSnapshot(event_type, self._logs).newest()
 
-    def following(self, event_type: EventType, position: Position, partition: str) -> tuple[Timeline, int]:
+    def next_event(self, event_type: EventType, position: Position, partition: str) -> tuple[Timeline, int]:
         """The timeline and the offset of the next event to read behind a position. Raises `CursorError`."""
         number = partition_number(event_type, partition)
         if number is None:
@@ -149,7 +149,7 @@ class PartitionSnapshot:
             self.check_readable(cursor.partition, position, cursor.offset)
         by_partition = {cursor.partition: position for cursor, position in zip(cursors, positions, strict=True)}
         if len(by_partition) < len(cursors):
-            raise Invalid(DUPLICATE)
+            raise Invalid(DUPLICATE_PARTITIONS)
         return by_partition
 
     def check_readable(self, partition: str, position: Position, sent: str = "") -> None:
@@ -189,7 +189,7 @@ class PartitionSnapshot:
             # Clients know this error without the partition and the offset.
             raise CursorError(CursorErrorKind.UNAVAILABLE, event_type=self._event_type.name)
         number = partition_number(self._event_type, cursor.partition)
-        return position if number is None else moved_on(self._event_type, position, number)
+        return position if number is None else canonical_position(self._event_type, position, number)
 
     def _before_time(self, time: datetime, partition: int) -> Position:
         for timeline in timelines_with(self._event_type, partition):
@@ -225,7 +225,7 @@ class PartitionSnapshot:
                 log = self._logs.of(timeline.storage_id)
                 found = log.bounds(timeline.topic, range(timeline.partitions))
             added_later = range(timeline.partitions, self._event_type.timeline.partitions)
-            self._bounds[timeline.order] = {**found, **dict.fromkeys(added_later, NEVER_USED)}
+            self._bounds[timeline.order] = {**found, **dict.fromkeys(added_later, EMPTY_PARTITION)}
         return self._bounds[timeline.order]
 
 

@@ -40,13 +40,13 @@ class Storages:
         choice: SettingsDocument,
         features: Features,
         built_in: StorageType,
-        reach: CheckReachable,
+        check_reachable: CheckReachable,
     ) -> None:
         self._registry = registry
         self._choice = choice
         self._features = features
         self._built_in = built_in
-        self._reach = reach
+        self._check_reach = check_reachable
 
     def all(self) -> tuple[Storage, ...]:
         """All storages, in the order of their ids."""
@@ -138,7 +138,7 @@ class Storages:
         if storage.id == DEFAULT_STORAGE_ID:
             return  # the broker was started with it
         try:
-            self._reach(storage)
+            self._check_reach(storage)
         except Unavailable as error:
             log.warning("Check of storage %s failed, it cannot be used: %s", storage.id, error.__cause__ or error)
             raise Invalid(error.told or f"The storage {storage.id} cannot be reached") from error

@@ -136,7 +136,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
     logs: EventLogs
     dependents: Dependents
     max_partitions: int
-    fixed: str = ""
+    fixed_event_type: str = ""
     """The name of an event type whose partitions cannot change: its subscriptions would not learn of new ones."""
 
     def set_count(self, name: str, count: int, subject: Subject) -> None:
@@ -149,7 +149,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
         event_type = self.event_types.get(name)
         self.permissions.require_administrator(Operation.ADMIN, event_type.resource, subject)
         self._check(count, event_type)
-        if name == self.fixed and count != event_type.timeline.partitions:
+        if name == self.fixed_event_type and count != event_type.timeline.partitions:
             raise Invalid(f"Event type {name} is for redriving, its partitions can not be changed")
         self.features.require_writable()
         if count == event_type.timeline.partitions:

@@ -127,7 +127,7 @@ class _WatchedLog:
 
 
 class FindsNextTimeline(Protocol):
-    def following(self, event_type: EventType, position: Position, partition: str) -> tuple[Timeline, int]:
+    def next_event(self, event_type: EventType, position: Position, partition: str) -> tuple[Timeline, int]:
         """The timeline and the offset in it where reading goes on behind a position."""
 
 
@@ -161,7 +161,7 @@ class PartitionReader:
         """Go to wherever the next event is or will be, in this timeline or another one."""
         position = self._here()
         try:
-            timeline, offset = self._cursors.following(self._event_type, position, self.partition)
+            timeline, offset = self._cursors.next_event(self._event_type, position, self.partition)
         except CursorError as error:
             raise Unusable(str(error)) from error
         self.leave()

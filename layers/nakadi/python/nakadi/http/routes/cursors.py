@@ -12,7 +12,7 @@ from nakadi.auth.permissions import Permissions
 from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_as_sent
 from nakadi.event_types.positions import PARTITION_NOT_FOUND, distance, shifted
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import DUPLICATE, Cursors, PartitionSnapshot
+from nakadi.event_types.snapshot import DUPLICATE_PARTITIONS, Cursors, PartitionSnapshot
 from nakadi.http.bodies import Members, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
 from nakadi.http.routing import Route
@@ -192,7 +192,7 @@ def _consumed(text: str | None) -> Sequence[Cursor]:
     with _as_told():
         cursors = [_whole(partition, offset) for partition, offset in written]
     if len({cursor.partition for cursor in cursors}) < len(cursors):
-        raise Invalid(DUPLICATE)
+        raise Invalid(DUPLICATE_PARTITIONS)
     return cursors
 
 

@@ -72,7 +72,7 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
     def get(self, request: Request) -> Response:
         event_type = self.event_types.get(request.path_parameters["name"])
         self.permissions.require(Operation.VIEW, event_type.resource, request.subject)
-        measured = self.event_types.measured(event_type)
+        measured = self.event_types.measured_statistics(event_type)
         extra = {} if measured is None else {"measured_statistic": measured_view(measured)}
         return json_response(event_type_view(event_type) | extra)
 

@@ -168,7 +168,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         """What follows a position, stretch by stretch: who is named in it, and where it ends."""
         number = int(partition)
         while True:
-            timeline, offset = self.cursors.following(event_type, position, partition)
+            timeline, offset = self.cursors.next_event(event_type, position, partition)
             event_log = self.logs.of(timeline.storage_id)
             bounds = event_log.bounds(timeline.topic, [number])[number]
             offset = max(offset, bounds.oldest)

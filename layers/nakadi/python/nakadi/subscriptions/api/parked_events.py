@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
 from nakadi.event_types import positions
-from nakadi.event_types.cursors import GREATEST
+from nakadi.event_types.cursors import MAX_OFFSET
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Authorization, Operation, Resource, ResourceType, Subject
@@ -255,7 +255,7 @@ def parsed_id(parked_id: str) -> tuple[PlaceOfEvents, Position] | None:
         return None
     position = Position(int(found["timeline"], 16), int(found["offset"]))
     # Stores keep 64 bits.
-    if position.offset > GREATEST:
+    if position.offset > MAX_OFFSET:
         return None
     return PlaceOfEvents(found["event_type"], found["partition"]), position
 

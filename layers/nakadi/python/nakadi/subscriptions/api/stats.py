@@ -173,7 +173,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def _first_stored_behind(self, event_type: EventType, partition: str, position: Position) -> datetime | None:
         number = int(partition)
         while True:
-            timeline, offset = self.cursors.following(event_type, position, partition)
+            timeline, offset = self.cursors.next_event(event_type, position, partition)
             event_log = self.logs.of(timeline.storage_id)
             oldest = event_log.bounds(timeline.topic, [number])[number].oldest
             found = event_log.read(timeline.topic, number, max(offset, oldest), limit=1, max_bytes=1)
