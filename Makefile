@@ -50,10 +50,8 @@ run: $(VENV)/.run $(BIN)/nakadi
 	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
 endif
 
-jobs: $(VENV)/.test
-	@$(BIN)/python -m nakadi_jobs.compaction --data $(DATA) $(ARGS)
-	@$(BIN)/python -m nakadi_jobs.statistics --data $(DATA) --plots $(DATA)/plots $(ARGS)
-	@$(BIN)/python -m nakadi_jobs.retention --data $(DATA) $(ARGS)
+jobs: $(VENV)/.test $(BIN)/nakadi
+	@$(BIN)/nakadi jobs all --data $(DATA) --plots $(DATA)/plots $(ARGS)
 
 kill-jobs: $(VENV)/.test
 	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)

@@ -11,7 +11,7 @@ from nakadi_cli.commands import command
 from nakadi_cli.failures import Failed
 
 _SHELLS = ("bash", "zsh", "fish")
-_JOBS = ("compaction", "statistics", "retention")
+_JOBS = ("compaction", "statistics", "retention", "all")
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
@@ -37,6 +37,7 @@ def serve(options: tuple[str, ...]) -> None:
 
 @command(
     "jobs",
+    "nakadi jobs all --data data --plots data/plots",
     "nakadi jobs compaction --data data",
     "nakadi jobs statistics --data data --plots data/plots",
     "nakadi jobs retention --data data",
@@ -47,10 +48,10 @@ def serve(options: tuple[str, ...]) -> None:
 @click.argument("job", type=click.Choice(_JOBS))
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def jobs(job: str, options: tuple[str, ...]) -> None:
-    """Run a job on what a broker has archived on this machine; OPTIONS are those of the job. It needs Spark."""
-    sys.argv = [f"nakadi jobs {job}", *options]
+    """Run a job, or all, on what a broker has archived here. It needs Spark; OPTIONS are those of the job."""
+    sys.argv = ["nakadi jobs", *(() if job == "all" else (job,)), *options]
     try:
-        runpy.run_module(f"nakadi_jobs.{job}", run_name="__main__", alter_sys=True)
+        runpy.run_module("nakadi_jobs", run_name="__main__")
     except ModuleNotFoundError as missing:
         raise Failed(f"{missing.name} is missing: pip install 'nakadi-serverless[jobs]'") from missing
 

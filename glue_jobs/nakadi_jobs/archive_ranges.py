@@ -1,8 +1,9 @@
-"""Which parts of the archive hold the events of an event type that were not read yet. The log index says so."""
+"""The parts of the archive that hold the events of an event type, as the log index lists them, and what was read."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -14,14 +15,15 @@ from nakadi.ports.log_index import LogIndex
 
 AT_ONCE = 1000
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """A topic and a partition of it."""
 
 
-class Stretch(Struct, frozen=True, kw_only=True):
+class ArchiveRange(Struct, frozen=True, kw_only=True):
     """Offsets of one partition whose events lie next to each other in the archive.
 
-    `whole` is false where events were compacted away: then there may be fewer than offsets. Times are microseconds.
+    `events` is their number: smaller than that of offsets where some were compacted away or erased, None where what
+    is left was not counted. Times are microseconds.
     """
 
     topic: str
@@ -32,18 +34,27 @@ class Stretch(Struct, frozen=True, kw_only=True):
     location: Location
     since: int
     until: int
-    whole: bool = True
+    events: int | None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicPartition:
         return self.topic, self.partition
+
+    @property
+    def name(self) -> str:
+        """Where its events lie in the archive."""
+        return f"{self.location.key}@{self.location.start}"
 
 
 class Progress(Struct, frozen=True):
-    """Per partition the offset up to which a table has every event, but for the gaps: what could not be read."""
+    """Per partition the offset up to which a table has every event, but for the gaps: what could not be read.
 
-    following: Mapping[Place, int]
-    gaps: Mapping[Place, tuple[tuple[int, int], ...]]
+    `damaged` names what lies in the gaps. It is not read again until it was replaced, or that is asked for.
+    """
+
+    following: Mapping[TopicPartition, int]
+    gaps: Mapping[TopicPartition, tuple[tuple[int, int], ...]]
+    damaged: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, text: str) -> Progress:
@@ -51,27 +62,33 @@ class Progress(Struct, frozen=True):
         return cls(
             {_place(name): offset for name, offset in known["next"].items()},
             {_place(name): tuple((first, end) for first, end in found) for name, found in known["gaps"].items()},
+            frozenset(known.get("damaged", ())),
         )
 
     def written(self) -> str:
-        known = {
+        known: dict[str, Any] = {
             "next": {f"{topic}/{partition}": offset for (topic, partition), offset in self.following.items()},
             "gaps": {f"{topic}/{partition}": found for (topic, partition), found in self.gaps.items() if found},
         }
+        if self.damaged:
+            known["damaged"] = sorted(self.damaged)
         return orjson.dumps(known, option=orjson.OPT_SORT_KEYS).decode()
 
-    def with_read(self, read: Iterable[Stretch], damaged: Iterable[Stretch]) -> Progress:
+    def with_read(self, read: Iterable[ArchiveRange], damaged: Iterable[ArchiveRange]) -> Progress:
         """What is known after these were read, and those could not be."""
         following = dict(self.following)
         gaps = {place: list(found) for place, found in self.gaps.items()}
-        for stretch in read:
-            gaps[stretch.place] = list(_without(gaps.get(stretch.place, ()), stretch.first, stretch.end))
-            following[stretch.place] = max(following.get(stretch.place, 0), stretch.end)
-        for stretch in damaged:
-            left = list(_without(gaps.get(stretch.place, ()), stretch.first, stretch.end))
-            gaps[stretch.place] = sorted([*left, (stretch.first, stretch.end)])
-            following[stretch.place] = max(following.get(stretch.place, 0), stretch.end)
-        return Progress(following, {place: tuple(found) for place, found in gaps.items()})
+        names = set(self.damaged)
+        for part in read:
+            names.discard(part.name)
+            gaps[part.place] = list(_without(gaps.get(part.place, ()), part.first, part.end))
+            following[part.place] = max(following.get(part.place, 0), part.end)
+        for part in damaged:
+            names.add(part.name)
+            left = list(_without(gaps.get(part.place, ()), part.first, part.end))
+            gaps[part.place] = sorted([*left, (part.first, part.end)])
+            following[part.place] = max(following.get(part.place, 0), part.end)
+        return Progress(following, {place: tuple(found) for place, found in gaps.items()}, frozenset(names))
 
 
 NOTHING_READ = Progress({}, {})
@@ -81,20 +98,20 @@ BEHIND_ALL = 10**17
 """Behind the last offset of any partition."""
 
 
-def again(index: LogIndex, event_type: EventType, read: Iterable[Stretch]) -> Iterator[Stretch]:
+def again(index: LogIndex, event_type: EventType, read: Iterable[ArchiveRange]) -> Iterator[ArchiveRange]:
     """What there is now where these were found."""
-    ranges: dict[Place, tuple[int, int]] = {}
-    for stretch in read:
-        first, end = ranges.get(stretch.place, (stretch.first, stretch.end))
-        ranges[stretch.place] = min(first, stretch.first), max(end, stretch.end)
+    ranges: dict[TopicPartition, tuple[int, int]] = {}
+    for part in read:
+        first, end = ranges.get(part.place, (part.first, part.end))
+        ranges[part.place] = min(first, part.first), max(end, part.end)
     behind = dict.fromkeys(ranges, BEHIND_ALL)
     progress = Progress(behind, {place: (found,) for place, found in ranges.items()})
-    return stretches(index, event_type, progress, ranges)
+    return unread_parts(index, event_type, progress, ranges)
 
 
-def stretches(
-    index: LogIndex, event_type: EventType, progress: Progress, among: Container[Place] | None = None
-) -> Iterator[Stretch]:
+def unread_parts(
+    index: LogIndex, event_type: EventType, progress: Progress, among: Container[TopicPartition] | None = None
+) -> Iterator[ArchiveRange]:
     """What there is to read beyond the progress, and in its gaps. A topic that is gone has nothing."""
     for timeline in event_type.timelines:
         known = index.topic(timeline.topic)
@@ -108,33 +125,33 @@ def stretches(
             wanted = [*progress.gaps.get(place, ()), (progress.following.get(place, 0), None)]
             for first, end in wanted:
                 for segment in _segments(index, place, max(first, oldest), end):
-                    found = _stretch(place, timeline.order, segment, known.compacted.get(partition, 0))
+                    found = _range_of(place, timeline.order, segment, known.compacted.get(partition, 0))
                     yield _cut(found, max(first, oldest), end)
 
 
-def in_batches(found: Iterable[Stretch], most_bytes: int) -> Iterator[Sequence[Stretch]]:
+def in_batches(found: Iterable[ArchiveRange], most_bytes: int) -> Iterator[Sequence[ArchiveRange]]:
     """Oldest first, as much at once as one commit is to hold. Within a partition nothing is ever passed over."""
-    batch: list[Stretch] = []
+    batch: list[ArchiveRange] = []
     size = 0
-    for stretch in sorted(found, key=lambda each: (each.since, each.topic, each.partition, each.first)):
-        if batch and size + stretch.location.length > most_bytes:
+    for part in sorted(found, key=lambda each: (each.since, each.topic, each.partition, each.first)):
+        if batch and size + part.location.length > most_bytes:
             yield batch
             batch, size = [], 0
-        batch.append(stretch)
-        size += stretch.location.length
+        batch.append(part)
+        size += part.location.length
     if batch:
         yield batch
 
 
-def sizes(found: Iterable[Stretch]) -> Mapping[str, int]:
+def sizes(found: Iterable[ArchiveRange]) -> Mapping[str, int]:
     """Object -> how many of its bytes these are."""
     known: dict[str, int] = {}
-    for location in {stretch.location for stretch in found}:
+    for location in {part.location for part in found}:
         known[location.key] = known.get(location.key, 0) + location.length
     return known
 
 
-def _segments(index: LogIndex, place: Place, start: int, end: int | None) -> Iterator[Segment]:
+def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | None) -> Iterator[Segment]:
     """Segments with anything from `start` to before `end`, up to the first that is not archived."""
     if end is not None and start >= end:
         return
@@ -152,10 +169,10 @@ def _segments(index: LogIndex, place: Place, start: int, end: int | None) -> Ite
         start = found[-1].end
 
 
-def _stretch(place: Place, timeline: int, segment: Segment, compacted: int) -> Stretch:
+def _range_of(place: TopicPartition, timeline: int, segment: Segment, compacted: int) -> ArchiveRange:
     topic, partition = place
     assert segment.archived is not None
-    return Stretch(
+    return ArchiveRange(
         topic=topic,
         timeline=timeline,
         partition=partition,
@@ -164,13 +181,24 @@ def _stretch(place: Place, timeline: int, segment: Segment, compacted: int) -> S
         location=segment.archived,
         since=segment.since,
         until=segment.until,
-        whole=segment.first >= compacted,
+        events=_events_in(segment, compacted),
     )
 
 
-def _cut(stretch: Stretch, first: int, end: int | None) -> Stretch:
-    last = stretch.end if end is None else min(end, stretch.end)
-    return replace(stretch, first=max(first, stretch.first), end=last)
+def _events_in(segment: Segment, compacted: int) -> int | None:
+    """A segment that was written anew says how many are left, but for those from before segments had such a number."""
+    if segment.events is not None:
+        return segment.events
+    return segment.count if segment.first >= compacted else None
+
+
+def _cut(part: ArchiveRange, first: int, end: int | None) -> ArchiveRange:
+    """The part of a range between two offsets; if some of its offsets are empty, its number of events is unknown."""
+    first, last = max(first, part.first), part.end if end is None else min(end, part.end)
+    if (first, last) == (part.first, part.end):
+        return part
+    has_all = part.events == part.end - part.first
+    return replace(part, first=first, end=last, events=last - first if has_all else None)
 
 
 def _without(ranges: Iterable[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:
@@ -181,6 +209,6 @@ def _without(ranges: Iterable[tuple[int, int]], first: int, end: int) -> Iterato
             yield max(end, start), stop
 
 
-def _place(name: str) -> Place:
+def _place(name: str) -> TopicPartition:
     topic, _, partition = name.rpartition("/")
     return topic, int(partition)

@@ -175,7 +175,7 @@ def run(job: str, known: argparse.Namespace, work: Callable[[Workplace], None]) 
         with ExitStack() as stack:
             workplace = open_workplace(known, report, clock, stack)
             print(f"{job}: begun", file=sys.stderr, flush=True)
-            stack.enter_context(progress_shown(workplace.spark))
+            stack.enter_context(progress_shown(workplace.spark, report))
             work(workplace)
     except (BadArguments, UnknownEngine, UnknownStore, BadDataFile, Unavailable) as reason:
         print(f"{job}: cannot be done. {reason}", file=sys.stderr)

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from nakadi.event_types.rules import MATERIALIZE
 from nakadi.model.event_type import EventType
 from nakadi_jobs import command, transform
-from nakadi_jobs.archive_ranges import NOTHING_READ, Progress, Stretch, again, in_batches, stretches
+from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, in_batches, unread_parts
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import Workplace
 from nakadi_jobs.reading import Reading
@@ -60,7 +60,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     events: int = 0
     misfits: int = 0
-    damaged: Sequence[tuple[Stretch, str]] = ()
+    damaged: Sequence[tuple[ArchiveRange, str]] = ()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,6 +76,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--keep-snapshots-days", type=float, default=3.0, help="how long queries can look back, default 3"
     )
     work.add_argument("--orphans-after-days", type=float, default=3.0, help="age at which lost files go, default 3")
+    work.add_argument("--read-damaged", action="store_true", help="read again what was damaged when it was read last")
     work.add_argument("--no-tidying", action="store_true", help="leave small files, old snapshots and lost files alone")
     return command.options(parser, sys.argv[1:] if arguments is None else arguments)
 
@@ -144,16 +145,45 @@ def _filled(work: Workplace, event_type: EventType, table: Table, columns: Struc
 def _fill(work: Workplace, event_type: EventType, table: Table, columns: Struct) -> None:
     """Batch by batch; each is one commit, with which the table knows that it has these events."""
     progress = _progress(table)
-    found = list(stretches(work.index, event_type, progress))
+    found = _without_damaged(work, event_type, list(unread_parts(work.index, event_type, progress)), progress)
     if not found:
         work.report.tell(event_type.name, "nothing new")
+        return
+    work.report.expect(event_type.name, _offsets_in(found))
     for batch in in_batches(found, work.options.batch_mb * 2**20):
         outcome, progress = _added(work, event_type, table, columns, batch, progress)
+        work.report.advance(event_type.name, _offsets_in(batch))
         _tell(work, event_type, table, outcome)
 
 
+def _offsets_in(parts: Sequence[ArchiveRange]) -> int:
+    return sum(part.end - part.first for part in parts)
+
+
+def _without_damaged(
+    work: Workplace, event_type: EventType, found: Sequence[ArchiveRange], progress: Progress
+) -> Sequence[ArchiveRange]:
+    """What was damaged when it was read last is damaged still, and was told then."""
+    if work.options.read_damaged:
+        return found
+    left_out = [part for part in found if part.name in progress.damaged]
+    if left_out:
+        events = _offsets_in(left_out)
+        work.report.count("missing", event_type.name, events)
+        work.report.warn(
+            event_type.name,
+            f"{events} events are missing, in {len(left_out)} damaged parts of the archive; --read-damaged reads them",
+        )
+    return [part for part in found if part.name not in progress.damaged]
+
+
 def _added(
-    work: Workplace, event_type: EventType, table: Table, columns: Struct, batch: Sequence[Stretch], progress: Progress
+    work: Workplace,
+    event_type: EventType,
+    table: Table,
+    columns: Struct,
+    batch: Sequence[ArchiveRange],
+    progress: Progress,
 ) -> tuple[Outcome, Progress]:
     """Add a batch to a table, from where it lies if that goes well, else member by member."""
     if work.archive.worth_reading_in_place(batch):
@@ -168,14 +198,14 @@ def _added(
 def _written(
     work: Workplace, event_type: EventType, table: Table, columns: Struct, reading: Reading, progress: Progress
 ) -> tuple[Outcome, Progress]:
-    following = progress.with_read(reading.stretches, (stretch for stretch, _ in reading.damaged))
+    following = progress.with_read(reading.parts, (part for part, _ in reading.damaged))
     seen = Observation()
     with table.change() as change:
         told = rows_of(reading, columns).observe(seen, F.sum(F.col(transform.MISFIT).cast("int")).alias("misfits"))
         count = change.append(transform.in_order(told.drop(transform.MISFIT)), following.written())
         if reading.expected() is not None and count != reading.expected():
             raise Incomplete(f"{reading.expected()} events should be there, {count} are")
-        _see_that_all_is_still_there(work, event_type, [*reading.stretches, *(each for each, _ in reading.damaged)])
+        _see_that_all_is_still_there(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
         if count or following != progress:
             change.publish()
     return Outcome(count, (seen.get["misfits"] or 0) if count else 0, reading.damaged), following
@@ -183,30 +213,30 @@ def _written(
 
 def rows_of(reading: Reading, columns: Struct) -> DataFrame:
     """From lines of the archive to rows of the table."""
-    ours = transform.of_topics(reading.lines, (stretch.topic for stretch in reading.stretches))
+    ours = transform.of_topics(reading.lines, (part.topic for part in reading.parts))
     wanted = transform.among(transform.located(ours), reading.wanted(), by_file=reading.by_file)
     return transform.rows(transform.parsed(wanted, columns), columns)
 
 
-def _see_that_all_is_still_there(work: Workplace, event_type: EventType, read: Sequence[Stretch]) -> None:
+def _see_that_all_is_still_there(work: Workplace, event_type: EventType, read: Sequence[ArchiveRange]) -> None:
     """What was replaced while it was read, because something in it had to go, is read again."""
     now = {each.location for each in again(work.index, event_type, read)}
-    if any(stretch.location not in now for stretch in read):
+    if any(part.location not in now for part in read):
         raise ChangedMeanwhile(event_type.name)
 
 
 def _tell(work: Workplace, event_type: EventType, table: Table, outcome: Outcome) -> None:
     work.report.tell(event_type.name, f"{outcome.events} events into {table.name}")
     if outcome.misfits:
-        work.report.complain(
+        work.report.count("misfits", event_type.name, outcome.misfits)
+        work.report.warn(
             event_type.name,
             f"{outcome.misfits} events do not fit the columns; they are whole in nakadi_event (table {table.name})",
         )
-    for stretch, problem in outcome.damaged:
-        place = (
-            f"partition {stretch.partition} of timeline {stretch.timeline}, offsets {stretch.first}-{stretch.end - 1}"
-        )
-        work.report.complain(event_type.name, f"{place} are missing, {stretch.location.key} {problem}")
+    for part, problem in outcome.damaged:
+        place = f"partition {part.partition} of timeline {part.timeline}, offsets {part.first}-{part.end - 1}"
+        work.report.count("missing", event_type.name, part.end - part.first)
+        work.report.complain(event_type.name, f"{place} are missing, {part.location.key} {problem}")
 
 
 # The newest event of each key

@@ -21,7 +21,7 @@ from nakadi.model.log_index import Location, Segment
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
-from nakadi_jobs.archive_ranges import Stretch
+from nakadi_jobs.archive_ranges import ArchiveRange
 
 ENVELOPE = ("metadata", "data_type", "data_op")
 """What a blanked event keeps: nothing that its publisher had to say."""
@@ -134,9 +134,9 @@ PATIENCE = 60.0
 
 
 class Rewritten(Struct, frozen=True):
-    """A stretch whose object was replaced, and the offsets that were meant."""
+    """A part whose object was replaced, and the offsets that were meant."""
 
-    stretch: Stretch
+    part: ArchiveRange
     offsets: Sequence[int]
     old: str
     new: str
@@ -154,30 +154,30 @@ class Rewriter(Struct, frozen=True):
     compacted: Callable[[str, int, int], None]
     """Told topic, partition and end of what was replaced, so that readers turn to the archive for it."""
 
-    def meant(self, stretch: Stretch) -> Sequence[int]:
-        """The offsets of the events in a stretch that have to go."""
-        return erased(self._events(stretch.location), self.wanted, How.REMOVE)[1]
+    def meant(self, part: ArchiveRange) -> Sequence[int]:
+        """The offsets of the events in a part that have to go."""
+        return erased(self._events(part.location), self.wanted, How.REMOVE)[1]
 
-    def rewrite(self, stretch: Stretch) -> Rewritten | None:
-        """Replace the object of a stretch, if it holds anything that has to go."""
-        with self._alone(stretch) as make_sure:
-            segment = self.index.segment(stretch.topic, stretch.partition, stretch.first)
+    def rewrite(self, part: ArchiveRange) -> Rewritten | None:
+        """Replace the object of a part, if it holds anything that has to go."""
+        with self._alone(part) as make_sure:
+            segment = self.index.segment(part.topic, part.partition, part.first)
             if segment is None or segment.archived is None:
                 return None
             kept, meant = erased(self._events(segment.archived), self.wanted, self.how)
             if not meant:
                 return None
-            written = self._written(stretch, segment, kept)
+            written = self._written(part, segment, kept)
             make_sure()
-            self.index.replace(stretch.topic, stretch.partition, [written], segment.end)
-            self.compacted(stretch.topic, stretch.partition, segment.end)
+            self.index.replace(part.topic, part.partition, [written], segment.end)
+            self.compacted(part.topic, part.partition, segment.end)
             assert written.archived is not None
-            return Rewritten(stretch, meant, segment.archived.key, written.archived.key)
+            return Rewritten(part, meant, segment.archived.key, written.archived.key)
 
-    def _written(self, stretch: Stretch, segment: Segment, kept: Sequence[StoredEvent]) -> Segment:
+    def _written(self, part: ArchiveRange, segment: Segment, kept: Sequence[StoredEvent]) -> Segment:
         assert segment.archived is not None
-        content = objects.member(stretch.topic, stretch.partition, kept)
-        key = manifest.rewritten(segment.archived.key, stretch.topic, stretch.partition, segment.first)
+        content = objects.member(part.topic, part.partition, kept)
+        key = manifest.rewritten(segment.archived.key, part.topic, part.partition, segment.first)
         self.store.put(key, content)
         return replace(segment, archived=Location(key, 0, len(content)), events=len(kept))
 
@@ -188,30 +188,30 @@ class Rewriter(Struct, frozen=True):
             raise Unreadable(f"{location.key} cannot be read: {error}") from error
 
     @contextmanager
-    def _alone(self, stretch: Stretch) -> Iterator[Callable[[], None]]:
+    def _alone(self, part: ArchiveRange) -> Iterator[Callable[[], None]]:
         """Be the only one who rewrites a partition; the broker's own compaction asks in the same way."""
         give_up = time.monotonic() + PATIENCE
         with ExitStack() as claimed:
             while True:
                 try:
-                    make_sure = claimed.enter_context(alone(self.index, stretch.topic, stretch.partition))
+                    make_sure = claimed.enter_context(alone(self.index, part.topic, part.partition))
                     break
                 except Busy:
                     if time.monotonic() > give_up:
-                        raise self._not_alone(stretch) from None
+                        raise self._not_alone(part) from None
                 time.sleep(0.5)
             try:
                 yield make_sure
             except Busy as busy:
-                raise self._not_alone(stretch) from busy
+                raise self._not_alone(part) from busy
 
-    def _not_alone(self, stretch: Stretch) -> Unavailable:
-        return Unavailable(f"Somebody else compacts partition {stretch.partition} of {stretch.topic}")
+    def _not_alone(self, part: ArchiveRange) -> Unavailable:
+        return Unavailable(f"Somebody else compacts partition {part.partition} of {part.topic}")
 
 
 def by_place(rewritten: Sequence[Rewritten]) -> Mapping[tuple[int, int], Sequence[int]]:
     """Timeline and partition -> offsets."""
     found: dict[tuple[int, int], list[int]] = {}
     for each in rewritten:
-        found.setdefault((each.stretch.timeline, each.stretch.partition), []).extend(each.offsets)
+        found.setdefault((each.part.timeline, each.part.partition), []).extend(each.offsets)
     return found

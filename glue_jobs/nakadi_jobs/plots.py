@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from io import BytesIO
 from typing import Any
 
@@ -35,6 +36,14 @@ def _busiest(history: Rows) -> Mapping[str, Rows]:
     return {name: found[name] for name in order[:MOST]}
 
 
+def _span(chosen: Mapping[str, Rows]) -> tuple[datetime, datetime]:
+    """From the first window to the end of the last: left to itself, an axis with one moment on it spans years."""
+    windows = [row for rows in chosen.values() for row in rows]
+    begins = [row["window_start"] for row in windows]
+    ends = [row["window_start"] + timedelta(minutes=row["window_minutes"]) for row in windows]
+    return min(begins), max(ends)
+
+
 def _rate(axes: Any, name: str, rows: Rows, colour: Any) -> None:
     times = [row["window_start"] for row in rows]
     axes.plot(times, [row["per_minute_mean"] for row in rows], color=colour, marker="o", markersize=3, label=name)
@@ -63,6 +72,12 @@ SUBTITLES: Mapping[Draw, str] = {
 
 
 def _picture(chosen: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: bool) -> bytes:
+    content = BytesIO()
+    _figure(chosen, title, draw, logarithmic=logarithmic).savefig(content, format="png", dpi=110)
+    return content.getvalue()
+
+
+def _figure(chosen: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: bool) -> Any:
     from matplotlib import dates, ticker  # noqa: PLC0415  # only who asks for plots needs it
     from matplotlib.figure import Figure  # noqa: PLC0415  # as above
 
@@ -82,6 +97,7 @@ def _picture(chosen: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic:
     axes.grid(visible=True, linewidth=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    content = BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    return content.getvalue()
+    on_axis: Any = dates.date2num
+    first, last = _span(chosen)
+    axes.set_xlim(on_axis(first), on_axis(last))
+    return figure

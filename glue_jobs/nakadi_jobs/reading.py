@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi_jobs import transform
-from nakadi_jobs.archive_ranges import Stretch, sizes
+from nakadi_jobs.archive_ranges import ArchiveRange, sizes
 
 GATHERED_BYTES = 32 * 1024 * 1024
 AT_ONCE = 16
@@ -36,18 +36,17 @@ class Reading(Struct, frozen=True):
     """Lines of the archive, what was asked of them, and what could not be read."""
 
     lines: DataFrame
-    stretches: Sequence[Stretch]
-    damaged: Sequence[tuple[Stretch, str]]
+    parts: Sequence[ArchiveRange]
+    damaged: Sequence[tuple[ArchiveRange, str]]
     by_file: bool
 
     def wanted(self) -> DataFrame:
-        return transform.wanted(self.lines.sparkSession, self.stretches, by_file=self.by_file)
+        return transform.wanted(self.lines.sparkSession, self.parts, by_file=self.by_file)
 
     def expected(self) -> int | None:
-        """How many events there have to be; None where compaction has made that uncertain."""
-        if all(stretch.whole for stretch in self.stretches):
-            return sum(stretch.end - stretch.first for stretch in self.stretches)
-        return None
+        """How many events there have to be; None where that is uncertain for a part."""
+        events = [part.events for part in self.parts if part.events is not None]
+        return sum(events) if len(events) == len(self.parts) else None
 
 
 class Archive(Struct, frozen=True):
@@ -59,10 +58,10 @@ class Archive(Struct, frozen=True):
     gathered: ArchiveStore
     gathered_url: str
 
-    def worth_reading_in_place(self, stretches: Sequence[Stretch]) -> bool:
-        wanted = sizes(stretches)
+    def worth_reading_in_place(self, parts: Sequence[ArchiveRange]) -> bool:
+        wanted = sizes(parts)
         base = place_of(self.url)
-        if base is None or not all(each.whole for each in stretches) or not self._has(base):
+        if base is None or any(each.events is None for each in parts) or not self._has(base):
             return False
         sample = list(wanted)[:: max(1, len(wanted) // SAMPLE)]
         try:
@@ -71,19 +70,19 @@ class Archive(Struct, frozen=True):
             return False
         return sum(wanted[key] for key in sample) >= WORTH_READING * there
 
-    def in_place(self, stretches: Sequence[Stretch]) -> Reading:
+    def in_place(self, parts: Sequence[ArchiveRange]) -> Reading:
         base = place_of(self.url)
-        paths = sorted({f"{base}/{stretch.location.key}" for stretch in stretches})
-        return Reading(self._text(paths), stretches, (), by_file=True)
+        paths = sorted({f"{base}/{part.location.key}" for part in parts})
+        return Reading(self._text(paths), parts, (), by_file=True)
 
     @contextmanager
-    def gathering(self, stretches: Sequence[Stretch]) -> Iterator[Reading]:
+    def gathering(self, parts: Sequence[ArchiveRange]) -> Iterator[Reading]:
         """The same, member by member, without those that are damaged."""
         kept: list[str] = []
         found = _Found()
         run = uuid4().hex
         try:
-            for content in _packed(self._members(stretches, found)):
+            for content in _packed(self._members(parts, found)):
                 key = f"{run}-{len(kept)}.json.gz"
                 self.gathered.put(key, content)
                 kept.append(key)
@@ -92,23 +91,23 @@ class Archive(Struct, frozen=True):
         finally:
             self.gathered.remove(kept)
 
-    def _members(self, stretches: Sequence[Stretch], found: _Found) -> Iterator[bytes]:
+    def _members(self, parts: Sequence[ArchiveRange], found: _Found) -> Iterator[bytes]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for start in range(0, len(stretches), 4 * AT_ONCE):
-                some = stretches[start : start + 4 * AT_ONCE]
-                for stretch, (content, problem) in zip(some, pool.map(self._member, some), strict=True):
+            for start in range(0, len(parts), 4 * AT_ONCE):
+                some = parts[start : start + 4 * AT_ONCE]
+                for part, (content, problem) in zip(some, pool.map(self._member, some), strict=True):
                     if problem:
-                        found.damaged.append((stretch, problem))
+                        found.damaged.append((part, problem))
                     else:
-                        found.whole.append(stretch)
+                        found.whole.append(part)
                         yield content
 
-    def _member(self, stretch: Stretch) -> tuple[bytes, str]:
+    def _member(self, part: ArchiveRange) -> tuple[bytes, str]:
         try:
-            content = self.store.get(stretch.location)
+            content = self.store.get(part.location)
         except ArchiveGone:
             return b"", "is not there"
-        return content, problem_with(content, stretch.location.length)
+        return content, problem_with(content, part.location.length)
 
     def _text(self, paths: Sequence[str]) -> DataFrame:
         if not paths:
@@ -137,8 +136,8 @@ class Archive(Struct, frozen=True):
 
 class _Found:
     def __init__(self) -> None:
-        self.whole: list[Stretch] = []
-        self.damaged: list[tuple[Stretch, str]] = []
+        self.whole: list[ArchiveRange] = []
+        self.damaged: list[tuple[ArchiveRange, str]] = []
 
 
 def place_of(url: str) -> str | None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
@@ -21,31 +22,74 @@ NOT_DONE = 1
 LOOK_AT_IT = 3
 
 
+class UnderWay(Struct, frozen=True):
+    """How far a job is with the events of a subject, since a moment of the monotonic clock."""
+
+    subject: str
+    events: int
+    since: float
+    done: int = 0
+
+    def line(self, now: float) -> str:
+        """Done of all; as soon as some are done, how fast, and how many seconds are left."""
+        told = f"{self.subject}: {self.done} of {self.events} events"
+        if not self.done or now <= self.since:
+            return told
+        pace = self.done / (now - self.since)
+        return f"{told}, {pace:.0f}/s, {(self.events - self.done) / pace:.0f} s left"
+
+
 class Report(Struct):
-    """Facts by subject, and complaints: what somebody has to look at."""
+    """Facts by subject, warnings, and complaints: what somebody has to look at."""
 
     job: str
     begun: datetime
     facts: list[tuple[str, str]] = field(default_factory=list)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
     complaints: list[tuple[str, str]] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
+    under_way: dict[str, UnderWay] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, subject: str, fact: str) -> None:
         self._add(self.facts, subject, fact, "")
 
+    def warn(self, subject: str, warning: str) -> None:
+        """Something that is known and goes on: the exit code does not speak of it."""
+        self._add(self.warnings, subject, warning, "Warning: ")
+
+    def count(self, what: str, subject: str, number: int) -> None:
+        """Add to what the report counts by subject."""
+        with self._lock:
+            counted = self.details.setdefault(what, {})
+            counted[subject] = counted.get(subject, 0) + number
+
     def complain(self, subject: str, complaint: str) -> None:
+        """Something that somebody has to look at; the exit code says so."""
         self._add(self.complaints, subject, complaint, "LOOK AT THIS: ")
+
+    def expect(self, subject: str, events: int) -> None:
+        """Begin on a subject with so many events."""
+        with self._lock:
+            self.under_way[subject] = UnderWay(subject, events, time.monotonic())
+
+    def advance(self, subject: str, events: int) -> None:
+        """So many more events of a subject are done; with the last of them it is no longer under way."""
+        with self._lock:
+            work = replace(self.under_way[subject], done=self.under_way[subject].done + events)
+            self.under_way[subject] = work
+            if work.done >= work.events:
+                del self.under_way[subject]
 
     @property
     def exit_code(self) -> int:
         return LOOK_AT_IT if self.complaints else DONE
 
     def summary(self) -> str:
+        head = "done, but for what somebody has to look at:" if self.complaints else "done."
+        warnings = [f"  Warning: {subject}: {warning}" for subject, warning in self.warnings]
         complaints = [f"  {subject}: {complaint}" for subject, complaint in self.complaints]
-        if not complaints:
-            return f"{self.job}: done."
-        return "\n".join([f"{self.job}: done, but for what somebody has to look at:", *complaints])
+        return "\n".join([f"{self.job}: {head}", *complaints, *warnings])
 
     def document(self, now: datetime) -> str:
         known: Mapping[str, Any] = {
@@ -53,6 +97,7 @@ class Report(Struct):
             "begun": self.begun.isoformat(),
             "ended": now.isoformat(),
             "facts": [list(each) for each in self.facts],
+            "warnings": [list(each) for each in self.warnings],
             "complaints": [list(each) for each in self.complaints],
             **self.details,
         }
@@ -71,11 +116,13 @@ def in_a_line(error: Exception) -> str:
 
 
 @contextmanager
-def progress_shown(spark: SparkSession, every_seconds: float = 5.0) -> Iterator[None]:
-    """Tell every few seconds how far Spark is with what it does."""
+def progress_shown(spark: SparkSession, report: Report, every_seconds: float = 5.0) -> Iterator[None]:
+    """Print every few seconds how far the job is with each event type, and Spark with its tasks."""
     over = threading.Event()
     # Spark gives each thread a connection, and takes back those of its own kind of threads.
-    thread = InheritableThread(target=_show, args=(spark, over, every_seconds), name="nakadi-progress", daemon=True)
+    thread = InheritableThread(
+        target=_show, args=(spark, report, over, every_seconds), name="nakadi-progress", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -84,12 +131,15 @@ def progress_shown(spark: SparkSession, every_seconds: float = 5.0) -> Iterator[
         thread.join()
 
 
-def _show(spark: SparkSession, over: threading.Event, every_seconds: float) -> None:
+def _show(spark: SparkSession, report: Report, over: threading.Event, every_seconds: float) -> None:
     begun = time.monotonic()
     while not over.wait(every_seconds):
+        now = time.monotonic()
         done, all_ = _tasks(spark)
-        if all_:
-            print(f"  {time.monotonic() - begun:5.0f} s: {done} of {all_} tasks", file=sys.stderr, flush=True)
+        lines = [work.line(now) for work in list(report.under_way.values())]
+        lines += [f"{done} of {all_} tasks"] if all_ else []
+        for line in lines:
+            print(f"  {now - begun:5.0f} s: {line}", file=sys.stderr, flush=True)
 
 
 def _tasks(spark: SparkSession) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 from nakadi_jobs import command
-from nakadi_jobs.archive_ranges import NOTHING_READ, Stretch, stretches
+from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
 from nakadi_jobs.command import BadArguments, Workplace
 from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place
 from nakadi_jobs.reports import in_a_line
@@ -224,9 +224,9 @@ def _cooled(work: Workplace, hot: EventLog, topic: str, partition: int, _end: in
 
 def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter) -> Sequence[Rewritten]:
     done: list[Rewritten] = []
-    for stretch in _candidates(work, event_type, rewriter.wanted):
+    for part in _candidates(work, event_type, rewriter.wanted):
         try:
-            found = rewriter.rewrite(stretch)
+            found = rewriter.rewrite(part)
         except (Unreadable, Unavailable) as problem:
             work.report.complain(event_type.name, f"not everything could be looked at: {problem}")
             continue
@@ -236,14 +236,14 @@ def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter) -> Se
     return done
 
 
-def _candidates(work: Workplace, event_type: EventType, wanted: Wanted) -> Sequence[Stretch]:
+def _candidates(work: Workplace, event_type: EventType, wanted: Wanted) -> Sequence[ArchiveRange]:
     """Parts of the archive that could hold the value; a number has too many ways to be written to be looked for."""
-    everything = list(stretches(work.index, event_type, NOTHING_READ))
+    everything = list(unread_parts(work.index, event_type, NOTHING_READ))
     if wanted.is_number or not everything:
         return everything
     with work.archive.gathering(everything) as reading:
-        damaged = [stretch for stretch, _ in reading.damaged]
-        lines = of_topics(reading.lines, (stretch.topic for stretch in reading.stretches))
+        damaged = [part for part, _ in reading.damaged]
+        lines = of_topics(reading.lines, (part.topic for part in reading.parts))
         found = {(row["topic"], row["partition"], row["offset"]) for row in holding(lines, wanted.value).collect()}
     return [*damaged, *(each for each in everything if each not in damaged and _holds(each, found))]
 
@@ -255,29 +255,29 @@ def holding(lines: DataFrame, value: str) -> DataFrame:
     return lines.where(possible).select(place).select("place.*")
 
 
-def _holds(stretch: Stretch, found: set[tuple[str, int, int]]) -> bool:
+def _holds(part: ArchiveRange, found: set[tuple[str, int, int]]) -> bool:
     return any(
-        topic == stretch.topic and partition == stretch.partition and stretch.first <= offset < stretch.end
+        topic == part.topic and partition == part.partition and part.first <= offset < part.end
         for topic, partition, offset in found
     )
 
 
-def _meant(work: Workplace, rewriter: Rewriter, stretch: Stretch) -> bool:
+def _meant(work: Workplace, rewriter: Rewriter, part: ArchiveRange) -> bool:
     try:
-        return bool(rewriter.meant(stretch))
+        return bool(rewriter.meant(part))
     except Unreadable as problem:
         work.report.complain(work.options.event_type, f"not everything could be looked at: {problem}")
         return False
 
 
-def _verify(work: Workplace, event_type: EventType, wanted: Wanted, left: Sequence[Stretch]) -> None:
+def _verify(work: Workplace, event_type: EventType, wanted: Wanted, left: Sequence[ArchiveRange]) -> None:
     in_tables = [table.name for table in _tables(work, event_type) if places_of(table, wanted)]
     gone = not left and not in_tables
     work.report.details["verified_gone"] = gone
     if gone:
         work.report.tell(event_type.name, "verified: nothing of it is found in the archive or in tables")
-    for stretch in left:
-        work.report.complain(event_type.name, f"still found in {stretch.location.key}; run this again")
+    for part in left:
+        work.report.complain(event_type.name, f"still found in {part.location.key}; run this again")
     for name in in_tables:
         work.report.complain(event_type.name, f"still found in the table {name}; run this again")
 

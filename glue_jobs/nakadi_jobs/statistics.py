@@ -22,7 +22,7 @@ from nakadi.ports.registry import Put, Remove
 from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import subscription_of
 from nakadi_jobs import command, measuring, plots
-from nakadi_jobs.archive_ranges import NOTHING_READ, Stretch, stretches
+from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
 from nakadi_jobs.columns import Field, Struct
 from nakadi_jobs.command import BadArguments, Workplace
 from nakadi_jobs.history import Measurement, history_table, recorded, rows_since
@@ -143,7 +143,7 @@ def measured(
 
 def counts_of(work: Workplace, event_type: EventType, since: datetime, until: datetime) -> Sequence[Counts]:
     """Events of a time, counted by what matters."""
-    found = [each for each in stretches(work.index, event_type, NOTHING_READ) if _overlaps(each, since, until)]
+    found = [each for each in unread_parts(work.index, event_type, NOTHING_READ) if _overlaps(each, since, until)]
     if not found:
         return []
     publisher = publisher_in(columns_for(work.event_types, event_type), event_type)
@@ -153,8 +153,8 @@ def counts_of(work: Workplace, event_type: EventType, since: datetime, until: da
         except (Py4JError, PySparkException) as error:
             work.report.tell(event_type.name, f"looking at every member of the archive, because: {in_a_line(error)}")
     with work.archive.gathering(found) as reading:
-        for stretch, problem in reading.damaged:
-            work.report.complain(event_type.name, f"left out: {stretch.location.key} {problem}")
+        for part, problem in reading.damaged:
+            work.report.warn(event_type.name, f"left out: {part.location.key} {problem}")
         return _counts(reading, publisher, since, until)
 
 
@@ -175,7 +175,7 @@ def _counts(reading: Reading, publisher: str | None, since: datetime, until: dat
     lines = reading.lines
     if publisher is None:
         publisher = measuring.PUBLISHER_EXACTLY if measuring.ambiguous(lines) else measuring.PUBLISHER_AT_ONCE
-    topics = {stretch.topic for stretch in reading.stretches}
+    topics = {part.topic for part in reading.parts}
     return [_counts_in(row) for row in counts_frame(lines, topics, reading, publisher, since, until).collect()]
 
 
@@ -289,8 +289,8 @@ def _within(counts: Sequence[Counts], since: datetime, until: datetime) -> Seque
     return [each for each in counts if since <= each.minute < until]
 
 
-def _overlaps(stretch: Stretch, since: datetime, until: datetime) -> bool:
-    return stretch.since < until.timestamp() * 1e6 and stretch.until >= since.timestamp() * 1e6
+def _overlaps(part: ArchiveRange, since: datetime, until: datetime) -> bool:
+    return part.since < until.timestamp() * 1e6 and part.until >= since.timestamp() * 1e6
 
 
 def _minute(moment: datetime) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from nakadi_jobs.archive_ranges import Stretch
+from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, ddl
 
 EVENT = ',"event":'
@@ -52,7 +52,7 @@ _TIME = "substring_index(substring_index(head, '\"time\":\"', -1), '\"', 1)"
 WANTED = "file string, topic string, partition int, timeline int, from long, to long"
 
 
-def wanted(spark: SparkSession, stretches: Iterable[Stretch], *, by_file: bool) -> DataFrame:
+def wanted(spark: SparkSession, parts: Iterable[ArchiveRange], *, by_file: bool) -> DataFrame:
     """Which offsets to take, and if several objects may have them, from which."""
     rows = [
         Row(
@@ -62,7 +62,7 @@ def wanted(spark: SparkSession, stretches: Iterable[Stretch], *, by_file: bool) 
             timeline=each.timeline,
             **{"from": each.first, "to": each.end},
         )
-        for each in stretches
+        for each in parts
     ]
     return spark.createDataFrame(rows, WANTED)
 

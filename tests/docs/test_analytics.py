@@ -2,8 +2,9 @@
 
 import json
 import re
+import shlex
 from contextlib import closing, redirect_stderr, redirect_stdout
-from importlib.resources import files
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 
@@ -19,6 +20,7 @@ __all__ = ["quick_spark"]  # a fixture that all use
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "analytics.md").read_text()
 BLOCKS = {found[1]: found[2] for found in re.finditer(r"```python\n# (\w+)\n(.*?)```", PAGE, re.DOTALL)}
+COMMANDS = re.findall(r"^\.venv/bin/nakadi (jobs .+)$", PAGE, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +47,6 @@ def pasted(block, data):
     return shown.getvalue()
 
 
-def extension(name):
-    [file] = files(f"duckdb_extension_{name}").joinpath("extensions").glob(f"*/{name}.duckdb_extension*")
-    return file
-
-
 def test_spark(data):
     """The examples for Spark show the orders that were published, their items, and what no column has."""
     shown = pasted("spark", data)
@@ -58,10 +55,20 @@ def test_spark(data):
     assert "by bike" in shown
 
 
-def test_duckdb(data, monkeypatch):
+def test_duckdb(data):
     """The examples for DuckDB show the same."""
-    load = "; ".join(f"LOAD '{extension(name)}'" for name in ("avro", "iceberg"))
-    monkeypatch.setitem(BLOCKS, "duckdb", BLOCKS["duckdb"].replace("INSTALL iceberg; LOAD iceberg", load))
     shown = pasted("duckdb", data)
     assert "orders" in shown
     assert "sold" in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands(command):
+    """Every command for a job on the page has arguments that the job takes."""
+    _, job, *arguments = shlex.split(command)
+    assert import_module(f"nakadi_jobs.{job}")._options(arguments)
+
+
+def test_there_are_commands():
+    """An erasure at least."""
+    assert any("--do erase" in command for command in COMMANDS)

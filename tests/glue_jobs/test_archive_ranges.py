@@ -3,7 +3,7 @@ from msgspec.structs import replace
 
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.log_index import Counted, Head, Location, Segment
-from nakadi_jobs.archive_ranges import NOTHING_READ, Progress, again, in_batches, sizes, stretches
+from nakadi_jobs.archive_ranges import NOTHING_READ, Progress, again, in_batches, sizes, unread_parts
 from tests.support.builders import an_event_type
 
 EVENT_TYPE = an_event_type(partitions=2)
@@ -28,7 +28,7 @@ def add(index, count, *, partition=0, key=None, archived=True):
 
 
 def offsets(index, progress=NOTHING_READ):
-    return [(each.partition, each.first, each.end) for each in stretches(index, EVENT_TYPE, progress)]
+    return [(each.partition, each.first, each.end) for each in unread_parts(index, EVENT_TYPE, progress)]
 
 
 def test_everything_is_to_be_read_at_first(index):
@@ -44,7 +44,7 @@ def test_what_was_read_is_not_read_again(index):
     """After a run only newer events are to be read, also where objects were joined meanwhile."""
     add(index, 10)
     first = add(index, 5)
-    progress = NOTHING_READ.with_read(stretches(index, EVENT_TYPE, NOTHING_READ), ())
+    progress = NOTHING_READ.with_read(unread_parts(index, EVENT_TYPE, NOTHING_READ), ())
     add(index, 5)
     assert offsets(index, progress) == [(0, 15, 20)]
 
@@ -75,12 +75,12 @@ def test_damaged_parts_are_gaps(index):
     add(index, 10)
     damaged = add(index, 5)
     add(index, 5)
-    found = list(stretches(index, EVENT_TYPE, NOTHING_READ))
+    found = list(unread_parts(index, EVENT_TYPE, NOTHING_READ))
 
     progress = NOTHING_READ.with_read([found[0], found[2]], [found[1]])
 
     assert offsets(index, Progress.read(progress.written())) == [(0, damaged.first, damaged.end)]
-    assert offsets(index, progress.with_read(stretches(index, EVENT_TYPE, progress), ())) == []
+    assert offsets(index, progress.with_read(unread_parts(index, EVENT_TYPE, progress), ())) == []
 
 
 def test_a_deleted_topic_has_nothing(index):
@@ -90,12 +90,24 @@ def test_a_deleted_topic_has_nothing(index):
     assert offsets(index) == []
 
 
-def test_compacted_parts_are_known_as_such(index):
-    """Where events were compacted away, nobody expects one for each offset."""
+def test_the_number_of_events_is_unknown_where_some_were_compacted_away(index):
+    """Before the offset up to which a partition is compacted there may be fewer events than offsets."""
     add(index, 10)
     add(index, 10)
     index.note_compacted(TOPIC, 0, 10)
-    assert [each.whole for each in stretches(index, EVENT_TYPE, NOTHING_READ)] == [False, True]
+    assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [None, 10]
+
+
+def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
+    """Their number is that of the segment, whether the partition counts as compacted or not; of a cut it is unknown."""
+    first, second = add(index, 10), add(index, 10)
+    index.replace(TOPIC, 0, [replace(first, events=7)], 10)
+    index.replace(TOPIC, 0, [replace(second, events=9)], 20)
+    index.note_compacted(TOPIC, 0, 10)
+    assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [7, 9]
+
+    progress = Progress({(TOPIC, 0): 15}, {})
+    assert [each.events for each in unread_parts(index, EVENT_TYPE, progress)] == [None]
 
 
 def test_batches_go_forward(index):
@@ -104,7 +116,7 @@ def test_batches_go_forward(index):
         add(index, 10)
         add(index, 10, partition=1)
 
-    batches = list(in_batches(stretches(index, EVENT_TYPE, NOTHING_READ), 300))
+    batches = list(in_batches(unread_parts(index, EVENT_TYPE, NOTHING_READ), 300))
 
     assert [len(batch) for batch in batches] == [3, 3, 3, 1]
     firsts = [each.first for batch in batches for each in batch if each.partition == 0]
@@ -114,7 +126,7 @@ def test_batches_go_forward(index):
 def test_sizes_of_objects(index):
     """Bytes that are wanted are counted once for each member."""
     add(index, 10, key="log/x/shared")
-    found = list(stretches(index, EVENT_TYPE, NOTHING_READ))
+    found = list(unread_parts(index, EVENT_TYPE, NOTHING_READ))
     assert sizes([*found, replace(found[0], first=5)]) == {"log/x/shared": 100}
 
 
@@ -124,7 +136,7 @@ def test_what_was_read_can_be_looked_up_again(index):
     middle = add(index, 5)
     add(index, 5)
     add(index, 5, partition=1)
-    read = [each for each in stretches(index, EVENT_TYPE, NOTHING_READ) if each.first == 10]
+    read = [each for each in unread_parts(index, EVENT_TYPE, NOTHING_READ) if each.first == 10]
     assert list(again(index, EVENT_TYPE, read)) == read
 
     index.replace(TOPIC, 0, [replace(middle, archived=Location("log/x/new", 0, 1))], 15)

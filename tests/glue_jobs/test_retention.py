@@ -8,7 +8,7 @@ import pytest
 from nakadi.engines.archive import objects
 from nakadi.event_types.rules import PERIOD
 from nakadi.model.event_type import Category, CleanupPolicy
-from nakadi_jobs.archive_ranges import NOTHING_READ, stretches
+from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from tests.support.jobs import order
 
 NOW = datetime.now(UTC)
@@ -18,8 +18,8 @@ def archive_of(data, event_type):
     """Offset -> event, as readers find them."""
     return {
         event.offset: event.record.value
-        for stretch in stretches(data.index, event_type, NOTHING_READ)
-        for event in objects.events_in(data.store.get(stretch.location))
+        for part in unread_parts(data.index, event_type, NOTHING_READ)
+        for event in objects.events_in(data.store.get(part.location))
     }
 
 
@@ -71,7 +71,7 @@ def test_many_small_segments_become_one(jobs, data):
     assert "20 small segments are 1 now" in told
     assert "0 objects (0 bytes) that nothing refers to are gone" in told
     assert archive_of(data, orders) == before
-    assert len(list(stretches(data.index, orders, NOTHING_READ))) == 1
+    assert len(list(unread_parts(data.index, orders, NOTHING_READ))) == 1
     data.archived(orders, [order(20)], at=NOW - timedelta(minutes=1))
     jobs.compacted()
     assert [offset for _, offset in jobs.rows("order_placed")] == list(range(21))
@@ -104,13 +104,30 @@ def test_erasing(jobs, data, tmp_path, how):
     assert "ann" in texts
     assert '"bob\\' not in texts
     assert jobs.snapshots("order_placed") == 1
-    assert untouched.archived in {each.location for each in stretches(data.index, orders, NOTHING_READ)}
+    assert untouched.archived in {each.location for each in unread_parts(data.index, orders, NOTHING_READ)}
     (report,) = (tmp_path / "reports").iterdir()
     known = json.loads(report.read_text())
     assert known["verified_gone"] is True
     assert known["archive"][0]["offsets"] == [1, 4]
     assert '"bob"' not in report.read_text()
     assert "nothing new" in jobs.compacted().told
+
+
+def test_tables_are_made_after_an_erasure(jobs, data):
+    """An erasure before the first compaction leaves nothing to complain of, nor does a table built anew after one."""
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(number) for number in range(7)])
+    data.archived(orders, [order(7)])
+    erasure = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id")
+
+    assert jobs.let_go(*erasure, "--value", "c-3").code == 0
+    assert jobs.compacted().code == 0
+    left = [(0, offset) for offset in (0, 1, 2, 4, 5, 6, 7)]
+    assert jobs.rows("order_placed") == left
+
+    jobs.spark().sql(f"DROP TABLE nakadi.{jobs.database}.order_placed PURGE")
+    assert jobs.compacted().code == 0
+    assert jobs.rows("order_placed") == left
 
 
 def test_erasing_from_the_newest(jobs, data):

@@ -1,0 +1,54 @@
+"""`python -m nakadi_jobs [JOB] [ARGUMENTS]`: one of the jobs, or all three after each other in one Spark."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+
+from nakadi_jobs.reports import DONE, LOOK_AT_IT
+
+JOBS = ("compaction", "statistics", "retention")
+
+Main = Callable[[Sequence[str]], int]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job that the first word names, or all; the exit code is the worst one."""
+    if arguments and arguments[0] in JOBS:
+        return _main_of(arguments[0])(arguments[1:])
+    known, for_all = _parser().parse_known_args(arguments)
+    plots = ["--plots", known.plots] if known.plots else []
+    return in_turn([(_main_of(job), [*for_all, *(plots if job == "statistics" else [])]) for job in JOBS])
+
+
+def in_turn(jobs: Iterable[tuple[Main, Sequence[str]]]) -> int:
+    """Run jobs one after the other. One that found something to look at stops no other, one that failed does."""
+    worst = DONE
+    for run, arguments in jobs:
+        code = run(arguments)
+        if code not in (DONE, LOOK_AT_IT):
+            return code
+        worst = max(worst, code)
+    return worst
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m nakadi_jobs",
+        description="Run the jobs on the archive, all after each other, or the one that the first word names.",
+        epilog=f"Jobs: {', '.join(JOBS)}; each explains its arguments with --help. All take --data and --tables.",
+        allow_abbrev=False,
+    )
+    made.add_argument("--plots", help="folder or s3:// prefix to which statistics draws its plots")
+    return made
+
+
+def _main_of(job: str) -> Main:
+    found: Main = import_module(f"nakadi_jobs.{job}").main
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

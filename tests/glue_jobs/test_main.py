@@ -1,0 +1,26 @@
+"""All jobs are run by one command."""
+
+import pytest
+
+from nakadi_jobs.__main__ import in_turn
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected", "begun"),
+    [
+        ((0, 0, 0), 0, 3),
+        ((3, 0, 0), 3, 3),
+        ((0, 3, 0), 3, 3),
+        ((1, 0, 0), 1, 1),
+        ((3, 2, 0), 2, 2),
+    ],
+)
+def test_a_job_with_complaints_stops_no_other(codes, expected, begun):
+    """What somebody has to look at is in the exit code, and every job has run; a failure ends the round."""
+    given = []
+
+    def job(code):
+        return lambda arguments: given.append(arguments) or code
+
+    assert in_turn([(job(code), ["--hours", str(code)]) for code in codes]) == expected
+    assert given == [["--hours", str(code)] for code in codes[:begun]]

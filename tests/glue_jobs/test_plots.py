@@ -1,0 +1,29 @@
+"""Plots of what was measured."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nakadi_jobs import plots
+
+FIRST = datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+def window(hour):
+    sizes = {"size_p50": 100, "size_p95": 200, "size_max": 300}
+    rates = {"per_minute_mean": 1.0, "per_minute_peak": 2, "partition_skew": 1.0, "events": 60}
+    return {"event_type": "order.placed", "window_start": FIRST + hour, "window_minutes": 60, **sizes, **rates}
+
+
+def test_one_window_fills_its_plot():
+    """The axis of time spans what was measured, also when that is a single hour."""
+    one = [window(timedelta(0))]
+    axes = plots._figure({"order.placed": one}, "Events", plots._rate, logarithmic=True).axes[0]
+    left, right = axes.get_xlim()
+    assert (right - left) * 24 == pytest.approx(1)
+
+
+def test_all_windows_are_on_the_plot():
+    """From the beginning of the first to the end of the last."""
+    rows = [window(timedelta(hours=hour)) for hour in (0, 5)]
+    assert plots._span({"order.placed": rows}) == (FIRST, FIRST + timedelta(hours=6))
