@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -29,11 +27,10 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
+from nakadi_jobs.leftovers import GATHERED
 from nakadi_jobs.reading import Archive
 from nakadi_jobs.reports import NOT_DONE, Report, progress_shown
 from nakadi_jobs.session import open_spark
-
-GATHERED = "_gathered"
 
 
 class BadArguments(Exception):
@@ -52,6 +49,7 @@ class Workplace(Struct, frozen=True):
     clock: Clock
     database: str
     tables: str
+    table_files: ArchiveStore
     report: Report
     options: argparse.Namespace
 
@@ -202,19 +200,23 @@ def open_workplace(known: argparse.Namespace, report: Report, clock: Clock, stac
     store = stack.enter_context(closing(open_archive(archive_url)))
     master = known.master or ("local[*]" if known.catalog == "hadoop" else "")
     spark = open_spark(report.job, tables, known.catalog, master, known.memory)
-    gathered_url = _gathered_url(tables, stack)
     # The tables lie with the archive, as far as regions and the like go.
-    gathered = open_archive(f"{gathered_url}?{urlsplit(archive_url).query}".rstrip("?"))
+    query = urlsplit(archive_url).query
+    gathered_url = f"{tables.rstrip('/')}/{GATHERED}"
+    gathered, table_files = (
+        stack.enter_context(closing(open_archive(f"{url}?{query}".rstrip("?")))) for url in (gathered_url, tables)
+    )
     return Workplace(
         spark=spark,
         registry=registry,
         event_types=EventTypes(registry, Cache(clock, 1)),
         index=index,
         store=store,
-        archive=Archive(spark, store, archive_url, stack.enter_context(closing(gathered)), gathered_url),
+        archive=Archive(spark, store, archive_url, gathered, gathered_url),
         clock=clock,
         database=known.database,
         tables=tables,
+        table_files=table_files,
         report=report,
         options=known,
     )
@@ -234,12 +236,6 @@ def with_scheme(place: str) -> str:
 def local_folder(url: str) -> Path | None:
     parts = urlsplit(url)
     return Path(parts.path) if parts.scheme == "file" else None
-
-
-def _gathered_url(tables: str, stack: ExitStack) -> str:
-    if local_folder(tables) is None:
-        return f"{tables.rstrip('/')}/{GATHERED}"
-    return f"file://{stack.enter_context(tempfile.TemporaryDirectory(prefix='nakadi-', dir=os.environ.get('TMPDIR')))}"
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ class Archive(Struct, frozen=True):
         run = uuid4().hex
         try:
             for content in _packed(self._members(parts, found)):
-                key = f"{run}-{len(kept)}.json.gz"
+                key = f"{parts[0].topic}/{run}-{len(kept)}.json.gz"
                 self.gathered.put(key, content)
                 kept.append(key)
             paths = [f"{self.gathered_url}/{key}" for key in kept]

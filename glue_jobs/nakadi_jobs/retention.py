@@ -28,20 +28,20 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, UnknownTopic
 from nakadi.ports.log_index import LogIndex
-from nakadi_jobs import command
+from nakadi_jobs import command, leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
-from nakadi_jobs.command import BadArguments, Workplace
+from nakadi_jobs.command import BadArguments, Workplace, local_folder
 from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.tables import (
+    BRANCH_STAYS,
     EVENT_TYPE,
     EVENT_TYPE_ID,
     LATEST,
     ChangedMeanwhile,
     Table,
     all_tables,
-    events_table,
-    latest_table,
+    tables_of,
 )
 from nakadi_jobs.transform import ORDER, PLACES, of_topics
 
@@ -103,6 +103,7 @@ def expire(work: Workplace) -> None:
                 _expire(work, table, known.get(identity), now)
         except (Py4JError, PySparkException, ChangedMeanwhile) as error:
             work.report.complain(table.name, f"is not done. {in_a_line(error)}")
+    leftovers.remove_gathered(work.table_files, f"{leftovers.GATHERED}/", now - BRANCH_STAYS)
     # In this order: what is replaced now stays until this runs again, for those who are reading in it.
     _sweep(work, now)
     _merge(work)
@@ -180,8 +181,9 @@ def erase(work: Workplace) -> None:
     work.report.details["erasure"] = about(event_type, wanted, how)
     with _rewriter(work, wanted) as rewriter, work.alone(event_type.id):
         rewritten = _rewritten(work, event_type, rewriter)
-        for table in _tables(work, event_type):
+        for table in tables_of(work.spark, work.database, event_type):
             _erase_from(work, table, wanted, how)
+        _remove_copies(work, event_type)
         left = [each for each in _candidates(work, event_type, wanted) if _meant(work, rewriter, each)]
         _verify(work, event_type, wanted, left)
     _tell_what_was_done(work, event_type, rewritten)
@@ -271,15 +273,33 @@ def _meant(work: Workplace, rewriter: Rewriter, part: ArchiveRange) -> bool:
 
 
 def _verify(work: Workplace, event_type: EventType, wanted: Wanted, left: Sequence[ArchiveRange]) -> None:
-    in_tables = [table.name for table in _tables(work, event_type) if places_of(table, wanted)]
-    gone = not left and not in_tables
+    places = [part.location.key for part in left]
+    try:
+        places += list(_left_on_disk(work, event_type, wanted))
+        looked_through = True
+    except leftovers.Unreadable as file:
+        work.report.complain(event_type.name, f"{file} cannot be looked through; run this again when it is gone")
+        looked_through = False
+    gone = looked_through and not places and not work.report.complaints
     work.report.details["verified_gone"] = gone
     if gone:
         work.report.tell(event_type.name, "verified: nothing of it is found in the archive or in tables")
-    for part in left:
-        work.report.complain(event_type.name, f"still found in {part.location.key}; run this again")
-    for name in in_tables:
-        work.report.complain(event_type.name, f"still found in the table {name}; run this again")
+    for place in places:
+        work.report.complain(event_type.name, f"still found in {place}; run this again")
+
+
+def _left_on_disk(work: Workplace, event_type: EventType, wanted: Wanted) -> Iterator[str]:
+    """Look through rows of tables, through files that no table has, through manifests, and through copies."""
+    for table in tables_of(work.spark, work.database, event_type):
+        if places_of(table.rows(), wanted):
+            yield f"the table {table.name}"
+        if leftovers.in_bounds(table, wanted):
+            yield f"manifests of the table {table.name}"
+        yield from leftovers.in_files(
+            table, work.table_files, work.tables, lambda rows: bool(places_of(rows, wanted)), work.spark
+        )
+    for timeline in event_type.timelines:
+        yield from leftovers.in_gathered(work.table_files, timeline.topic, wanted)
 
 
 def _tell_what_was_done(work: Workplace, event_type: EventType, rewritten: Sequence[Rewritten]) -> None:
@@ -298,13 +318,10 @@ def _tell_what_was_done(work: Workplace, event_type: EventType, rewritten: Seque
 # Erasure in tables
 
 
-def _tables(work: Workplace, event_type: EventType) -> Sequence[Table]:
-    events = events_table(work.spark, work.database, event_type)
-    return [table for table in (events, latest_table(events)) if table.exists()]
-
-
 def _erase_from(work: Workplace, table: Table, wanted: Wanted, how: How) -> None:
-    found = places_of(table, wanted)
+    """Erase from the rows of a table, from its old snapshots, and from what runs left that were cut short."""
+    table.drop_run_branches()
+    found = places_of(table.rows(), wanted)
     if found:
         view = f"erased_from_{table.name}"
         table.spark.createDataFrame(found, "timeline int, partition int, offset bigint").createOrReplaceTempView(view)
@@ -312,15 +329,27 @@ def _erase_from(work: Workplace, table: Table, wanted: Wanted, how: How) -> None
         work.report.tell(work.options.event_type, f"{len(found)} events erased from {table.name}")
     # Old snapshots would still have them.
     table.forget_before(work.clock.now())
+    table.remove_lost_files(_cut_short_before(work))
 
 
-def places_of(table: Table, wanted: Wanted) -> Sequence[tuple[int, int, int]]:
-    """Where the events are in a table that hold the value. Every row that could is looked at closely."""
+def _cut_short_before(work: Workplace) -> datetime:
+    """Files of runs from before this moment were left behind. On one machine that is so for all: this run is alone with
+    the event type. In a bucket another machine may be writing."""
+    now = work.clock.now()
+    return now - BRANCH_STAYS if local_folder(work.tables) is None else now + BRANCH_STAYS
+
+
+def _remove_copies(work: Workplace, event_type: EventType) -> None:
+    for timeline in event_type.timelines:
+        leftovers.remove_gathered(work.table_files, f"{leftovers.GATHERED}/{timeline.topic}/", _cut_short_before(work))
+
+
+def places_of(table: DataFrame, wanted: Wanted) -> Sequence[tuple[int, int, int]]:
+    """Where the events are in rows of a table that hold the value. Every row that could is looked at closely."""
     ours = {name for name, _, _ in PLACES}
-    payload = F.struct(*(F.col(f"`{name}`") for name in table.rows().columns if name not in ours))
-    rows = table.rows().select(
-        *ORDER, "nakadi_key", "nakadi_tombstone", "nakadi_event", F.to_json(payload).alias("told")
-    )
+    payload = [F.col(f"`{name}`") for name in table.columns if name not in ours]
+    told = F.to_json(F.struct(*payload)) if payload else F.lit("{}")
+    rows = table.select(*ORDER, "nakadi_key", "nakadi_tombstone", "nakadi_event", told.alias("told"))
     if not wanted.is_number:
         texts = F.concat_ws(" ", "nakadi_key", "nakadi_event", "told")
         rows = rows.where(texts.contains(wanted.value) | texts.contains("\\"))

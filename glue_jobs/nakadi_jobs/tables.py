@@ -32,9 +32,14 @@ EVENT_TYPE_ID = "nakadi.event-type-id"
 TIDIED = "nakadi.tidied-at"
 
 MAIN = "main"
+RUN = "run_"
+"""How the branches of runs begin."""
 
 BRANCH_STAYS = timedelta(days=1)
 """A run that was cut short leaves its branch; nobody runs longer than this."""
+
+BOUNDED = ("nakadi_timeline", "nakadi_partition", "nakadi_offset", "nakadi_time", "window_start")
+"""Columns whose bounds are worth having: tables are sorted by them."""
 
 SMALL_FILES = 8
 """So many small files of a day are made one."""
@@ -99,7 +104,9 @@ class Table(msgspec.Struct, frozen=True):
     def create(self, columns: Sequence[tuple[str, str, str]], properties: Mapping[str, str], clauses: str = "") -> None:
         """Make the table, if it is not there, with a first snapshot that has nothing in it."""
         listed = ", ".join(f"`{name}` {kind} COMMENT '{comment}'" for name, kind, comment in columns)
-        known = ", ".join(f"'{name}'='{value}'" for name, value in {**_DEFAULTS, **properties}.items())
+        bounded = {f"write.metadata.metrics.column.{name}": "full" for name, _, _ in columns if name in BOUNDED}
+        all_properties = {**_DEFAULTS, **bounded, **properties}
+        known = ", ".join(f"'{name}'='{value}'" for name, value in all_properties.items())
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.`{self.database}`")
         self.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self.path} ({listed}) USING iceberg {clauses} TBLPROPERTIES ({known})"
@@ -127,18 +134,27 @@ class Table(msgspec.Struct, frozen=True):
 
     # Changing
 
+    def drop_run_branches(self) -> int:
+        """Remove the branches of runs that were cut short; a run that goes on has to begin again."""
+        refs = self.spark.table(f"{self.path}.refs").where(f"name LIKE '{RUN}%'")
+        names = [row["name"] for row in refs.collect()]
+        for name in names:
+            self._java().manageSnapshots().removeBranch(name).commit()
+        return len(names)
+
     @contextmanager
     def change(self) -> Iterator[Change]:
         """A branch to write to. What is published counts; without that, nothing was."""
-        change = Change(self, f"run_{uuid4().hex}")
+        change = Change(self, f"{RUN}{uuid4().hex}")
         java = self._java()
         snapshots = java.manageSnapshots().createBranch(change.branch, java.currentSnapshot().snapshotId())
         snapshots.setMaxRefAgeMs(change.branch, int(BRANCH_STAYS.total_seconds() * 1000)).commit()
         try:
             yield change
         finally:
-            if not change.published:
-                self._java().manageSnapshots().removeBranch(change.branch).commit()
+            java = self._java()
+            if not change.published and java.refs().containsKey(change.branch):
+                java.manageSnapshots().removeBranch(change.branch).commit()
 
     # Maintenance
 
@@ -190,6 +206,34 @@ class Table(msgspec.Struct, frozen=True):
         at = f"TIMESTAMP '{before:%Y-%m-%d %H:%M:%S.%f}'"
         statement = f"CALL {CATALOG}.system.remove_orphan_files(table => '{self.plain_path}', older_than => {at})"
         return self.spark.sql(statement).count()
+
+    def remove_lost_files(self, before: datetime) -> int:
+        """Remove files of the table's folder that no snapshot has, written before a moment.
+
+        The procedure of the same purpose refuses files of the last day. This does not: it is for a caller who knows
+        that no other run is writing.
+        """
+        jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
+        actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(self.spark._jsparkSession)  # noqa: SLF001
+        found = actions.deleteOrphanFiles(self._java()).olderThan(int(before.timestamp() * 1000)).execute()
+        return sum(1 for _ in found.orphanFileLocations())
+
+    def location(self) -> str:
+        """The URL of the table's folder."""
+        return str(self._java().location())
+
+    def data_files(self) -> frozenset[str]:
+        """The names of the data files that snapshots have."""
+        found = self.spark.table(f"{self.path}.all_data_files").select("file_path").distinct().collect()
+        return frozenset(row["file_path"].rpartition("/")[2] for row in found)
+
+    def bounds(self) -> frozenset[bytes]:
+        """The smallest and greatest values of columns that manifests have, also those of deleted files."""
+        entries = self.spark.table(f"{self.path}.all_entries")
+        bounds = entries.selectExpr(
+            "explode(concat(map_values(data_file.lower_bounds), map_values(data_file.upper_bounds))) AS bound"
+        )
+        return frozenset(bytes(row["bound"]) for row in bounds.distinct().collect())
 
     def _call(self, procedure: str) -> Mapping[str, Any]:
         found = self.spark.sql(f"CALL {CATALOG}.system.{procedure}").first()
@@ -245,9 +289,17 @@ def table_name(event_type: str) -> str:
 
 def _was_changed(error: Py4JJavaError | PySparkException) -> bool:
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-    return any(
-        each in text for each in ("not an ancestor", "CommitFailed", "PendingUpdateFailed", "refresh is required")
-    )
+    return any(each in text for each in _CHANGED)
+
+
+_CHANGED = (
+    "not an ancestor",
+    "CommitFailed",
+    "PendingUpdateFailed",
+    "refresh is required",
+    # An erasure removes the branches of all runs.
+    "Ref does not exist",
+)
 
 
 def _kind(found: DataType) -> Kind:
@@ -265,6 +317,8 @@ _DEFAULTS = {
     "write.distribution-mode": "none",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
+    # Manifests outlive the files that they name: they hold no values but those of places.
+    "write.metadata.metrics.default": "counts",
     # Whatever writes to a table sees what it read, or is told that it changed.
     "write.delete.isolation-level": "serializable",
 }
@@ -280,11 +334,22 @@ BY_DAY = "PARTITIONED BY (days(nakadi_time))"
 
 
 def events_table(spark: SparkSession, database: str, event_type: EventType) -> Table:
-    """The table of all events. One that a deleted event type of the same name left behind is not touched."""
+    """The table of all events. One that a deleted event type of the same name left behind is not touched.
+
+    A table that had to take another name for that reason keeps it when the older one is gone.
+    """
     plain = Table(spark, database, table_name(event_type.name))
+    named = Table(spark, database, f"{plain.name}_{event_type.id.replace('-', '')[:8]}")
+    if named.exists():
+        return named
     if not plain.exists() or plain.properties().get(EVENT_TYPE_ID) == event_type.id:
         return plain
-    return Table(spark, database, f"{plain.name}_{event_type.id.replace('-', '')[:8]}")
+    return named
+
+
+def tables_of(spark: SparkSession, database: str, event_type: EventType) -> Sequence[Table]:
+    """Every table that has events of an event type or of a deleted one of the same name, whatever it is called."""
+    return [each for each in all_tables(spark, database) if each.properties()[EVENT_TYPE] == event_type.name]
 
 
 def latest_table(events: Table) -> Table:

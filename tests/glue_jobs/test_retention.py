@@ -1,14 +1,19 @@
 """What is too old goes, and what has to be erased is found nowhere any more."""
 
+import gzip
 import json
+import zlib
 from datetime import UTC, datetime, timedelta
 
+import duckdb
 import pytest
 
 from nakadi.engines.archive import objects
 from nakadi.event_types.rules import PERIOD
 from nakadi.model.event_type import Category, CleanupPolicy
+from nakadi_jobs import leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
+from nakadi_jobs.tables import Table, events_table
 from tests.support.jobs import order
 
 NOW = datetime.now(UTC)
@@ -54,8 +59,30 @@ def test_deleted_event_types(jobs, data):
     assert jobs.rows("order_placed") == [(0, 0)]
 
     assert "is gone too" in jobs.let_go("--grace-hours", "0").told
-    names = [row["tableName"] for row in jobs.spark().sql(f"SHOW TABLES IN nakadi.{jobs.database}").collect()]
-    assert names == [f"order_placed_{again.id.replace('-', '')[:8]}"]
+    name = f"order_placed_{again.id.replace('-', '')[:8]}"
+    assert jobs.names() == [name]
+
+
+def test_an_event_type_that_was_made_again_has_one_table(jobs, data):
+    """Its table keeps its name when that of the deleted one is gone, and an erasure finds the events of both."""
+    gone = data.event_type("order.placed")
+    data.archived(gone, [order(1), order(2)])
+    jobs.compacted()
+    data.delete("order.placed")
+    again = data.event_type("order.placed")
+    data.archived(again, [order(2), order(3)], at=NOW - timedelta(minutes=2))
+    jobs.compacted()
+    name = f"order_placed_{again.id.replace('-', '')[:8]}"
+
+    erasure = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", "c-2")
+    assert jobs.let_go(*erasure).code == 0
+    assert (jobs.rows("order_placed"), jobs.rows(name)) == ([(0, 0)], [(0, 1)])
+
+    jobs.let_go("--grace-hours", "0")
+    data.archived(again, [order(4)], at=NOW - timedelta(minutes=1))
+    jobs.compacted()
+    assert jobs.names() == [name]
+    assert jobs.rows(name) == [(0, 1), (0, 2)]
 
 
 def test_many_small_segments_become_one(jobs, data):
@@ -128,6 +155,84 @@ def test_tables_are_made_after_an_erasure(jobs, data):
     jobs.spark().sql(f"DROP TABLE nakadi.{jobs.database}.order_placed PURGE")
     assert jobs.compacted().code == 0
     assert jobs.rows("order_placed") == left
+
+
+NAME = "customer-4711-of-the-long-name"
+ERASE_NAME = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", NAME)
+
+
+@pytest.fixture
+def cut_short(jobs, data, tables):
+    """A table, and what a run leaves that was killed: a branch, a file that no snapshot has, a copy of the archive."""
+    orders = data.event_type("order.placed")
+    named = [order(0), order(1, customer={"id": NAME}), order(2)]
+    segment = data.archived(orders, named, at=NOW - timedelta(minutes=2))
+    jobs.compacted()
+    table = events_table(jobs.spark(), jobs.database, orders)
+    run = table.change()
+    run.__enter__().append(table.rows(), "{}")
+    folder = tables / jobs.database / "order_placed"
+    written = next(folder.rglob("data/**/*.parquet"))
+    written.with_name("lost.parquet").write_bytes(written.read_bytes())
+    copies = tables / "_gathered" / orders.timeline.topic
+    copies.mkdir(parents=True)
+    (copies / "killed-0.json.gz").write_bytes(data.path(segment).read_bytes())
+    yield folder, copies
+    # What is left of the run goes now: its branch may be gone.
+    run.gen.close()
+
+
+def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
+    """Not a byte of it is left, in files of runs that were killed neither; what it was erased from is whole."""
+    told = jobs.let_go(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (0, True)
+    jobs.let_go("--grace-hours", "0")
+
+    looked_at = {path.suffix for folder in (*cut_short, data.folder / "archive") for path in bytes_with("", folder)}
+    assert {".parquet", ".avro", ".gz", ".json"} <= looked_at
+    for folder in (*cut_short, data.folder / "archive"):
+        assert list(bytes_with(NAME[:16], folder)) == []
+    assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
+    assert "nothing new" in jobs.compacted().told
+
+
+@pytest.mark.usefixtures("cut_short")
+def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
+    """The verification looks into files that no table refers to: nothing is called gone that is there."""
+    monkeypatch.setattr(Table, "remove_lost_files", lambda *_: 0)
+    monkeypatch.setattr(leftovers, "remove_gathered", lambda *_: 0)
+    told = jobs.let_go(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (3, False)
+    assert "lost.parquet; run this again" in told.told
+    assert "killed-0.json.gz; run this again" in told.told
+
+
+def bytes_with(text, folder):
+    """Files that have a text in them, decompressed."""
+    return (path for path in folder.rglob("*.*") if path.is_file() and text.encode() in readable(path))
+
+
+def readable(path):
+    """The content of a file without its compression."""
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(content)
+    if path.suffix == ".parquet":
+        return repr(duckdb.sql(f"SELECT * FROM read_parquet('{path}')").fetchall()).encode()
+    if path.suffix == ".avro":
+        # Blocks end with the mark that the header ends with; each has two numbers, and is deflated.
+        header, *blocks = content.split(content[-16:])
+        return header + b"".join(inflated(block) for block in blocks if block)
+    return content
+
+
+def inflated(block):
+    at = 0
+    for _ in range(2):
+        while block[at] & 0x80:
+            at += 1
+        at += 1
+    return zlib.decompress(block[at:], -zlib.MAX_WBITS)
 
 
 def test_erasing_from_the_newest(jobs, data):

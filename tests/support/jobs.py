@@ -194,6 +194,10 @@ class Jobs:
         found = self.table(name).orderBy("nakadi_timeline", "nakadi_partition", "nakadi_offset").selectExpr(*wanted)
         return [tuple(row) for row in found.collect()]
 
+    def names(self) -> list[str]:
+        """The tables there are."""
+        return [row["tableName"] for row in self.spark().sql(f"SHOW TABLES IN nakadi.{self.database}").collect()]
+
     def snapshots(self, name: str) -> int:
         return self.spark().table(f"nakadi.{self.database}.{name}.snapshots").count()
 

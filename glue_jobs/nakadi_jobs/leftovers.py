@@ -1,0 +1,92 @@
+"""Where an erased value could be left on disk: files that runs left when they were cut short, and bounds in manifests.
+
+What a table shows is looked through by its rows, and what the archive refers to by its events. This is for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.objects import BadArchive
+from nakadi.model.log_index import Location
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, Kept
+from nakadi_jobs.erasure import Wanted
+from nakadi_jobs.tables import Table
+
+TRUNCATED = 16
+"""Manifests have so many characters of a text."""
+
+GATHERED = "_gathered"
+"""The folder beside the tables to which parts of the archive are copied for Spark."""
+
+
+class Unreadable(Exception):
+    """Raised for a file that cannot be looked through."""
+
+
+def in_files(
+    table: Table, files: ArchiveStore, url: str, holds: Callable[[DataFrame], bool], spark: SparkSession
+) -> Iterator[str]:
+    """The data files that no snapshot has and that hold the value. `url` is that of `files`."""
+    known = table.data_files()
+    folder = folder_in(url, table.location())
+    for kept in files.listed(f"{folder}/data/"):
+        name = kept.key.rpartition("/")[2]
+        if not name.endswith(".parquet") or name.startswith(".") or name in known:
+            continue
+        try:
+            found = holds(spark.read.parquet(f"{url.rstrip('/')}/{kept.key}"))
+        except (Py4JError, PySparkException) as error:
+            raise Unreadable(kept.key) from error
+        if found:
+            yield kept.key
+
+
+def in_bounds(table: Table, wanted: Wanted) -> bool:
+    """Whether a manifest has the value, or the beginning of it, as a bound of a column."""
+    bounds = table.bounds()
+    beginning = wanted.value[:TRUNCATED]
+    # The greatest of what was cut short is written with its last character raised.
+    above = wanted.value[: TRUNCATED - 1].encode()
+    cut = len(wanted.value) > TRUNCATED
+    return beginning.encode() in bounds or (cut and any(bound.startswith(above) for bound in bounds))
+
+
+def in_gathered(files: ArchiveStore, topic: str, wanted: Wanted) -> Iterator[str]:
+    """Copies of parts of the archive that hold the value."""
+    for kept in files.listed(f"{GATHERED}/{topic}/"):
+        if _in_copy(files, kept, wanted):
+            yield kept.key
+
+
+def remove_gathered(files: ArchiveStore, prefix: str, before: datetime) -> int:
+    """Remove copies that are older; how many there were."""
+    keys = [kept.key for kept in files.listed(prefix) if kept.written_at < before]
+    files.remove(keys)
+    return len(keys)
+
+
+def folder_in(url: str, location: str) -> str:
+    """Where a table's folder is below the folder of all tables."""
+    whole, part = urlsplit(url), urlsplit(location)
+    base = f"{whole.path.rstrip('/')}/"
+    if part.netloc != whole.netloc or not part.path.startswith(base):
+        raise Unreadable(location)
+    return part.path.removeprefix(base).strip("/")
+
+
+def _in_copy(files: ArchiveStore, kept: Kept, wanted: Wanted) -> bool:
+    try:
+        content = files.get(Location(kept.key, 0, kept.size))
+        return any(wanted.found_in_record(event.record) for event in objects.events_in(content))
+    except ArchiveGone:
+        return False
+    except BadArchive as error:
+        raise Unreadable(kept.key) from error
