@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nakadi.engines.archive import objects
 from nakadi.model.event_type import Category, CleanupPolicy, EventType
-from nakadi_jobs.archive_ranges import NOTHING_READ, stretches
+from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from nakadi_jobs.session import open_spark
 from tests.support.jobs import STORED_AT, DataFolder
 
@@ -140,8 +140,8 @@ def retention(killed: Killed, kills: int) -> None:
     assert killed.rows("customer_changed", "nakadi_offset", "nakadi_key", "name") == sorted(left, key=str)
     archived = {
         event.offset
-        for stretch in stretches(killed.data.index, killed.customers, NOTHING_READ)
-        for event in objects.events_in(killed.data.store.get(stretch.location))
+        for part in unread_parts(killed.data.index, killed.customers, NOTHING_READ)
+        for event in objects.events_in(killed.data.store.get(part.location))
     }
     assert archived == {offset for offset, _, _ in left}
 
