@@ -1,0 +1,29 @@
+"""The page about the architecture names what there is."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "layers/nakadi/python/nakadi"
+PAGE = (ROOT / "docs/architecture.md").read_text()
+
+
+def rooms() -> set[str]:
+    """Folders of the package with modules in them; what lies below such a folder belongs to it."""
+    found: set[str] = set()
+    for folder in sorted(path for path in PACKAGE.rglob("*") if path.is_dir() and path.name != "__pycache__"):
+        name = ".".join(folder.relative_to(PACKAGE).parts)
+        has_code = any(folder.glob("[!_]*.py")) or (folder / "__init__.py").stat().st_size > 2000
+        if has_code and not any(name.startswith(f"{room}.") for room in found):
+            found.add(name)
+    return found
+
+
+def test_the_table_has_every_room_of_the_package_and_no_other():
+    assert set(re.findall(r"^\| `([\w.]+)` \|", PAGE, re.MULTILINE)) == rooms()
+
+
+def test_every_file_that_is_named_exists():
+    named = set(re.findall(r"`(?!infra|glue_jobs|nakadi_c|tests)([\w/]+/\w+\.py)`", PAGE))
+    assert len(named) > 30
+    assert {name for name in named if not (PACKAGE / name).is_file()} == set()
