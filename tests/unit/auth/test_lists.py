@@ -4,14 +4,16 @@ import pytest
 
 from nakadi.auth import permissions
 from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
-from nakadi.model.outcomes import Invalid
+from nakadi.model.outcomes import Invalid, Violation
+from nakadi.openapi.checks import body_violations
 
 ANN = AttributeDraft("user", "ann")
 A, B, C = Attribute("user", "ann"), Attribute("service", "shop"), Attribute("*", "*")
 
 
-def told(draft, names=permissions.EVENT_TYPE_LISTS, **options) -> list[tuple[str, str]]:
-    return [(each.path, each.message) for each in permissions.authorization_violations(draft, names, **options)]
+def told(draft, schema="EventTypeDraft", under="authorization") -> list[tuple[str, str]]:
+    found = body_violations(schema, {"authorization": permissions.authorization_body(draft)})
+    return [(each.path, each.message) for each in found if each.path.startswith(under)]
 
 
 def test_complete_lists():
@@ -29,8 +31,8 @@ def test_lists_that_are_missing_or_empty():
 
 def test_subscriptions_have_no_writers():
     """The section of a subscription has two lists. (R53)"""
-    assert told(AuthorizationDraft(admins=(ANN,), readers=(ANN,)), permissions.SUBSCRIPTION_LISTS) == []
-    assert told(AuthorizationDraft(), permissions.SUBSCRIPTION_LISTS) == [
+    assert told(AuthorizationDraft(admins=(ANN,), readers=(ANN,)), "SubscriptionDraft") == []
+    assert told(AuthorizationDraft(), "SubscriptionDraft") == [
         ("authorization.admins", "must not be null"),
         ("authorization.readers", "must not be null"),
     ]
@@ -38,15 +40,14 @@ def test_subscriptions_have_no_writers():
 
 def test_lists_elsewhere_have_other_paths():
     """Lists that stand for themselves are told by their own names. (R220)"""
-    assert told(AuthorizationDraft(admins=(ANN,), readers=()), ("admins", "readers"), prefix="") == [
-        ("readers", "must contain at least one attribute")
-    ]
+    lists = permissions.authorization_body(AuthorizationDraft(admins=(ANN,), readers=(), writers=(ANN,)))
+    assert body_violations("AdminLists", lists) == (Violation("readers", "must contain at least one attribute"),)
 
 
 def test_incomplete_attributes():
     """Both members of an attribute are mandatory, and told with their place. (R19, R49)"""
     readers = (ANN, AttributeDraft("user"), AttributeDraft(value="ann"))
-    assert told(AuthorizationDraft(readers=readers), ("readers",)) == [
+    assert told(AuthorizationDraft(readers=readers), under="authorization.readers") == [
         ("authorization.readers[1].value", "must not be null"),
         ("authorization.readers[2].data_type", "must not be null"),
     ]

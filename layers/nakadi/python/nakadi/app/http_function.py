@@ -13,6 +13,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.functions import Counts, Function, Handle
 from nakadi.app.settings import Settings
 from nakadi.http.apigateway import handle
+from nakadi.openapi.checks import prepare
 
 
 def http_function(name: str, *areas: str, tells: bool = True) -> Function:
@@ -22,7 +23,8 @@ def http_function(name: str, *areas: str, tells: bool = True) -> Function:
     written now and then at the end of an invocation, for after it everything stands still.
     """
     for area in areas:
-        import_module(f"nakadi.http.routes.{area}")
+        module = import_module(f"nakadi.http.routes.{area}")
+        prepare(*getattr(module, "BODIES", ()))
 
     def opened(counts: Counts) -> Handle:
         broker = open_broker(Settings.from_env(os.environ))

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import asdict
 
 from nakadi.auth.administration import Admins, Blacklist
 from nakadi.model.administration import AdminPermission
 from nakadi.model.authorization import (
     Attribute,
-    AttributeDraft,
     Authorization,
     AuthorizationDraft,
     Operation,
     Resource,
     Subject,
 )
-from nakadi.model.outcomes import Invalid, NotPermitted, Violation
-from nakadi.model.sizes import MOST_ATTRIBUTES, size_violations
+from nakadi.model.outcomes import Invalid, NotPermitted
 
 BLOCKED = "Application or event type is blocked"
 
@@ -76,30 +77,11 @@ def denied(operation: Operation, resource: Resource, reason: str = "") -> NotPer
 # Authorization sections -----------------------------------------------------------------------------------------------
 
 
-EVENT_TYPE_LISTS = ("admins", "readers", "writers")
-SUBSCRIPTION_LISTS = ("admins", "readers")
-
-
-def authorization_violations(
-    draft: AuthorizationDraft, names: Iterable[str], prefix: str = "authorization."
-) -> Iterator[Violation]:
-    """Violations in the lists of these names: each must exist, and its attributes must be complete."""
-    lists = dict(draft.lists())
-    for name in names:
-        yield from _list_violations(f"{prefix}{name}", lists[name])
-
-
-def _list_violations(path: str, attributes: tuple[AttributeDraft, ...] | None) -> Iterator[Violation]:
-    if attributes is None:
-        yield Violation(path, "must not be null")
-    elif not attributes:
-        yield Violation(path, "must contain at least one attribute")
-    yield from size_violations(path, attributes, MOST_ATTRIBUTES)
-    for index, attribute in enumerate((attributes or ())[:MOST_ATTRIBUTES]):
-        for name, text in (("data_type", attribute.data_type), ("value", attribute.value)):
-            if text is None:
-                yield Violation(f"{path}[{index}].{name}", "must not be null")
-            yield from size_violations(f"{path}[{index}].{name}", text)
+def authorization_body(draft: AuthorizationDraft | None) -> dict[str, Any] | None:
+    """A section as its description has it."""
+    if draft is None:
+        return None
+    return {name: None if listed is None else [asdict(each) for each in listed] for name, listed in draft.lists()}
 
 
 def check_no_duplicates(authorization: Authorization) -> None:

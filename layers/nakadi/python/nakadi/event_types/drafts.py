@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -21,8 +21,8 @@ from nakadi.model.event_type import (
     StatisticsDraft,
 )
 from nakadi.model.outcomes import Violation
-from nakadi.model.schema import SchemaDraft
 from nakadi.model.sizes import MOST_ENTRIES, size_violations
+from nakadi.openapi.checks import NOT_NULL, body_violations
 
 
 def plain_fields(draft: EventTypeDraft) -> dict[str, Any]:
@@ -76,107 +76,39 @@ def check_authorization(draft: AuthorizationDraft | None) -> None:
 # Violations -----------------------------------------------------------------------------------------------------------
 
 
-NOT_NULL = "must not be null"
+_PLAIN = (
+    *("name", "owning_application", "category", "enrichment_strategies", "partition_key_fields"),
+    *("ordering_key_fields", "ordering_instance_ids", "cleanup_policy", "compatibility_mode"),
+)
+
 AUTHORIZATION_MANDATORY = "Authorization section is mandatory"
-
-_EVENT_TYPE_NAME = re.compile(r"[a-zA-Z][-0-9a-zA-Z_]*(\.[0-9a-zA-Z][-0-9a-zA-Z_]*)*")
-MAX_NAME = 255
-
-_MANDATORY_FIELDS = (
-    "owning_application",
-    "category",
-    "schema",
-    "enrichment_strategies",
-    "cleanup_policy",
-    "compatibility_mode",
-)
-
-_FIELD_LISTS = ("partition_key_fields", "ordering_key_fields", "ordering_instance_ids")
-
-# Each number of the statistic, its minimum, and the message for a smaller one.
-_STATISTIC = (
-    ("messages_per_minute", 0, "can't be less then zero"),
-    ("message_size", 1, "can't be less then 1"),
-    ("read_parallelism", 1, "at least one reader expected"),
-    ("write_parallelism", 1, "at least one writer expected"),
-)
 
 
 def draft_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
     """All violations in the fields of the draft, as far as they show without anything else than the draft."""
-    return tuple(_draft_violations(draft))
+    return (
+        *body_violations("EventTypeDraft", _body(draft)),
+        *_owner_violations(draft.event_owner_selector),
+        *annotation_violations(draft.annotations or {}),
+        *label_violations(draft.labels or {}),
+    )
 
 
-def _draft_violations(draft: EventTypeDraft) -> Iterator[Violation]:
-    yield from _name_violations(draft.name)
-    yield from (Violation(field, NOT_NULL) for field in _MANDATORY_FIELDS if getattr(draft, field) is None)
-    yield from size_violations("owning_application", draft.owning_application)
-    yield from _enrichment_violations(draft)
-    for field in _FIELD_LISTS:
-        yield from _field_list_violations(field, getattr(draft, field))
-    if draft.schema is not None:
-        yield from _schema_violations(draft.schema)
-    if draft.default_statistic is not None:
-        yield from _statistic_violations(draft.default_statistic)
-    if draft.authorization is not None:
-        yield from permissions.authorization_violations(draft.authorization, permissions.EVENT_TYPE_LISTS)
-    if draft.event_owner_selector is not None:
-        yield from _owner_selector_violations(draft.event_owner_selector)
-    yield from annotation_violations(draft.annotations or {})
-    yield from label_violations(draft.labels or {})
+def _body(draft: EventTypeDraft) -> dict[str, Any]:
+    """The draft as its description has it. Of the strategy for partitions, rules say more than a description can."""
+    schema, statistic, selector = draft.schema, draft.default_statistic, draft.event_owner_selector
+    return {
+        **{name: getattr(draft, name) for name in _PLAIN},
+        "schema": None if schema is None else {"type": schema.type, "schema": schema.text},
+        "default_statistic": None if statistic is None else asdict(statistic),
+        "authorization": permissions.authorization_body(draft.authorization),
+        "event_owner_selector": None if selector is None else asdict(selector),
+    }
 
 
-def _name_violations(name: str | None) -> Iterator[Violation]:
-    if name is None:
-        yield Violation("name", NOT_NULL)
-        return
-    if not _EVENT_TYPE_NAME.fullmatch(name):
-        yield Violation("name", "format not allowed")
-    if not 1 <= len(name) <= MAX_NAME:
-        yield Violation("name", f"the length of the name must be >= 1 and <= {MAX_NAME}")
-
-
-def _enrichment_violations(draft: EventTypeDraft) -> Iterator[Violation]:
-    strategies = draft.enrichment_strategies or ()
-    yield from size_violations("enrichment_strategies", strategies, MOST_ENTRIES)
-    for index, strategy in enumerate(strategies[:MOST_ENTRIES]):
-        if strategy is None:
-            yield Violation(f"enrichment_strategies[{index}]", NOT_NULL)
-
-
-def _field_list_violations(name: str, paths: Sequence[str]) -> Iterator[Violation]:
-    yield from size_violations(name, paths, MOST_ENTRIES)
-    for index, path in enumerate(paths[:MOST_ENTRIES]):
-        yield from size_violations(f"{name}[{index}]", path)
-
-
-def _schema_violations(schema: SchemaDraft) -> Iterator[Violation]:
-    if schema.type is None:
-        yield Violation("schema.type", NOT_NULL)
-    if schema.text is None:
-        yield Violation("schema.schema", NOT_NULL)
-
-
-def _statistic_violations(statistic: StatisticsDraft) -> Iterator[Violation]:
-    for field, least, message in _STATISTIC:
-        value = getattr(statistic, field)
-        if value is None:
-            yield Violation(f"default_statistic.{field}", NOT_NULL)
-        elif value < least:
-            yield Violation(f"default_statistic.{field}", message)
-
-
-def _owner_selector_violations(selector: OwnerSelectorDraft) -> Iterator[Violation]:
-    """Violations in an owner selector. One of type `metadata` has no value, since each event names its owner."""
-    if selector.type is None:
-        yield Violation("event_owner_selector.type", NOT_NULL)
-    if selector.name is None:
-        yield Violation("event_owner_selector.name", NOT_NULL)
-    elif not selector.name:
-        yield Violation("event_owner_selector.name", "the length of the name must be >= 1")
-    yield from size_violations("event_owner_selector.name", selector.name)
-    yield from size_violations("event_owner_selector.value", selector.value)
-    if selector.value is None and selector.type is not OwnerSelectorType.METADATA:
+def _owner_violations(selector: OwnerSelectorDraft | None) -> Iterator[Violation]:
+    """An owner that the metadata of events names needs no value."""
+    if selector is not None and selector.value is None and selector.type is not OwnerSelectorType.METADATA:
         yield Violation("event_owner_selector.value", NOT_NULL)
 
 

@@ -18,8 +18,9 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft
-from nakadi.model.outcomes import Incompatible, Incomplete, Invalid, Malformed, NotFound, Violation, Violations
+from nakadi.model.outcomes import Incompatible, Incomplete, Invalid, Malformed, NotFound, Violations
 from nakadi.model.schema import Schema, SchemaDraft, SchemaType
+from nakadi.openapi.checks import body_violations
 from nakadi.ports.clock import Clock
 from nakadi.schemas.effective import effective_schema
 from nakadi.schemas.evolution import evolved
@@ -142,7 +143,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
     def evaluate(self, name: str, version: str, text: str | None, subject: Subject) -> SchemaEvaluation:
         """Check whether a schema could follow a version, without storing it."""
         if text is None:
-            raise Violations((Violation("schema", "must not be null"),))
+            raise Violations(body_violations("CompatibilityQuestion", {}))
         event_type = self._get_visible(name, subject)
         against = self._version(event_type, version)
         draft = SchemaDraft(type=against.type, text=text)
@@ -180,8 +181,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
 
 def _required_text(draft: SchemaDraft) -> str:
     """The text of the draft. Raises `Incomplete` if a member is missing, which is a bad request here."""
-    members = {"schema": draft.text, "type": draft.type}
-    missing = tuple(Violation(name, "must not be null") for name, value in members.items() if value is None)
+    missing = body_violations("SchemaDraft", {"type": draft.type, "schema": draft.text})
     if draft.text is None or missing:
         raise Incomplete(missing)
     if draft.type is SchemaType.AVRO:

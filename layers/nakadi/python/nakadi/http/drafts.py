@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nakadi.auth.permissions import EVENT_TYPE_LISTS, authorization_violations
+from nakadi.auth.permissions import authorization_body
 from nakadi.event_types.drafts import attributes
 from nakadi.http.bodies import Members, illegal_word
 from nakadi.http.message import Request
@@ -24,6 +24,9 @@ from nakadi.model.event_type import (
 )
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.schema import SchemaDraft, SchemaType
+from nakadi.openapi.checks import body_violations
+
+AUTHORIZATION_LISTS = ("admins", "readers", "writers")
 
 
 def attribute_parameter(request: Request, name: str) -> Attribute | None:
@@ -40,12 +43,12 @@ def attribute_parameter(request: Request, name: str) -> Attribute | None:
 
 
 def authorization_draft(body: Members) -> AuthorizationDraft:
-    return AuthorizationDraft(**{name: _attributes(body, name) for name in EVENT_TYPE_LISTS})
+    return AuthorizationDraft(**{name: _attributes(body, name) for name in AUTHORIZATION_LISTS})
 
 
 def admin_lists(draft: AuthorizationDraft) -> AdminLists:
     """The lists of the broker's administrators, none of which may be missing or empty."""
-    found = tuple(authorization_violations(draft, EVENT_TYPE_LISTS, prefix=""))
+    found = body_violations("AdminLists", authorization_body(draft) or {})
     if found:
         raise Violations(found)
     return AdminLists(

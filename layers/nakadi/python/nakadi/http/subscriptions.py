@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from nakadi.http.bodies import Members, cannot_read
+from nakadi.http.bodies import Members, cannot_read, json_body
 from nakadi.http.drafts import authorization_draft
+from nakadi.http.message import Request
 from nakadi.http.views import View, attributes_view, timestamp
 from nakadi.model.authorization import Authorization
 from nakadi.model.coordination import Verdict
 from nakadi.model.cursor import Position
-from nakadi.model.outcomes import Violation, Violations
+from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import (
     EventTypePartition,
     ReadFrom,
@@ -21,8 +22,7 @@ from nakadi.model.subscription import (
     SubscriptionCursorDraft,
     SubscriptionDraft,
 )
-from nakadi.subscriptions.api.fields import NOT_NULL, cursor_violations
-from nakadi.subscriptions.api.resource import cursors_of
+from nakadi.openapi.checks import body_violations, conforms
 from nakadi.subscriptions.api.stats import EventTypeStats, PartitionStats
 
 # Reading
@@ -63,22 +63,24 @@ def cursor_draft(body: Members) -> SubscriptionCursorDraft:
     return SubscriptionCursorDraft(body.text("event_type"), body.text("partition"), body.text("offset"))
 
 
-def listed_cursors(body: Members, *, with_tokens: bool) -> tuple[Sequence[SubscriptionCursor], Sequence[str]]:
+def listed_cursors(request: Request, *, with_tokens: bool) -> tuple[Sequence[SubscriptionCursor], Sequence[str]]:
     """The cursors of a commit or a reset, and the tokens that they came with."""
+    schema, body = "SubscriptionCursorList" if with_tokens else "CursorResetList", json_body(request)
+    if not conforms(schema, body):
+        body = _forgivingly(Members.of(body))
+        found = body_violations(schema, body)
+        if found:
+            raise Violations(found)
+    items = body["items"]
+    cursors = [SubscriptionCursor(each["event_type"], each["partition"], each["offset"]) for each in items]
+    return cursors, [each["cursor_token"] for each in items] if with_tokens else ()
+
+
+def _forgivingly(body: Members) -> dict[str, Any]:
+    """The body of a commit or a reset with texts in the place of other scalars."""
     items = body.objects("items")
-    if items is None:
-        raise Violations((Violation("items", NOT_NULL),))
-    listed = [cursor_draft(each) for each in items]
-    tokens = [each.text("cursor_token") for each in items]
-    found: list[Violation] = []
-    for index, (cursor, token) in enumerate(zip(listed, tokens, strict=True)):
-        path = f"items[{index}]"
-        found += cursor_violations(cursor, path)
-        if with_tokens and token is None:
-            found.append(Violation(f"{path}.cursor_token", NOT_NULL))
-    if found:
-        raise Violations(tuple(found))
-    return cursors_of(listed), [token or "" for token in tokens]
+    names = ("event_type", "partition", "offset", "cursor_token")
+    return {"items": None if items is None else [{name: each.text(name) for name in names} for each in items]}
 
 
 # Writing

@@ -8,8 +8,6 @@ from nakadi.model.outcomes import Violation
 
 # A name, a path to a field, an offset.
 MOST_CHARACTERS = 1000
-# One list of an authorization section.
-MOST_ATTRIBUTES = 1000
 # Fields, annotations, labels: what is looked at with every event, or told with every event type.
 MOST_ENTRIES = 100
 # Names in a list of their own.

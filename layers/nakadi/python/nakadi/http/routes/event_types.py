@@ -22,7 +22,11 @@ from nakadi.http.views import View, event_type_view, measured_view, page_links, 
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Attribute, Operation
 from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType, PartitionStrategy
-from nakadi.model.outcomes import Violation, Violations
+from nakadi.model.outcomes import Violations
+from nakadi.openapi.checks import body_violations
+
+BODIES = ("EventTypeDraft", "SchemaDraft")
+"""Schemas of bodies that come often enough to be compiled while a function starts."""
 
 
 class Warnings(Struct, frozen=True):
@@ -91,7 +95,7 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
     def repartition(self, request: Request) -> Response:
         count = object_body(request).integer("partition_count", bits=32)
         if count is None:
-            raise Violations((Violation("partition_count", "must not be null"),))
+            raise Violations(body_violations("PartitionCount", {"partition_count": None}))
         self.repartitioning.set_count(request.path_parameters["name"], count, request.subject)
         return empty_response(204)
 

@@ -16,9 +16,10 @@ from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.routing import Route
 from nakadi.http.views import admins_view, blacklist_view, features_view, storage_view
 from nakadi.model.administration import AdminPermission, BlockedKind, Feature
-from nakadi.model.outcomes import Incomplete, Invalid, Violation
+from nakadi.model.outcomes import Incomplete, Invalid
 from nakadi.model.sizes import MOST_CHARACTERS
 from nakadi.model.storage import Storage, StorageType
+from nakadi.openapi.checks import body_violations
 
 
 def routes(admins: Admins, blacklist: Blacklist, features: Features, switched_on: Callable[[], None]) -> list[Route]:
@@ -79,7 +80,7 @@ class _Settings(Struct, frozen=True):
         body = object_body(request)
         feature, enabled = body.word("feature", Feature), body.flag("enabled")
         if feature is None:
-            raise Incomplete((Violation("feature", "must not be null"),))
+            raise Incomplete(body_violations("FeatureSwitch", {"feature": None}))
         self.admins.require(request.subject, AdminPermission.WRITE)
         self.features.switch(feature, on=bool(enabled))
         if enabled:

@@ -13,8 +13,9 @@ from nakadi.http.bodies import Members, object_body
 from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response, is_about_figures
 from nakadi.http.routes.streams import wants_server_sent_events
 from nakadi.http.routing import Lane, Route
-from nakadi.model.outcomes import Violation, Violations
+from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import EventTypePartition
+from nakadi.openapi.checks import body_violations
 from nakadi.publishing.system_events import StreamFigures
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
 from nakadi.subscriptions.stream.lines import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
@@ -128,12 +129,8 @@ def _asked(number: _Numbers, partitions: tuple[EventTypePartition, ...] = ()) ->
 
 def _partitions(body: Members) -> tuple[EventTypePartition, ...]:
     listed = [(each.text("event_type"), each.text("partition")) for each in body.objects("partitions") or ()]
-    missing = tuple(
-        Violation(f"partitions[{index}].{name}", "must not be null")
-        for index, pair in enumerate(listed)
-        for name, value in zip(("event_type", "partition"), pair, strict=True)
-        if value is None
-    )
+    named = [{"event_type": event_type, "partition": partition} for event_type, partition in listed]
+    missing = body_violations("SubscriptionEventStreamParameters", {"partitions": named})
     if missing:
         raise Violations(missing)
     return tuple(EventTypePartition(event_type or "", partition or "") for event_type, partition in listed)

@@ -6,18 +6,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from nakadi.auth import permissions
 from nakadi.event_types.drafts import annotation_violations, label_violations
 from nakadi.model.coordination import Entry
 from nakadi.model.outcomes import Violation, Violations
-from nakadi.model.sizes import MOST_NAMES, size_violations
-from nakadi.model.subscription import SubscriptionCursorDraft, SubscriptionDraft
-
-NOT_NULL = "must not be null"
-NOT_EMPTY = "must contain at least one character"
+from nakadi.model.subscription import SubscriptionDraft
+from nakadi.openapi.checks import body_violations
 
 SEND_COUNT = "nakadi.zalando.org/subscription-max-event-send-count"
 POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
@@ -28,40 +27,28 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 
 def check_fields(draft: SubscriptionDraft) -> None:
-    found = tuple(_violations(draft))
+    annotations = draft.annotations or {}
+    found = (
+        *body_violations("SubscriptionDraft", _body(draft)),
+        *annotation_violations(annotations),
+        # Of these two annotations clients are shown one mistake at a time.
+        *islice(policy_violations(annotations), 1),
+        *label_violations(draft.labels or {}),
+    )
     if found:
         raise Violations(found)
 
 
-def _violations(draft: SubscriptionDraft) -> Iterator[Violation]:
-    yield from _text_violations("owning_application", draft.owning_application)
-    if draft.event_types is None:
-        yield Violation("event_types", NOT_NULL)
-    elif not draft.event_types:
-        yield Violation("event_types", "must contain at least one element")
-    yield from size_violations("event_types", draft.event_types, MOST_NAMES)
-    yield from _text_violations("consumer_group", draft.consumer_group)
-    if draft.read_from is None:
-        yield Violation("read_from", NOT_NULL)
-    for index, cursor in enumerate(draft.initial_cursors):
-        yield from cursor_violations(cursor, f"initial_cursors[{index}]")
-    if draft.authorization is not None:
-        yield from permissions.authorization_violations(draft.authorization, permissions.SUBSCRIPTION_LISTS)
-    yield from annotation_violations(draft.annotations or {})
-    # Of these two annotations clients are told one mistake at a time.
-    yield from islice(policy_violations(draft.annotations or {}), 1)
-    yield from label_violations(draft.labels or {})
-
-
-def cursor_violations(cursor: SubscriptionCursorDraft, path: str) -> Iterator[Violation]:
-    if cursor.event_type is None:
-        yield Violation(f"{path}.event_type", NOT_NULL)
-    for name in ("partition", "offset"):
-        text = getattr(cursor, name)
-        if not text:
-            yield Violation(f"{path}.{name}", NOT_NULL if text is None else f"cursor {name} cannot be empty")
-    for name in ("event_type", "partition", "offset"):
-        yield from size_violations(f"{path}.{name}", getattr(cursor, name))
+def _body(draft: SubscriptionDraft) -> dict[str, Any]:
+    """The draft as its description has it."""
+    return {
+        "owning_application": draft.owning_application,
+        "event_types": draft.event_types,
+        "consumer_group": draft.consumer_group,
+        "read_from": draft.read_from,
+        "initial_cursors": [asdict(each) for each in draft.initial_cursors],
+        "authorization": permissions.authorization_body(draft.authorization),
+    }
 
 
 def policy_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
@@ -83,14 +70,6 @@ def _count_violations(count: str) -> Iterator[Violation]:
         yield Violation("annotations", f"{SEND_COUNT} must be an integer")
     elif int(count) not in SEND_COUNTS:
         yield Violation("annotations", f"{SEND_COUNT} must be between 2 and 10")
-
-
-def _text_violations(path: str, text: str | None) -> Iterator[Violation]:
-    if text is None:
-        yield Violation(path, NOT_NULL)
-    elif not text:
-        yield Violation(path, NOT_EMPTY)
-    yield from size_violations(path, text)
 
 
 # The policy for unprocessable events ----------------------------------------------------------------------------------

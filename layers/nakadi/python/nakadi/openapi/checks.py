@@ -1,0 +1,176 @@
+"""Checks bodies against the description of the API. Its schemas are compiled by fastjsonschema.
+
+The description is the only place that says which fields must be there, how long texts and lists may be, and how names
+are spelled. Rules that relate fields to each other, or to what is stored, stand with what they protect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from nakadi.model.outcomes import Violation
+
+NOT_NULL = "must not be null"
+NAME_FORMAT = "format not allowed"
+
+# By the path without its indices, and the rule that is broken.
+SENTENCES: Mapping[tuple[str, str], str] = {
+    ("name", "pattern"): NAME_FORMAT,
+    ("name", "minLength"): "the length of the name must be >= 1 and <= 255",
+    ("name", "maxLength"): "the length of the name must be >= 1 and <= 255",
+    ("event_owner_selector.name", "minLength"): "the length of the name must be >= 1",
+    ("default_statistic.messages_per_minute", "minimum"): "can't be less then zero",
+    ("default_statistic.message_size", "minimum"): "can't be less then 1",
+    ("default_statistic.read_parallelism", "minimum"): "at least one reader expected",
+    ("default_statistic.write_parallelism", "minimum"): "at least one writer expected",
+    ("event_types", "minItems"): "must contain at least one element",
+    **{
+        (f"{cursors}.{name}", "minLength"): f"cursor {name} cannot be empty"
+        for cursors in ("initial_cursors", "items")
+        for name in ("partition", "offset")
+    },
+}
+
+# For every other path; `{}` is the value of the rule.
+SENTENCES_OF_RULES: Mapping[str, str] = {
+    "type": NOT_NULL,
+    "minLength": "must contain at least one character",
+    "minItems": "must contain at least one attribute",
+    "maxLength": "size must be between 0 and {}",
+    "maxItems": "size must be between 0 and {}",
+}
+
+# What the compiler is shown of a schema. Words are no part of it: they are read before, in any letter case.
+KEPT = ("type", "required", "minLength", "maxLength", "pattern", "minItems", "maxItems", "minimum", "maximum")
+
+SCHEMAS = "\n  schemas:\n"
+
+_INDEX = re.compile(r"\[(\d+)\]")
+
+
+def conforms(name: str, body: Any) -> bool:
+    """Whether a body is as the schema of this name describes it, each text being a text, and each number a number."""
+    return not _errors(name, body)
+
+
+def body_violations(name: str, body: Mapping[str, Any]) -> tuple[Violation, ...]:
+    """What is missing or malformed in a body that was read, by the schema of this name, in the order of its fields.
+
+    None stands for null, which is as good as a missing member, unless that has a default. Of a list that is too long,
+    only as many items are looked at as it may have.
+    """
+    errors = _errors(name, body)
+    if not errors:
+        return ()
+    limits = {_path(each): each.rule_definition for each in errors if each.rule == "maxItems"}
+    found = dict.fromkeys(
+        violation for each in errors if not _is_beyond(limits, _path(each)) for violation in _violations(each)
+    )
+    places: dict[str, int] = {}
+    for each in found:
+        places.setdefault(each.path, len(places))
+    return tuple(sorted(found, key=lambda each: (_rank(each), places[each.path], each.message != NAME_FORMAT)))
+
+
+def prepare(*names: str) -> None:
+    """Compile the schemas of these names now, so that the first bodies need not wait for it."""
+    for name in names:
+        _check(name)
+
+
+@cache
+def component(name: str) -> Mapping[str, Any]:
+    """The schema of this name, which may refer to others.
+
+    Only its lines are read: the whole description takes a fifth of a second, and functions are waited for that load it.
+    """
+    import yaml  # noqa: PLC0415  # as in `nakadi.openapi`: most processes never need it
+
+    found = re.search(rf"^    {name}:\n((?:      .*\n|\s*\n)+)", _schemas(), re.MULTILINE)
+    if found is None:
+        raise KeyError(name)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    schema: dict[str, Any] = yaml.load(found[1], loader)  # noqa: S506  # both loaders are safe
+    return schema
+
+
+@cache
+def _schemas() -> str:
+    """The lines of all schemas."""
+    texts = (each.read_text("utf-8") for each in files(__package__).iterdir() if each.name.endswith(".yaml"))
+    return "".join(f"{text.partition(SCHEMAS)[2]}\n" for text in texts)
+
+
+def _errors(name: str, body: Any) -> list[Any]:
+    from fastjsonschema import JsonSchemaValuesException  # noqa: PLC0415  # as above
+
+    try:
+        _check(name)(body)
+    except JsonSchemaValuesException as found:
+        return list(found.errors)
+    return []
+
+
+@cache
+def _check(name: str) -> Callable[[Any], Any]:
+    from fastjsonschema import compile as compiled  # noqa: PLC0415  # as above
+
+    check: Callable[[Any], Any] = compiled(
+        _translated(component(name)), use_default=False, use_formats=False, fast_fail=False
+    )
+    return check
+
+
+def _translated(schema: Mapping[str, Any], *, may_be_null: bool = False) -> dict[str, Any]:
+    """A schema of OpenAPI as one of JSON Schema. Annotations and labels have rules of their own for their keys."""
+    if "$ref" in schema:
+        return _translated(component(schema["$ref"].rpartition("/")[2]), may_be_null=may_be_null)
+    found = {rule: schema[rule] for rule in KEPT if rule in schema}
+    if may_be_null or schema.get("nullable"):
+        found["type"] = [schema["type"], "null"]
+    if "items" in schema:
+        found["items"] = _translated(schema["items"])
+    if "properties" in schema:
+        required = schema.get("required", ())
+        found["properties"] = {
+            name: _translated(each, may_be_null=name not in required and not _has_default(each))
+            for name, each in schema["properties"].items()
+        }
+    return found
+
+
+def _has_default(schema: Mapping[str, Any]) -> bool:
+    return "default" in (component(schema["$ref"].rpartition("/")[2]) if "$ref" in schema else schema)
+
+
+def _path(error: Any) -> str:
+    return str(error.name).removeprefix("data").removeprefix(".")
+
+
+def _violations(error: Any) -> Iterator[Violation]:
+    path = _path(error)
+    if error.rule == "required":
+        for name in error.rule_definition:
+            if name not in error.value:
+                yield Violation(f"{path}.{name}" if path else name, NOT_NULL)
+        return
+    sentence = SENTENCES.get((_INDEX.sub("", path), error.rule)) or SENTENCES_OF_RULES[error.rule]
+    yield Violation(path, sentence.format(error.rule_definition))
+
+
+def _is_beyond(limits: Mapping[str, int], path: str) -> bool:
+    """Whether a path leads into a list behind the last item that the list may have."""
+    return any(
+        path[: index.start()] in limits and int(index[1]) >= limits[path[: index.start()]]
+        for index in _INDEX.finditer(path)
+    )
+
+
+def _rank(violation: Violation) -> int:
+    if violation.path == "name":
+        return 0
+    return 1 if violation.message == NOT_NULL and not {".", "["} & set(violation.path) else 2

@@ -1,0 +1,140 @@
+"""Bodies held against the description."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nakadi import openapi
+from nakadi.model.outcomes import Violation
+from nakadi.openapi import checks
+from nakadi.openapi.checks import SENTENCES, SENTENCES_OF_RULES, body_violations, component, conforms
+
+ROOT = Path(__file__).parents[3]
+
+CHECKED = (
+    "AdminLists",
+    "CompatibilityQuestion",
+    "CursorResetList",
+    "EventTypeDraft",
+    "FeatureSwitch",
+    "PartitionCount",
+    "SchemaDraft",
+    "SubscriptionCursorList",
+    "SubscriptionDraft",
+    "SubscriptionEventStreamParameters",
+)
+
+CURSOR = {"event_type": "order", "partition": "0", "offset": "BEGIN", "cursor_token": "t"}
+SENT = {
+    "name": "order",
+    "owning_application": "shop",
+    "category": "data",
+    "schema": {"type": "json_schema", "schema": "{}"},
+}
+
+
+def told(name, body) -> list[tuple[str, str]]:
+    return [(each.path, each.message) for each in body_violations(name, body)]
+
+
+@pytest.mark.parametrize("name", sorted(openapi.document()["components"]["schemas"]))
+def test_a_schema_that_is_read_alone_is_the_one_of_the_whole_description(name):
+    """Only the lines of the schemas that are needed are read, and they say what the whole document says."""
+    assert component(name) == openapi.document()["components"]["schemas"][name]
+
+
+def test_a_schema_that_is_not_described_is_not_found():
+    """A name that no file has is a mistake in the code."""
+    with pytest.raises(KeyError):
+        component("NoSuchSchema")
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_examples_of_the_description_conform_to_it(name):
+    """What the description shows can be sent."""
+    example = component(name).get("example")
+    if example is not None:
+        assert conforms(name, example)
+        assert body_violations(name, example) == ()
+
+
+def _rules(schema, path=""):
+    schema = openapi.resolved(schema)
+    yield from ((path, rule) for rule in checks.KEPT if rule in schema and rule not in ("type", "required"))
+    yield from _rules(schema["items"], path) if "items" in schema else ()
+    for name, each in schema.get("properties", {}).items():
+        yield from _rules(each, f"{path}.{name}" if path else name)
+
+
+@pytest.mark.parametrize("name", sorted(set(CHECKED) - {"SubscriptionEventStreamParameters", "PartitionCount"}))
+def test_every_rule_of_a_checked_body_has_a_message(name):
+    """A mistake that the compiled check finds can be told in the words of the API. Of two bodies only lists and missing
+    members are checked."""
+    without = [
+        (path, rule)
+        for path, rule in _rules(component(name))
+        if (path, rule) not in SENTENCES and rule not in SENTENCES_OF_RULES
+    ]
+    assert without == []
+
+
+def test_null_is_a_missing_member():
+    """A null is as good as a missing member; where there is a default, a null is a mistake. (R37)"""
+    assert told("EventTypeDraft", {**SENT, "default_statistic": None, "authorization": None}) == []
+    assert told("EventTypeDraft", {**SENT, "cleanup_policy": None}) == [("cleanup_policy", "must not be null")]
+    assert told("EventTypeDraft", {**SENT, "category": None}) == [("category", "must not be null")]
+    assert told("EventTypeDraft", {n: v for n, v in SENT.items() if n != "category"}) == [
+        ("category", "must not be null")
+    ]
+
+
+def test_what_is_missing_in_the_body_itself_is_told_first():
+    """First the name, then what is missing in the body itself, then everything else in the order of its fields."""
+    body = {"name": "", "owning_application": "x" * 1001, "schema": {"type": None, "schema": None}}
+    assert told("EventTypeDraft", body) == [
+        ("name", "format not allowed"),
+        ("name", "the length of the name must be >= 1 and <= 255"),
+        ("category", "must not be null"),
+        ("owning_application", "size must be between 0 and 1000"),
+        ("schema.type", "must not be null"),
+        ("schema.schema", "must not be null"),
+    ]
+
+
+def test_a_name_ends_where_it_ends():
+    """A line break at the end is no part of a name."""
+    assert told("EventTypeDraft", {**SENT, "name": "order\n"}) == [("name", "format not allowed")]
+
+
+def test_of_a_list_that_is_too_long_only_the_first_items_are_told():
+    """A list that is too long does not make the answer as long."""
+    found = told("EventTypeDraft", {**SENT, "ordering_key_fields": ["x" * 1001] * 5000})
+    assert found[0] == ("ordering_key_fields", "size must be between 0 and 100")
+    assert [path for path, _ in found[1:]] == [f"ordering_key_fields[{index}]" for index in range(100)]
+
+
+def test_cursors_conform_if_their_members_are_texts():
+    """Texts conform as they are; other scalars have to be read as texts before."""
+    assert conforms("SubscriptionCursorList", {"items": [CURSOR, {**CURSOR, "unknown": 1}]})
+    for items in (None, [None], [{}], [{**CURSOR, "partition": 0}], [{**CURSOR, "offset": ""}], "x"):
+        assert not conforms("SubscriptionCursorList", {"items": items})
+    assert not conforms("SubscriptionCursorList", [])
+    assert body_violations("CursorResetList", {"items": [{**CURSOR, "partition": ""}]}) == (
+        Violation("items[0].partition", "cursor partition cannot be empty"),
+    )
+
+
+def test_nothing_is_loaded_before_a_body_is_checked():
+    """Most functions check no body, and start sooner without the compiler and the reader of YAML."""
+    code = "import sys, nakadi.openapi.checks; sys.exit(bool({'yaml', 'fastjsonschema'} & set(sys.modules)))"
+    environment = {"PYTHONPATH": str(ROOT / "layers" / "nakadi" / "python")}
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
+
+
+def test_the_description_is_read_in_blocks():
+    """A schema stands by itself below `schemas:`, or else it would not be found."""
+    names = re.findall(r"^    (\w+):$", checks._schemas(), re.MULTILINE)
+    assert sorted(names) == sorted(openapi.document()["components"]["schemas"])
