@@ -53,16 +53,16 @@ class Stream:
         self.process = process
         self.limits = limits
         self.lease = lease
-        around = SessionContext(
+        context = SessionContext(
             measure=lambda _, first, last: last.offset - first.offset,
             deliverable=lambda _, record: record.directed_to is None,
-            leased_until=lambda: lease.good_until,
+            lease=lease,
         )
         policy = process.policy
-        self.session = SubscriptionSession(session_id, limits, process.clock.monotonic(), around, policy)
-        lot: Any = ParkedEventStore(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
-        attendant = ParkingService(lot, process.clock, follows=policy is not None and policy.parks)
-        self.clerk = SessionCallExecutor(process.members, self.session, process.beginning, process, attendant)
+        self.session = SubscriptionSession(session_id, limits, process.clock.monotonic(), context, policy)
+        store: Any = ParkedEventStore(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
+        parking = ParkingService(store, process.clock, follows=policy is not None and policy.parks)
+        self.executor = SessionCallExecutor(process.members, self.session, process.beginning, process, parking)
         self.facts: deque[SessionFact] = deque()
         self.calls: deque[SessionCall] = deque()
         self.reads: dict[Place, int] = {}
@@ -85,7 +85,8 @@ class Stream:
             run = self._read(place)
             if run is not None:
                 self._carry_out(self.session.arrived(place, run, now))
-        self._carry_out(self.session.tick(now))
+        if now >= self.session.deadline():
+            self._carry_out(self.session.tick(now))
         self._check_hand_overs(now)
 
     def _check_hand_overs(self, now: float) -> None:
@@ -103,10 +104,10 @@ class Stream:
         try:
             wire.actor, wire.letting_go = self.session.id, not isinstance(call, OpenPartition)
             if isinstance(call, OpenPartition):
-                beginning = self.clerk.begin(call)
+                beginning = self.executor.open(call)
                 self.facts.append(lambda now: self._opened(call, beginning, now))
             else:
-                self.facts.append(self.clerk.perform(call))
+                self.facts.append(self.executor.perform(call))
         except Unavailable:
             return
         finally:
@@ -119,14 +120,14 @@ class Stream:
         self.left = True
         try:
             wire.actor = self.session.id
-            self.process.members.leave(self.session.id, self.session.farewell())
+            self.process.members.leave(self.session.id, self.session.result())
         except Unavailable:
-            self.process.host.left_behind(SUBSCRIPTION, self.session.id)
+            self.process.host.retry_removal(SUBSCRIPTION, self.session.id)
         finally:
             wire.actor = ""
 
-    def looked(self, shared: SharedState, now: float) -> Sequence[SessionAction]:
-        actions = self.session.looked(shared, now)
+    def state_read(self, shared: SharedState, now: float) -> Sequence[SessionAction]:
+        actions = self.session.state_read(shared, now)
         # What is older than what the session has done since is not believed, and so not heard.
         if self.session._seen == shared.assignment.revision:
             self.process.history.was_told(self.session.id, shared.offsets)
@@ -145,7 +146,7 @@ class Stream:
         for action in actions:
             match action:
                 case SendBatch(place, _, runs):
-                    offsets = [run.chunk.offset(index) for run in runs for index in range(run.first, run.last)]
+                    offsets = [run.chunk.events[index].offset for run in runs for index in range(run.first, run.last)]
                     self.process.history.was_sent(self.session.id, place, offsets)
                     self.received.setdefault(place, []).extend(offsets)
                 case SendKeepAlive():
@@ -168,7 +169,7 @@ class Stream:
             StoredEvent(each.offset, Record(b"1", each.key, directed_to=None if each.ours else "others"), START)
             for each in found
         )
-        return Chunk(1, start, Slice(stored, self.reads[place])).behind(start)
+        return Chunk(1, start, Slice(stored, self.reads[place])).from_offset(start)
 
 
 @dataclass
@@ -187,11 +188,11 @@ class Process:
     def __post_init__(self) -> None:
         names = iter(range(10_000))
         self.wire.alive = lambda: self.alive
-        fulfil_wish = fulfilment(self.wire, self.clock).attempt
-        self.members = SubscriptionSessions(self.wire, SUBSCRIPTION, self.clock, fulfil_wish, pause=lambda _: None)  # type: ignore[arg-type]
+        execute_reset = fulfilment(self.wire, self.clock).attempt
+        self.members = SubscriptionSessions(self.wire, SUBSCRIPTION, self.clock, execute_reset, pause=lambda _: None)  # type: ignore[arg-type]
         self.host = LeaseKeeper(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
         self.news: set[Changed] = set()
-        self.last_look = SharedStateReader(self.members)
+        self.state_reader = SharedStateReader(self.members)
         self.looked_at = -inf
         self.unwatch = self.wire.watch(SUBSCRIPTION, self.news.add)
 
@@ -206,7 +207,7 @@ class Process:
 
     @property
     def has_duties(self) -> bool:
-        return bool(self.streams) or self.host.has_leftovers
+        return bool(self.streams) or self.host.has_unremoved
 
     @property
     def is_to_look(self) -> bool:
@@ -230,10 +231,10 @@ class Process:
                 commit_timeout=limits.commit_seconds,
                 requested=tuple(requested),
             )
-            self.host.bury(self.members, self.members.assignment())
+            self.host.remove_expired_sessions([(self.members, self.members.assignment())])
             self.members.join(session)
         except Unavailable:
-            self.host.left_behind(SUBSCRIPTION, session_id)
+            self.host.retry_removal(SUBSCRIPTION, session_id)
             return None
         except Conflict:
             return None
@@ -249,18 +250,18 @@ class Process:
         self.news.clear()
         self.looked_at = self.clock.monotonic()
         try:
-            shared = self.last_look.again(news)
+            shared = self.state_reader.read(news)
         except Unavailable:
             self.news |= news or {Changed.ASSIGNMENT}
             return
         for stream in streams:
-            stream.facts.append(lambda now, stream=stream: stream.looked(shared, now))
+            stream.facts.append(lambda now, stream=stream: stream.state_read(shared, now))
 
     def renew_and_clean_up(self) -> None:
-        shared = self.last_look.shared
-        circles = [(self.members, shared.assignment)] if shared else []
+        shared = self.state_reader.shared
+        subscriptions = [(self.members, shared.assignment)] if shared else []
         try:
-            renew_and_clean_up(self.host, circles, lambda _: self.members)
+            renew_and_clean_up(self.host, subscriptions, lambda _: self.members)
         except Unavailable:
             return
 
@@ -269,7 +270,7 @@ class Process:
         event_type: Any = None
         return PartitionStart(event_type, start, start.offset - stored.offset)
 
-    def bury(self, drop: Any) -> None:
+    def handle(self, drop: Any) -> None:
         """A consumer failed at an event so often that it need not get it."""
         self.history.excused[drop.place].add(drop.event.end.offset)
 

@@ -23,7 +23,7 @@ def a_chunk(*records: Record | str, start: int = 0, order: int = 1) -> Chunk:
 def some_events(count: int, start: int = 0, size: int = 1) -> Run:
     """Consecutive events whose values are their offsets, filled up to `size` bytes."""
     records = [Record(str(offset).rjust(size, "0").encode()) for offset in range(start, start + count)]
-    return a_chunk(*records, start=start).behind(start)
+    return a_chunk(*records, start=start).from_offset(start)
 
 
 def values(runs: Iterable[Run]) -> list[bytes]:

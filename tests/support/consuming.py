@@ -21,6 +21,7 @@ from nakadi.subscriptions.stream.actions import (
     SessionContext,
     SharedState,
 )
+from nakadi.subscriptions.stream.members import ProcessLease
 from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT
@@ -59,20 +60,20 @@ class Table:
         **limits: Any,
     ) -> None:
         self.now = 0.0
-        self.leased_until = 1e9
+        self.lease = ProcessLease("", 1e9)
         self.closely = False
         self.opening = opening
         self.starts: dict[EventTypePartition, tuple[Position, int]] = {}
         self.lines: list[str] = []
         self.calls: list[SessionAction] = []
-        around = SessionContext(
+        context = SessionContext(
             measure=distance,
             deliverable=lambda _, record: (deliverable or has_value)(record),
-            leased_until=lambda: self.leased_until,
+            lease=self.lease,
             closely=lambda: self.closely,
         )
         defaults = {"batch_limit": 1, "stream_seconds": 4200, "flush_seconds": 30}
-        self.session = SubscriptionSession(ME, SubscriptionStreamLimits(**defaults | limits), self.now, around, policy)
+        self.session = SubscriptionSession(ME, SubscriptionStreamLimits(**defaults | limits), self.now, context, policy)
         owned = tuple(entry(each, ME) for each in partitions)
         self.assignment = Assignment(
             revision=1, initialised=True, entries=(*owned, *entries), sessions=(a_session(ME), a_session("other"))
@@ -83,7 +84,7 @@ class Table:
     # What happens
 
     def look(self, *, resetting: bool = False) -> None:
-        self._take(self.session.looked(SharedState(self.assignment, dict(self.offsets), resetting), self.now))
+        self._take(self.session.state_read(SharedState(self.assignment, dict(self.offsets), resetting), self.now))
 
     def change(self, *entries: Entry) -> None:
         """These entries become like this, with their owners in the offsets, and the session hears of it."""
@@ -147,6 +148,6 @@ class Table:
 
 
 def _spelled(batch: SendBatch) -> str:
-    offsets = [run.chunk.offset(index) for run in batch.runs for index in range(run.first, run.last)]
+    offsets = [run.chunk.events[index].offset for run in batch.runs for index in range(run.first, run.last)]
     assert batch.position.offset == offsets[-1]
     return f"{batch.place.partition}:{offsets[0]}-{offsets[-1]} {batch.info}".strip()

@@ -33,9 +33,9 @@ from nakadi.subscriptions.stream.actions import (
 )
 from nakadi.subscriptions.stream.admission import PartitionStart
 from nakadi.subscriptions.stream.calls import SessionCallExecutor
-from nakadi.subscriptions.stream.members import SubscriptionSessions
+from nakadi.subscriptions.stream.members import ProcessLease, SubscriptionSessions
 from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
-from nakadi.subscriptions.stream.parking import ParkingService, passed_over, runs_of
+from nakadi.subscriptions.stream.parking import ParkingService, runs_of, skipped_up_to
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import an_event_type
 from tests.support.chunks import a_chunk
@@ -56,7 +56,7 @@ class Consumer:
     """A session with its client and what carries out its calls."""
 
     session: SubscriptionSession
-    clerk: SessionCallExecutor
+    executor: SessionCallExecutor
     calls: deque[SessionAction] = field(default_factory=deque)
     facts: deque = field(default_factory=deque)
     batches: deque[SendBatch] = field(default_factory=deque)
@@ -76,7 +76,7 @@ class World:
             replays=RedrivePlanner(coordination=self.coordination, event_types=self).replays,
         )
         self.members = SubscriptionSessions(self.coordination, SUBSCRIPTION, self.clock, self.fulfilment.attempt)
-        self.lot = ParkedEventStore(self.coordination, SUBSCRIPTION)
+        self.store = ParkedEventStore(self.coordination, SUBSCRIPTION)
         self.keys = [self.chance.choice(["a", "b", "c", None]) for _ in range(self.chance.randint(5, 40))]
         self.published = self.chance.randint(1, len(self.keys))
         self.poison = {n for n in range(len(self.keys)) if self.chance.random() < 0.15}
@@ -100,7 +100,7 @@ class World:
             self.redrive()
             for _ in range(500):
                 self.go_on(faults=False)
-                if len(self.done | self.skipped) == len(self.keys) and not any(self.lot.events()):
+                if len(self.done | self.skipped) == len(self.keys) and not any(self.store.events()):
                     return
         raise Wrong(f"not processed: {set(range(len(self.keys))) - self.done - self.skipped}")
 
@@ -141,14 +141,14 @@ class World:
             commit_seconds=5,
             stream_seconds=4200,
         )
-        around = SessionContext(
+        context = SessionContext(
             measure=lambda _, first, last: last.offset - first.offset,
             deliverable=lambda _, record: record.value is not None,
-            leased_until=lambda: 1e12,
+            lease=ProcessLease("", 1e12),
         )
-        session = SubscriptionSession(stored.id, limits, self.clock.monotonic(), around, POLICY)
-        attendant = ParkingService(self.lot, self.clock, follows=True)
-        self.consumer = Consumer(session, SessionCallExecutor(self.members, session, self.beginning, self, attendant))
+        session = SubscriptionSession(stored.id, limits, self.clock.monotonic(), context, POLICY)
+        parking = ParkingService(self.store, self.clock, follows=True)
+        self.consumer = Consumer(session, SessionCallExecutor(self.members, session, self.beginning, self, parking))
 
     def end(self) -> None:
         if self.consumer is not None:
@@ -157,7 +157,7 @@ class World:
 
     def leave(self) -> None:
         assert self.consumer is not None
-        self.members.leave(self.consumer.session.id, self.consumer.session.farewell())
+        self.members.leave(self.consumer.session.id, self.consumer.session.result())
         self.consumer = None
 
     def crash(self) -> None:
@@ -170,7 +170,7 @@ class World:
 
     def look(self, consumer: Consumer) -> None:
         shared = SharedState(self.members.assignment(), self.coordination.offsets(SUBSCRIPTION))
-        self.take(consumer, consumer.session.looked(shared, self.clock.monotonic()))
+        self.take(consumer, consumer.session.state_read(shared, self.clock.monotonic()))
 
     def call(self, consumer: Consumer, *, faults: bool) -> None:
         if not consumer.calls:
@@ -179,7 +179,9 @@ class World:
         for _ in range(2 if faults and self.chance.random() < 0.2 else 1):
             # When an answer gets lost, it is asked for once more.
             fact = (
-                self.begin_reading(consumer, call) if isinstance(call, OpenPartition) else consumer.clerk.perform(call)
+                self.begin_reading(consumer, call)
+                if isinstance(call, OpenPartition)
+                else consumer.executor.perform(call)
             )
         consumer.calls.popleft()
         consumer.facts.append(fact)
@@ -203,7 +205,7 @@ class World:
         if not consumer.batches or consumer.stuck:
             return
         batch = consumer.batches.popleft()
-        events = [run.chunk.offset(index) for run in batch.runs for index in range(run.first, run.last)]
+        events = [run.chunk.events[index].offset for run in batch.runs for index in range(run.first, run.last)]
         if self.poison.intersection(events):
             consumer.stuck = True
             return
@@ -230,7 +232,7 @@ class World:
     # What a clerk asks
 
     def begin_reading(self, consumer: Consumer, opening: OpenPartition):
-        beginning = consumer.clerk.begin(opening)
+        beginning = consumer.executor.open(opening)
 
         def opened(now: float) -> list[SessionAction]:
             if not consumer.session.expects(opening):
@@ -251,7 +253,7 @@ class World:
                 value = self.coordination.parked_value(SUBSCRIPTION, each.place, each.position)
                 yield from runs_of([(each, value)] if value is not None else [])
             if (again.events[-1].position if again.events else beginning.start) < again.until:
-                yield passed_over(again.until)
+                yield skipped_up_to(again.until)
             offset = again.onward.offset
         while True:
             count = min(self.chance.randint(1, 4), self.published - offset - 1)
@@ -259,19 +261,19 @@ class World:
                 yield from self._nothing_yet()
                 continue
             records = [Record(b"%d" % n, self.keys[n]) for n in range(offset + 1, offset + 1 + count)]
-            yield a_chunk(*records, start=offset + 1).behind(offset + 1)
+            yield a_chunk(*records, start=offset + 1).from_offset(offset + 1)
             offset += count
 
     def _nothing_yet(self) -> Iterator[Run]:
-        yield a_chunk(start=self.published).behind(self.published)
+        yield a_chunk(start=self.published).from_offset(self.published)
 
-    def bury(self, _drop) -> None:
+    def handle(self, _drop) -> None:
         raise Wrong("an event was dropped")
 
     # The lot
 
     def look_after_the_lot(self) -> None:
-        waiting = list(self.lot.events())
+        waiting = list(self.store.events())
         if not waiting:
             return
         chosen = self.chance.choice(waiting)
@@ -289,7 +291,7 @@ class World:
         self.coordination.write(SUBSCRIPTION, old, replace(old), self.clock.now())
 
     def redrive(self, of=None) -> None:
-        if any(of in (None, (each.place, each.key)) for each in self.lot.events()):
+        if any(of in (None, (each.place, each.key)) for each in self.store.events()):
             Resets(fulfilment=self.fulfilment, max_commit_timeout=5).fulfil(SUBSCRIPTION, Redrive(of))
 
     def get(self, _name: str):

@@ -49,5 +49,5 @@ def stream(running, event_type):
 @pytest.fixture
 def live(running):
     """How many streams the broker serves."""
-    oversight = running._inside.streams._oversight
-    return lambda: sum(len(audience.drivers) for audience in list(oversight._audiences.values()))
+    oversight = running._inside.streams._monitor
+    return lambda: sum(len(audience.drivers) for audience in list(oversight._readers.values()))

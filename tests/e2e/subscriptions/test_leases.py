@@ -83,7 +83,7 @@ def test_the_lease_is_renewed_while_all_threads_wait(inside, subscription, consu
 
 def test_a_stream_that_could_not_be_opened_leaves_no_session(inside, api, subscription, monkeypatch):
     """Whatever goes wrong once a session has joined, it does not stay without a stream. (S223)"""
-    monkeypatch.setattr(inside.subscription_streams._survey, "beginning", lambda *_: 1 / 0)
+    monkeypatch.setattr(inside.subscription_streams._starts, "find", lambda *_: 1 / 0)
     problem(api.get(f"/subscriptions/{subscription['id']}/events"), 500)
     assert sessions(inside, subscription) == ()
 
@@ -102,7 +102,7 @@ def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscrip
     monkeypatch.setattr(inside.coordination, "write", unless_failing)
     failing.set()
     stream.close()
-    soon(lambda: inside.subscription_streams._host.has_leftovers, PATIENCE_SECONDS)
+    soon(lambda: inside.subscription_streams._keeper.has_unremoved, PATIENCE_SECONDS)
     assert len(sessions(inside, subscription)) == 1
     failing.clear()
     soon(lambda: sessions(inside, subscription) == (), PATIENCE_SECONDS)

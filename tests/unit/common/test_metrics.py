@@ -267,7 +267,7 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
         own=Nothing(), publisher=Nothing(), clock=HandMovedClock(), name="dead", metrics=metrics
     )
     with pytest.raises(Unavailable):
-        letters.keep("subscription", a_drop())
+        letters.publish("subscription", a_drop())
 
     assert seen(metrics, "nakadi_dead_letters_total", outcome="failed") == 1
 
@@ -287,7 +287,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
     members = SubscriptionSessions(coordination, "s", clock, lambda _subscription: None)
     assignment = coordination.write("s", NOTHING_YET, new, clock.now(), offsets)
     for _ in range(2):  # what was read before is looked at once more
-        host.bury(members, assignment)
+        host.remove_expired_sessions([(members, assignment)])
 
     assert seen(metrics, "nakadi_dead_sessions_removed_total") == 1
 

@@ -135,9 +135,9 @@ class TestPublishing:
 class TestStreaming:
     @staticmethod
     def _verdicts(broker: BrokerServices, names: list[str]):
-        oversight = StreamAccessMonitor(broker.streams._oversight._judge)
+        oversight = StreamAccessMonitor(broker.streams._monitor._access)
         known = [MonitoredReaders(UNAUTHENTICATED, broker.event_types.get(name)) for name in names]
-        return lambda: oversight._verdicts(known)
+        return lambda: oversight._changes(known)
 
     @pytest.mark.parametrize("number", [1, 100])
     def test_idle_asks_as_often_for_many_event_types_as_for_one(self, world: World, number):

@@ -19,16 +19,16 @@ def joined(run: Run) -> bytes:
 
 def test_events_are_joined_as_they_were_stored():
     """The bytes of events are put together without being looked into. (L41, L45)"""
-    assert joined(a_chunk("a", "b", "c").behind(0)) == b'"a","b","c"'
+    assert joined(a_chunk("a", "b", "c").from_offset(0)) == b'"a","b","c"'
 
 
 def test_equal_cuts_share_their_bytes():
     """Streams that cut at the same places get the very same bytes."""
     chunk = a_chunk("a", "b", "c")
     chunk.shared = True
-    first, _ = chunk.behind(0).split(2)
-    second, _ = chunk.behind(0).split(2)
-    assert first.made(b",".join) is second.made(b",".join)
+    first, _ = chunk.from_offset(0).split(2)
+    second, _ = chunk.from_offset(0).split(2)
+    assert first.serialised(b",".join) is second.serialised(b",".join)
 
 
 def test_many_different_cuts_do_not_multiply_the_memory():
@@ -36,36 +36,36 @@ def test_many_different_cuts_do_not_multiply_the_memory():
     chunk = a_chunk(*map(str, range(100)))
     chunk.shared = True
     for last in range(2, 101):
-        assert chunk.made(0, last, b",".join).count(b",") == last - 1
-    assert sum(map(len, chunk._made.values())) <= 2 * chunk.weight
+        assert chunk.serialised(0, last, b",".join).count(b",") == last - 1
+    assert sum(map(len, chunk._cached.values())) <= 2 * chunk.weight
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(10, b'"a","b"'), (11, b'"b"'), (12, b"")])
 def test_a_run_begins_anywhere_in_a_chunk(offset, expected):
     """What lies behind an offset is found, also in the middle. (L33)"""
-    assert joined(a_chunk("a", "b", start=10).behind(offset)) == expected
+    assert joined(a_chunk("a", "b", start=10).from_offset(offset)) == expected
 
 
 def test_holes_left_by_compaction_are_stepped_over():
     """Offsets that have no event any more are passed by, and a position is that of a real event. (L44)"""
     events = (StoredEvent(3, a_record("a"), STORED_AT), StoredEvent(7, a_record("b"), STORED_AT))
     chunk = Chunk(2, 1, Slice(events, 9))
-    assert chunk.behind(1).end == Position(2, 7)
-    assert joined(chunk.behind(4)) == b'"b"'
+    assert chunk.from_offset(1).end == Position(2, 7)
+    assert joined(chunk.from_offset(4)) == b'"b"'
     assert chunk.next == 9
 
 
 def test_splitting_keeps_sizes_and_ends_right():
     """Each part of a run knows its size and its last event."""
-    first, rest = a_chunk("a", "bb", "ccc", start=5).behind(5).split(2)
-    assert (len(first), first.size, first.end) == (2, 7, Position(1, 6))
-    assert (len(rest), rest.size, rest.end) == (1, 5, Position(1, 7))
+    first, rest = a_chunk("a", "bb", "ccc", start=5).from_offset(5).split(2)
+    assert (first.count, first.size, first.end) == (2, 7, Position(1, 6))
+    assert (rest.count, rest.size, rest.end) == (1, 5, Position(1, 7))
 
 
 @pytest.mark.parametrize("special", [TOMBSTONE, DIRECTED, OWNED])
 def test_what_a_reader_may_not_see_is_left_out(special):
     """Tombstones, directed events and other owners' events are cut out, the rest stays in order. (L58)"""
-    run = a_chunk("a", special, special, "b", "c", special).behind(0)
+    run = a_chunk("a", special, special, "b", "c", special).from_offset(0)
     assert [joined(each) for each in run.readable(is_public)] == [b'"a"', b'"b","c"']
 
 
@@ -75,5 +75,5 @@ def test_an_ordinary_chunk_is_not_searched():
     def ask_nobody(record: Record) -> bool:
         raise AssertionError(record)
 
-    run = a_chunk("a", "b").behind(0)
+    run = a_chunk("a", "b").from_offset(0)
     assert list(run.readable(ask_nobody)) == [run]

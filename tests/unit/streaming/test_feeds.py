@@ -44,7 +44,7 @@ class Stage:
                 run = follower.take()
                 if run is None:
                     await self.woken.wait()
-                elif len(run):
+                elif run.count:
                     found += [value.decode().strip('"') for value in run.values]
         return found
 

@@ -27,12 +27,12 @@ class Case:
         permissions = Permissions(
             Admins(settings_document("admins"), features, ()), Blacklist(settings_document("blacklist")), ()
         )
-        self.judge = ReadAccess(event_types, permissions, features)
+        self.access = ReadAccess(event_types, permissions, features)
         self.elsewhere.add(an_event_type(name="a"))
-        self.known = self.judge.admit("a", UNAUTHENTICATED)
+        self.known = self.access.authorize("a", UNAUTHENTICATED)
 
     def verdict(self, known=None):
-        return self.judge.verdict(UNAUTHENTICATED, known or self.known)
+        return self.access.change_for(UNAUTHENTICATED, known or self.known)
 
 
 @pytest.fixture
@@ -81,5 +81,5 @@ def test_a_stream_is_not_ended_for_what_was_there_before_it(case):
     assert case.verdict() is None  # and remembered
     case.elsewhere.remove(case.known)
     case.elsewhere.add(an_event_type(name="a", id="another"))
-    successor = case.judge.admit("a", UNAUTHENTICATED)
+    successor = case.access.authorize("a", UNAUTHENTICATED)
     assert case.verdict(successor) is None

@@ -13,7 +13,7 @@ STARTS = {"0": Position(1, -1), "1": Position(2, 6)}
 
 
 def a_batch() -> SendEvents:
-    first, _ = a_chunk('a"\\u00e4', "b").behind(0).split(1)
+    first, _ = a_chunk('a"\\u00e4', "b").from_offset(0).split(1)
     return SendEvents("0", Position(1, 12), (first, some_events(2, start=11)))
 
 

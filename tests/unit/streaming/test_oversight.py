@@ -17,7 +17,7 @@ class SilentJudge:
         self.answers = threading.Event()
         self.over = threading.Event()
 
-    def look_at_features(self):
+    def refresh_features(self):
         self.asked.set()
         self.answers.wait(PATIENCE)
         self.over.set()
@@ -32,7 +32,7 @@ def test_a_registry_that_does_not_answer_holds_up_neither_the_loop_nor_its_end()
     oversight = StreamAccessMonitor(judge, seconds=0)
 
     async def streamed():
-        with oversight.over(object(), UNAUTHENTICATED, an_event_type()):
+        with oversight.monitor(object(), UNAUTHENTICATED, an_event_type()):
             await asyncio.to_thread(judge.asked.wait, PATIENCE)
             assert await asyncio.to_thread(lambda: "others have threads") == "others have threads"
         oversight.close()

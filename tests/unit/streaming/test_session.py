@@ -262,11 +262,11 @@ def test_what_is_not_delivered_counts_for_nothing():
     session = a_session(batch_limit=2, stream_limit=3, keep_alive_limit=1)
     hidden = [Record(None, key="k"), Record(b"x", directed_to="s")]
     chunk = a_chunk(*hidden, "a", *hidden, "b", *hidden)
-    (batch,) = session.arrived("0", chunk.behind(0), 1.0)
+    (batch,) = session.arrived("0", chunk.from_offset(0), 1.0)
     assert values(batch.runs) == [b'"a"', b'"b"']
     assert batch.position == Position(1, 5)
     assert session.end is None
-    session.arrived("0", a_chunk(*hidden, start=8).behind(8), 2.0)
+    session.arrived("0", a_chunk(*hidden, start=8).from_offset(8), 2.0)
     assert session.tick(11.0) == [SendKeepAlive("0", Position(1, 5))]
     assert session.end is StreamEnd.KEEP_ALIVES
 
@@ -277,7 +277,7 @@ def test_who_may_read_is_for_others_to_say():
         StreamLimits(batch_limit=9), {"0": BEFORE}, 0.0, may_read=lambda record: record.directed_to == "mine"
     )
     chunk = a_chunk(Record(b"1", directed_to="mine"), Record(b"2", directed_to="other"))
-    session.arrived("0", chunk.behind(0), 1.0)
+    session.arrived("0", chunk.from_offset(0), 1.0)
     (batch,) = session.drain(2.0)
     assert values(batch.runs) == [b"1"]
 

@@ -61,15 +61,15 @@ class Stage:
         self.blacklist = Blacklist(settings_document("blacklist"))
         admins = Admins(settings_document("admins"), self.features, ())
         self.permissions = Permissions(admins, self.blacklist, (Attribute("user", "the-archiver"),))
-        self.judge = ReadAccess(self.event_types, self.permissions, self.features)
+        self.access = ReadAccess(self.event_types, self.permissions, self.features)
         self.streams = EventStreams(
             event_types=self.event_types,
-            judge=self.judge,
+            access=self.access,
             cursors=Cursors(self.log),
             logs=self.log,
             clock=clock,
         )
-        self.streams._oversight._seconds = 0.05
+        self.streams._monitor._seconds = 0.05
         self.running: list[asyncio.Task[None]] = []
 
     def add(self, **fields: object) -> EventType:
@@ -142,7 +142,7 @@ def test_a_log_that_does_not_answer_is_no_fault_of_the_client(stage):
     event_type = stage.add()
     logs = KnownLogs(down=True)
     streams = EventStreams(
-        event_types=stage.event_types, judge=stage.judge, cursors=Cursors(logs), logs=logs, clock=SystemClock()
+        event_types=stage.event_types, access=stage.access, cursors=Cursors(logs), logs=logs, clock=SystemClock()
     )
     with pytest.raises(Unavailable) as failure:
         streams.open(event_type.name, StreamParameters(), None, ANN)
@@ -288,8 +288,8 @@ class Rounds(list[object]):
 
 def counted_rounds(stage, monkeypatch) -> Rounds:
     rounds = Rounds()
-    look = stage.judge.look_at_features
-    monkeypatch.setattr(stage.judge, "look_at_features", lambda: rounds.append(1) or look())
+    look = stage.access.refresh_features
+    monkeypatch.setattr(stage.access, "refresh_features", lambda: rounds.append(1) or look())
     return rounds
 
 
@@ -299,8 +299,8 @@ def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
     async def scenario() -> None:
         event_type = stage.add()
         asked = []
-        verdict = stage.judge.verdict
-        monkeypatch.setattr(stage.judge, "verdict", lambda *each: asked.append(each) or verdict(*each))
+        verdict = stage.access.change_for
+        monkeypatch.setattr(stage.access, "change_for", lambda *each: asked.append(each) or verdict(*each))
         rounds = counted_rounds(stage, monkeypatch)
         for _ in range(50):
             stage.serve(event_type, KeptOutlet())
@@ -336,7 +336,7 @@ def test_nobody_looks_when_there_are_no_streams(stage):
         await asyncio.sleep(0)
         outlet.leaving.set()
         await stage.ended()
-        assert stage.streams._oversight._looking is None
+        assert stage.streams._monitor._task is None
 
     play(stage, scenario())
 
@@ -351,7 +351,7 @@ def test_a_stream_that_is_cut_off_gives_everything_back(stage):
         with suppress(asyncio.CancelledError):
             await stage.running[0]
         assert stage.log.watchers == 0
-        assert stage.streams._oversight._audiences == {}
+        assert stage.streams._monitor._readers == {}
 
     play(stage, scenario())
 
@@ -395,7 +395,7 @@ def test_an_owner_rule_that_is_switched_on_holds_for_open_streams(stage):
         stage.publish(event_type, OWNED)
         await outlet.lines(1)
         stage.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
-        await until_on_the_loop(lambda: stage.judge._owners_matter)
+        await until_on_the_loop(lambda: stage.access._owners_matter)
         stage.publish(event_type, OWNED, "a")
         await stage.ended()
         assert [orjson.loads(line)["events"] for line in outlet.text.splitlines()] == [["bobs"], ["a"]]

@@ -301,7 +301,7 @@ class TestGoesOn:
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == GOING_ON
         brief.clock.move((leases.LEASE_DURATION + leases.CLOCK_MARGIN).total_seconds())
         members = serving(subscription)
-        LeaseKeeper(brief.coordination, brief.clock).bury(members, members.assignment())
+        LeaseKeeper(brief.coordination, brief.clock).remove_expired_sessions([(members, members.assignment())])
         members.join(a_session("new", started_at=brief.clock.now()))
         assert cursors(brief.api, subscription) == {(name, "0"): published(1)}
 

@@ -13,6 +13,7 @@ from nakadi.subscriptions.stream.actions import HandOver, OpenPartition, Session
 from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStart
 from nakadi.subscriptions.stream.driver import CallThreads, SubscriptionDriver
 from nakadi.subscriptions.stream.lines import JsonSubscriptionFormat
+from nakadi.subscriptions.stream.members import ProcessLease
 from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT, an_event_type
@@ -24,17 +25,17 @@ from tests.support.streaming import KeptOutlet
 PATIENCE_SECONDS = 60
 
 
-class Clerk:
+class Executor:
     """Carries out every call at once, and keeps what it was asked for."""
 
     def __init__(self):
         self.performed = []
         self.found = an_event_type()
-        self.begun = self.unusable = 0
+        self.openings = self.unusable = 0
 
-    def begin(self, opening):
-        self.begun += 1
-        if self.begun <= self.unusable:
+    def open(self, opening):
+        self.openings += 1
+        if self.openings <= self.unusable:
             raise Unusable("beyond the end")
         return PartitionStart(self.found, opening.position)
 
@@ -72,35 +73,35 @@ class Carried:
     """A stream that owns partition 0, on the running loop; commits have to come within the tenth part of a second."""
 
     def __init__(self, threads, outlet, source):
-        around = SessionContext(
-            measure=distance, deliverable=lambda _, record: record.value is not None, leased_until=lambda: 1e9
+        context = SessionContext(
+            measure=distance, deliverable=lambda _, record: record.value is not None, lease=ProcessLease("", 1e9)
         )
         clock = SystemClock()
         limits = SubscriptionStreamLimits(batch_limit=1, flush_seconds=30, commit_seconds=0.1)
-        self.clerk = Clerk()
+        self.executor = Executor()
         self.source = source
         self.opened = None
         self.driver = SubscriptionDriver(
-            SubscriptionSession(ME, limits, clock.monotonic(), around),
-            self.clerk,
+            SubscriptionSession(ME, limits, clock.monotonic(), context),
+            self.executor,
             JsonSubscriptionFormat(),
             outlet,
             clock=clock,
             threads=threads if isinstance(threads, CallThreads) else CallThreads(threads, threads),
-            new_place=self.new_place,
+            open_source=self.open_source,
             known=KnownEventTypes([], lambda: None),
         )
         self.running = asyncio.create_task(self.driver.run())
         self.look(ME)
 
-    def new_place(self, _place, beginning):
-        self.opened = beginning
+    def open_source(self, _place, start):
+        self.opened = start
         return self.source
 
     def look(self, owners, committed=-1):
         """Partition 0 belongs to these, and is committed up to there."""
         each = entry(0, owners)
-        self.driver.look(
+        self.driver.state_read(
             SharedState(
                 Assignment(initialised=True, entries=(each,), sessions=(a_session(ME), a_session("other"))),
                 {each.place: Offset(at(committed), ME, A_MOMENT)},
@@ -156,7 +157,7 @@ def test_a_log_that_does_not_answer_keeps_nobody_waiting(threads):
         stream.look(f"{ME}>other")
         end = await stream.ended()
         assert source.left
-        return end, [type(each) for each in stream.clerk.performed]
+        return end, [type(each) for each in stream.executor.performed]
 
     assert asyncio.run(ended()) == (SessionEnd.RELEASE_TIMEOUT, [HandOver])
 
@@ -170,7 +171,7 @@ def test_what_is_committed_meanwhile_is_handed_over(threads):
         await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
         stream.look(f"{ME}>other", committed=2)
         await stream.ended()
-        return [type(each) for each in stream.clerk.performed]
+        return [type(each) for each in stream.executor.performed]
 
     assert asyncio.run(ended()) == [HandOver]
 
@@ -181,7 +182,7 @@ def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
 
     async def revision():
         stream = Carried(threads, KeptOutlet(), Source())
-        stream.clerk.found = an_event_type(name="order", revision=1)
+        stream.executor.found = an_event_type(name="order", revision=1)
         stream.driver.update(an_event_type(name="order", revision=2))
         await stream.ended()
         return stream.opened.event_type.revision
@@ -196,9 +197,9 @@ def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypa
 
     async def opened():
         stream = Carried(threads, KeptOutlet(), Source())
-        stream.clerk.unusable = 2
+        stream.executor.unusable = 2
         end = await stream.ended()
-        return end, stream.clerk.begun
+        return end, stream.executor.openings
 
     assert asyncio.run(opened()) == (SessionEnd.COMMIT_TIMEOUT, 3)
 
@@ -209,7 +210,7 @@ def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
 
     async def opened():
         stream = Carried(threads, KeptOutlet(), Source())
-        stream.clerk.unusable = 1000
+        stream.executor.unusable = 1000
         return await stream.ended()
 
     assert asyncio.run(opened()) is SessionEnd.REFUSED
@@ -243,14 +244,14 @@ class NotedThreads(ThreadPoolExecutor):
 def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
     """Where a partition begins is asked in threads of their own, for the registry is asked, too, and may not answer."""
     monkeypatch.setattr(driver_module, "LAST_CHANCE_SECONDS", 0.0)
-    with NotedThreads() as beginning, NotedThreads() as others:
+    with NotedThreads() as opening, NotedThreads() as others:
 
         async def ended():
             outlet = UnreadOutlet()
-            stream = Carried(CallThreads(beginning=beginning, others=others), outlet, Source())
+            stream = Carried(CallThreads(opening=opening, others=others), outlet, Source())
             await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
             stream.look(f"{ME}>other", committed=2)
             await stream.ended()
 
         asyncio.run(ended())
-    assert (beginning.calls, others.calls) == ([OpenPartition], [HandOver])
+    assert (opening.calls, others.calls) == ([OpenPartition], [HandOver])

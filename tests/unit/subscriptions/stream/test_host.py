@@ -46,17 +46,17 @@ def shared(coordination, clock, subscription, *holders):
     sessions = [a_session(f"{subscription}-{each}", holder=each) for each in holders]
     new = an_assignment(*[each.id for each in sessions], sessions=sessions)
     offsets = {each.place: Position(1, -1) for each in new.entries}
-    members = SubscriptionSessions(coordination, subscription, clock, fulfil_wish=print)
+    members = SubscriptionSessions(coordination, subscription, clock, execute_reset=print)
     return members, coordination.write(subscription, NOTHING_YET, new, clock.now(), offsets)
 
 
 def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
     """However many subscriptions a process shares with others, it asks once a turn who is alive; of the dead the others
     get the partitions. (S224, S239)"""
-    circles = [shared(coordination, clock, f"{each}", "this process", OTHER) for each in range(50)]
-    renew_and_clean_up(host, circles, lambda _: pytest.fail("nothing is left behind"))
+    subscriptions = [shared(coordination, clock, f"{each}", "this process", OTHER) for each in range(50)]
+    renew_and_clean_up(host, subscriptions, lambda _: pytest.fail("nothing is left behind"))
     assert coordination.looks == 1
-    for members, _ in circles:
+    for members, _ in subscriptions:
         found = members.assignment()
         assert [each.holder for each in found.sessions] == ["this process"]
         assert {each.owner for each in found.entries} == {found.sessions[0].id}
@@ -64,9 +64,9 @@ def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
 
 def test_nobody_asks_who_is_alone(host, coordination, clock):
     """Where all sessions are its own, a process needs nobody's lease."""
-    circles = [shared(coordination, clock, f"{each}", "this process") for each in range(50)]
+    subscriptions = [shared(coordination, clock, f"{each}", "this process") for each in range(50)]
     host.renew()
-    renew_and_clean_up(host, circles, lambda _: pytest.fail("nothing is left behind"))
+    renew_and_clean_up(host, subscriptions, lambda _: pytest.fail("nothing is left behind"))
     assert coordination.looks == 0
 
 
@@ -83,7 +83,7 @@ def test_a_turn_that_takes_long_takes_nobody_for_dead(host, coordination, clock)
         coordination.renew(OTHER, clock.now() + LEASE_DURATION)
         yield alive
 
-    host.bury_all(slowly())
+    host.remove_expired_sessions(slowly())
     assert len(gone[0].assignment().sessions) == 1
     assert len(alive[0].assignment().sessions) == 2
 
@@ -110,10 +110,10 @@ def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, cloc
 def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, clock, caplog):
     """What cannot be removed from one subscription, for whatever reason, is told and tried again; from the others it is
     removed all the same. (S224, S239)"""
-    circles = [shared(coordination, clock, name, "this process", OTHER) for name in ("broken", "fine")]
-    (broken, _), (fine, _) = circles
-    host.left_behind("broken", "broken-this process")
-    host.left_behind("fine", "fine-this process")
+    subscriptions = [shared(coordination, clock, name, "this process", OTHER) for name in ("broken", "fine")]
+    (broken, _), (fine, _) = subscriptions
+    host.retry_removal("broken", "broken-this process")
+    host.retry_removal("fine", "fine-this process")
     write = coordination.write
 
     def unless_broken(subscription, *rest):
@@ -122,11 +122,11 @@ def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, 
         return write(subscription, *rest)
 
     coordination.write = unless_broken
-    renew_and_clean_up(host, circles, {"broken": broken, "fine": fine}.get)
+    renew_and_clean_up(host, subscriptions, {"broken": broken, "fine": fine}.get)
     assert fine.assignment().sessions == ()
     assert len(broken.assignment().sessions) == 2
-    for what in ("removal of an ended session", "removal of dead sessions"):
+    for what in ("removal of an ended session", "removal of expired sessions"):
         assert f"The {what} of broken failed, it is tried again later: RuntimeError('a mistake')" in caplog.text
     coordination.write = write
-    renew_and_clean_up(host, circles, {"broken": broken, "fine": fine}.get)
+    renew_and_clean_up(host, subscriptions, {"broken": broken, "fine": fine}.get)
     assert broken.assignment().sessions == ()

@@ -50,23 +50,23 @@ def coordination(clock):
 
 def test_after_a_commit_only_the_offsets_are_read(coordination, clock):
     """While nothing but offsets changes, the assignment is not read again."""
-    last_look = SharedStateReader(SubscriptionSessions(coordination, "s", clock, fulfil_wish=print))
-    last_look.again({Changed.ASSIGNMENT})
-    last_look.again({Changed.OFFSETS})
+    reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
+    reader.read({Changed.ASSIGNMENT})
+    reader.read({Changed.OFFSETS})
     assert coordination.assignments_read == 1
 
 
 def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
     """A change of the assignment that nobody told is found within a minute, also while commits are told all the time.
     (S247, S243)"""
-    last_look = SharedStateReader(SubscriptionSessions(coordination, "s", clock, fulfil_wish=print))
-    before = last_look.again({Changed.ASSIGNMENT}).assignment
-    SubscriptionSessions(coordination, "s", clock, fulfil_wish=print).join(a_session("second"))
+    reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
+    before = reader.read({Changed.ASSIGNMENT}).assignment
+    SubscriptionSessions(coordination, "s", clock, execute_reset=print).join(a_session("second"))
     for _ in range(int(FULL_READ_SECONDS) - 1):
         clock.move(1)
-        assert last_look.again({Changed.OFFSETS}).assignment == before
+        assert reader.read({Changed.OFFSETS}).assignment == before
     clock.move(1)
-    assert last_look.again({Changed.OFFSETS}).assignment.session("second") is not None
+    assert reader.read({Changed.OFFSETS}).assignment.session("second") is not None
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a mistake"), OSError("no such file"), KeyError("gone")])
@@ -78,7 +78,7 @@ def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, cap
         looked = asyncio.get_running_loop().create_future()
         with ThreadPoolExecutor(1) as threads:
             end = SubscriptionWatch(threads).follow(
-                SubscriptionSessions(coordination, "s", clock, fulfil_wish=print), looked.set_result
+                SubscriptionSessions(coordination, "s", clock, execute_reset=print), looked.set_result
             )
             try:
                 return await asyncio.wait_for(looked, PATIENCE_SECONDS)

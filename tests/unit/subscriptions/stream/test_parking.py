@@ -14,7 +14,7 @@ from nakadi.subscriptions.stream.actions import (
     ParkEvents,
     ReloadParkedKeys,
 )
-from nakadi.subscriptions.stream.parking import passed_over
+from nakadi.subscriptions.stream.parking import skipped_up_to
 from tests.support.chunks import a_chunk
 from tests.support.consuming import ME, Table, at
 from tests.support.coordination import a_parked_event, a_place, entry
@@ -25,7 +25,7 @@ STARTED = "Stream started"
 
 def events(*keys, start=0):
     """Events with these keys."""
-    return a_chunk(*[Record(b"{}", key or None) for key in keys], start=start).behind(start)
+    return a_chunk(*[Record(b"{}", key or None) for key in keys], start=start).from_offset(start)
 
 
 def a_table(*parked, replay=None, **limits):
@@ -79,12 +79,12 @@ def test_the_cursor_does_not_pass_what_is_not_put_away():
     [call] = table.called()
     table.wait(6)
     assert table.called() == []
-    assert table.session.farewell().positions == {}
+    assert table.session.result().positions == {}
     table.tell(table.session.parked(call, table.now))
     table.wait(1)
     assert table.called() == [AutoCommit({a_place(0): at(0)})]
     table.tell(table.session.drain())
-    assert table.session.farewell().positions == {a_place(0): at(0)}
+    assert table.session.result().positions == {a_place(0): at(0)}
 
 
 def test_a_partition_is_not_handed_over_meanwhile():
@@ -105,7 +105,7 @@ def test_many_are_put_away_in_several_steps():
     assert [len(call.events) for call in table.called()] == [MOST_PARKED, 1]
     table = a_table("a")
     large = Record(b"x" * (MOST_PARKED_BYTES // 2 + 1), "a")
-    table.arrive(a_chunk(large, large, Record(b"{}", "a")).behind(0))
+    table.arrive(a_chunk(large, large, Record(b"{}", "a")).from_offset(0))
     assert [parked(call) for call in table.called()] == [[0], [1, 2]]
 
 
@@ -134,7 +134,7 @@ def test_keys_are_asked_for_again_when_the_assignment_changes():
     assert isinstance(call, ReloadParkedKeys)
     table.arrive(events("b"))
     [park] = table.called()
-    table.tell(table.session.learned(call, frozenset()))
+    table.tell(table.session.parked_keys_read(call, frozenset()))
     table.tell(table.session.parked(park, table.now))
     table.arrive(events("a", "b", start=1))
     assert [parked(each) for each in table.called() if isinstance(each, ParkEvents)] == [[2]]
@@ -150,7 +150,7 @@ def test_answers_that_came_too_late():
     table.commit(5)
     answer_opening(table, "a")
     table.tell(table.session.parked(park, table.now))
-    table.tell(table.session.learned(relearn, frozenset()))
+    table.tell(table.session.parked_keys_read(relearn, frozenset()))
     table.arrive(events("a", start=6))
     assert [parked(each) for each in table.called()] == [[6]]
 
@@ -183,7 +183,7 @@ def test_the_end_of_a_replay_is_committed_at_once():
     """When the last of what is sent once more is committed, the cursor goes to where it was without delay, once."""
     table = a_table(replay=Replay("r", at(9)))
     table.arrive(events("a"))
-    table.arrive(passed_over(at(9)))
+    table.arrive(skipped_up_to(at(9)))
     table.tick()
     assert table.called() == []
     table.commit(0)

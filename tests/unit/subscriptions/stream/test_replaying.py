@@ -47,7 +47,7 @@ def taken(source):
             run = source.take()
             for index in range(run.first, run.last):
                 record = run.chunk.records[index]
-                found.append((run.chunk.order, run.chunk.offset(index)) if record.value else None)
+                found.append((run.chunk.order, run.chunk.events[index].offset) if record.value else None)
 
     asyncio.run(take())
     return found[:-1]

@@ -101,11 +101,11 @@ def test_a_batch_is_due_by_the_age_of_its_events():
 def _stored_after(*seconds, start=0):
     """Events that were stored so long after a moment."""
     chunk = a_chunk(*["x"] * len(seconds), start=start)
-    chunk._events = tuple(
+    chunk.events = tuple(
         each._replace(stored_at=A_MOMENT + timedelta(seconds=after))
-        for each, after in zip(chunk._events, seconds, strict=True)
+        for each, after in zip(chunk.events, seconds, strict=True)
     )
-    return chunk.behind(start)
+    return chunk.from_offset(start)
 
 
 def test_batches_by_age_respect_window_and_limit():
@@ -161,7 +161,7 @@ def test_positions_are_counted_not_events():
     """What was passed over between events uses up the window. (S200)"""
     table = Table(0, batch_limit=1, window=5, deliverable=lambda record: record.value in (b'"a"', b'"b"'))
     table.closely = True
-    table.arrive(a_chunk("a", "x", "x", "x", "b", "a").behind(0))
+    table.arrive(a_chunk("a", "x", "x", "x", "b", "a").from_offset(0))
     assert table.told() == [f"0:0-0 {STARTED}", "0:4-4"]
 
 
@@ -366,7 +366,6 @@ def test_a_client_that_has_gone_with_everything_committed():
     [
         (lambda session: session.refused(ValueError()), SessionEnd.REFUSED),
         (lambda session: session.drain(), SessionEnd.DRAINED),
-        (lambda session: session.lapsed(), SessionEnd.LEASE_LOST),
     ],
 )
 def test_ends_without_grace(fact, end):
@@ -377,7 +376,7 @@ def test_ends_without_grace(fact, end):
     table.told()
     table.tell(fact(table.session))
     assert (table.session.end, table.told()) == (end, [])
-    assert not table.session.farewell().failed
+    assert not table.session.result().failed
 
 
 def test_a_session_that_was_removed():
@@ -397,7 +396,7 @@ def an_assignment_without_me(table):
 def test_a_lease_that_ran_out():
     """A session whose lease has run out sends nothing more, whatever comes. (S318)"""
     table = Table(0)
-    table.leased_until = 10.0
+    table.lease.good_until = 10.0
     table.now = 9.9
     table.arrive(1)
     assert table.told() == [f"0:0-0 {STARTED}"]
@@ -582,7 +581,7 @@ def test_what_is_not_for_the_client_is_passed_over():
     """Events for others and deletions are not sent, and committed when nothing before them is outstanding. (S228,
     S230, S231, S232, S233, S275)"""
     table = Table(0, batch_limit=1, window=10, deliverable=ours)
-    table.arrive(a_chunk(theirs("x"), Record(None), "a", theirs("y"), Record(None)).behind(0))
+    table.arrive(a_chunk(theirs("x"), Record(None), "a", theirs("y"), Record(None)).from_offset(0))
     assert table.told() == [f"0:2-2 {STARTED}"]
     table.wait(5)
     assert table.called() == [AutoCommit({a_place(0): at(1)})]
@@ -597,19 +596,19 @@ def test_what_is_not_for_the_client_is_passed_over():
 def test_passing_over_is_committed_with_a_hand_over():
     """What was passed over is committed when a partition leaves, and when the stream ends. (S232)"""
     table = Table(0, 1, deliverable=ours)
-    table.arrive(a_chunk(theirs("x")).behind(0))
-    table.arrive(a_chunk(theirs("x")).behind(0), partition=1)
+    table.arrive(a_chunk(theirs("x")).from_offset(0))
+    table.arrive(a_chunk(theirs("x")).from_offset(0), partition=1)
     table.change(entry(0, f"{ME}>other"))
     assert table.called() == [HandOver(frozenset({a_place(0)}), {a_place(0): at(0)})]
     table.change(entry(0, "other"))
     table.tell(table.session.drain())
-    assert table.session.farewell().positions == {a_place(1): at(0)}
+    assert table.session.result().positions == {a_place(1): at(0)}
 
 
 def test_keep_alives_jump_over_what_was_passed_over():
     """If everything is passed over, the client sees keep-alives whose cursor moves on. (S234)"""
     table = Table(0, flush_seconds=10, deliverable=ours)
-    table.arrive(a_chunk(theirs("x"), theirs("y")).behind(0))
+    table.arrive(a_chunk(theirs("x"), theirs("y")).from_offset(0))
     table.commit(1)
     table.wait(10)
     assert table.told() == [f"0@1 {STARTED}"]

@@ -27,7 +27,7 @@ class Case:
         self.log = MemoryLog(self.clock)
         self.event_types = EventTypes(MemoryRegistry(), Cache(self.clock, 1.0))
         self.looks = 0
-        self.survey = PartitionStarts(self.event_types, Cursors(self), self.clock)
+        self.starts = PartitionStarts(self.event_types, Cursors(self), self.clock)
         self.order = self.made("first")
 
     def of(self, _storage_id):
@@ -62,31 +62,31 @@ def case():
 def test_one_look_at_the_log_serves_all_partitions(case):
     """A stream that opens many partitions at once has the log looked at once."""
     for partition in range(2):
-        case.survey.beginning(a_place(partition), BEGIN, case.order)
+        case.starts.find(a_place(partition), BEGIN, case.order)
     assert case.looks == 1
 
 
 def test_an_event_type_that_was_made_again_is_another(case):
     """Within the second for which a look counts, an event type is deleted and made again: who opens the new one does
     not read the old one. (S299)"""
-    case.survey.beginning(a_place(), BEGIN, case.order)
+    case.starts.find(a_place(), BEGIN, case.order)
     case.event_types.remove(case.order)
     second = case.made("second", events=3)
-    assert case.survey.beginning(a_place(), Position(1, 2), second).event_type.id == "second"
+    assert case.starts.find(a_place(), Position(1, 2), second).event_type.id == "second"
 
 
 def test_an_event_type_that_moved_is_looked_at_anew(case):
     """Within the second for which a look counts, an event type moves to another timeline: who knows of that is not sent
     to the old one. (S299)"""
-    case.survey.beginning(a_place(), BEGIN, case.order)
+    case.starts.find(a_place(), BEGIN, case.order)
     moved = case.switched()
-    assert case.survey.beginning(a_place(), Position(1, 0), moved).event_type.timelines == moved.timelines
+    assert case.starts.find(a_place(), Position(1, 0), moved).event_type.timelines == moved.timelines
 
 
 def test_who_knows_less_learns_what_is_new(case):
     """A stream that knows an event type as it was before a change learns of the change with the next partition."""
     known, moved = case.order, case.switched()
-    assert case.survey.beginning(a_place(), BEGIN, known).event_type.revision == moved.revision
+    assert case.starts.find(a_place(), BEGIN, known).event_type.revision == moved.revision
 
 
 def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(case):
@@ -94,21 +94,21 @@ def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(case):
     case.event_types.remove(case.order)
     case.made("second")
     with pytest.raises(Unusable, match="was deleted"):
-        case.survey.beginning(a_place(), BEGIN, case.order)
+        case.starts.find(a_place(), BEGIN, case.order)
 
 
 def test_a_deleted_event_type_is_missed(case):
     """An event type that is gone has no beginning."""
     case.event_types.remove(case.order)
     with pytest.raises(NotFound):
-        case.survey.beginning(a_place(), BEGIN, case.order)
+        case.starts.find(a_place(), BEGIN, case.order)
 
 
 def test_events_that_came_after_the_look_are_found(case):
     """A position that was beyond the end when the log was looked at may be within by now. (S207)"""
-    case.survey.beginning(a_place(), BEGIN, case.order)
+    case.starts.find(a_place(), BEGIN, case.order)
     case.published(case.order.timeline, 1)
-    assert case.survey.beginning(a_place(), Position(1, 1), case.order).start == Position(1, 1)
+    assert case.starts.find(a_place(), Position(1, 1), case.order).start == Position(1, 1)
 
 
 def test_what_was_seen_last_is_remembered():

@@ -257,7 +257,7 @@ class BrokerServices(EventTypeServices):
 
         return EventStreams(
             event_types=self.event_types,
-            judge=ReadAccess(self.event_types, self.permissions, self.features),
+            access=ReadAccess(self.event_types, self.permissions, self.features),
             cursors=self.cursors,
             logs=self.logs,
             clock=self.clock,
@@ -319,13 +319,13 @@ class BrokerServices(EventTypeServices):
                 event_types=self.event_types,
                 permissions=self.permissions,
                 initialisation=self.subscription_services.initialisation,
-                fulfil_wish=self.subscription_services.wish_fulfilment.attempt,
+                execute_reset=self.subscription_services.wish_fulfilment.attempt,
             ),
             coordination=self.coordination,
             cursors=self.cursors,
             logs=self.logs,
-            judge=ReadAccess(self.event_types, self.permissions, self.features),
-            letters=DeadLetterPublisher(
+            access=ReadAccess(self.event_types, self.permissions, self.features),
+            dead_letters=DeadLetterPublisher(
                 own=self.system_event_types,
                 publisher=self.publisher,
                 clock=self.clock,

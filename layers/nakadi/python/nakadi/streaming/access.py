@@ -1,7 +1,7 @@
-"""Who may read an event type and which of its events, asked when a stream begins and while it lasts.
+"""Who may read an event type and which of its events, checked when a stream begins and while it lasts.
 
-Blocks, and changes made by other processes, can only be found by looking; so every second, while there are streams, it
-is looked. What this process changes is looked at right away.
+Blocks, and changes made by other processes, can only be found by asking the registry, which is done every second while
+there are streams. What this process changes is checked at once.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -24,23 +24,28 @@ from nakadi.model.authorization import Attribute, Authorization, Operation, Reso
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, NotPermitted, TryLater, Unavailable
+from nakadi.streaming.driver import StreamDriver
+
+log = logging.getLogger(__name__)
+
+CHECK_INTERVAL_SECONDS = 1.0
 
 # Clients tell a missing event type by these words here, and by others everywhere else.
 NO_SUCH_EVENT_TYPE = "topic not found"
 
 
 class AccessBlocked(Struct, frozen=True):
-    """Neither a word nor an event more."""
+    """The stream has to end without another line."""
 
 
 class AccessRefused(Struct, frozen=True):
-    """No event more, and why."""
+    """The stream has to end, and its client may be told why."""
 
     error: Exception
 
 
 class EventTypeChanged(Struct, frozen=True):
-    """Go on, with the event type as it is now."""
+    """The stream goes on, with the event type as it is now."""
 
     event_type: EventType
 
@@ -49,20 +54,20 @@ AccessChange = AccessBlocked | AccessRefused | EventTypeChanged | None
 
 
 class ReadAccess:
-    """Looks things up, and so belongs into a thread."""
+    """Reads the registry, so it must not be called on an event loop; only `may_read` may."""
 
     def __init__(self, event_types: EventTypes, permissions: Permissions, features: Features) -> None:
         self._event_types = event_types
         self._permissions = permissions
         self._features = features
-        self._looking = threading.Lock()
+        self._refreshing = threading.Lock()
         self._owners_matter = True
-        # Whether events that say of themselves that they belong elsewhere are not shown.
-        self.misplaced_are_skipped = False
+        # Whether events whose metadata names another event type are left out.
+        self.skips_misplaced_events = False
 
-    def admit(self, name: str, subject: Subject) -> EventType:
-        """The event type that a subject wants to read, if it may."""
-        self.look_at_features()
+    def authorize(self, name: str, subject: Subject) -> EventType:
+        """The event type that a subject wants to read, if it may. Raises outcomes."""
+        self.refresh_features()
         self._permissions.require_consumer(subject, [name])
         event_type = self._event_types.find(name)
         if event_type is None:
@@ -71,8 +76,8 @@ class ReadAccess:
         self._permissions.require(Operation.READ, event_type.resource, subject)
         return event_type
 
-    def verdict(self, subject: Subject, known: EventType) -> AccessChange:
-        """What has become of a subject's right to read an event type that it was reading as it was then known."""
+    def change_for(self, subject: Subject, known: EventType) -> AccessChange:
+        """What has changed for a subject that reads an event type, since that was as it is `known`."""
         try:
             self._permissions.require_consumer(subject, [known.name])
         except NotPermitted:
@@ -88,19 +93,21 @@ class ReadAccess:
             return AccessRefused(error)
         return EventTypeChanged(current)
 
-    def change(self, known: EventType) -> AccessChange:
-        """What has become of an event type that is read whatever its subject may read."""
+    def event_type_change(self, known: EventType) -> AccessChange:
+        """What has changed in an event type that is read whatever its subject may read."""
         current = self._current(known)
         return EventTypeChanged(current) if current is not None and current.revision > known.revision else None
 
-    def look_at_features(self) -> None:
-        """Remember what is asked for every event, where there is no time to look."""
-        with self._looking:  # one by one, or somebody who looked earlier might have the last word
+    def refresh_features(self) -> None:
+        """Read the features that are needed for every event, where there is no time to look them up."""
+        # One thread at a time, or an older answer could overwrite a newer one. `may_read` needs no lock: it reads one
+        # attribute, and may see the old value for a moment longer, as if it had been called a moment earlier.
+        with self._refreshing:
             self._owners_matter = self._features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ)
-            self.misplaced_are_skipped = self._features.is_on(Feature.SKIP_MISPLACED_EVENTS)
+            self.skips_misplaced_events = self._features.is_on(Feature.SKIP_MISPLACED_EVENTS)
 
     def may_read(self, record: Record, subject: Subject) -> bool:
-        """Whether a subject gets to see an event. Tombstones, and what is for one subscription, nobody does."""
+        """Whether a subject may see an event: no tombstone, and none that is addressed to a subscription."""
         if record.value is None or record.directed_to is not None:
             return False
         return record.owner is None or not self._owners_matter or self._may_read_of(record.owner, subject)
@@ -116,7 +123,7 @@ class ReadAccess:
         except NotFound:
             return None
         if current is not None and current.id != known.id:
-            # What is remembered may be the one *before* ours.
+            # The cached one may be the one *before* the known one.
             current = self._event_types.find(known.name)
         return current if current is not None and current.id == known.id else None
 
@@ -124,145 +131,111 @@ class ReadAccess:
 # While streams last ---------------------------------------------------------------------------------------------------
 
 
-log = logging.getLogger(__name__)
-
-CHECK_INTERVAL_SECONDS = 1.0
-
-MonitoredFact = Callable[[float], Sequence[Any]]
-
-
-class MonitoredSession(Protocol):
-    def blocked(self) -> Sequence[Any]:
-        """An administrator has blocked the client or what it reads."""
-
-    def refused(self, error: Exception, /) -> Sequence[Any]:
-        """The client may not go on, or cannot."""
-
-
-class MonitoredStream(Protocol):
-    """A stream of any kind."""
-
-    @property
-    def session(self) -> MonitoredSession:
-        """What decides about it."""
-
-    def tell(self, fact: MonitoredFact) -> None:
-        """Let the session know; `fact` is called with the time."""
-
-    def update(self, event_type: EventType) -> None:
-        """The event type has changed."""
-
-
 class MonitoredReaders(Struct, eq=False):
-    """The streams of one subject over one event type, which was last seen like this. Without a subject they only want
-    to know of changes."""
+    """The streams of one subject over one event type, which was last seen like this. Without a subject they only need
+    the changes of the event type."""
 
     subject: Subject | None
     event_type: EventType
-    drivers: set[MonitoredStream] = field(default_factory=set)
+    drivers: set[StreamDriver] = field(default_factory=set)
 
 
 class StreamAccessMonitor:
-    def __init__(self, judge: ReadAccess, seconds: float = CHECK_INTERVAL_SECONDS) -> None:
-        self._judge = judge
+    """Checks for all streams of a process whether their clients may still read, once for each subject and event type.
+
+    Belongs to one event loop; only the registry is read in a thread. So the sets of readers need no lock: they are
+    copied before the thread is asked, and readers that have left meanwhile are in no set any more when it answers.
+    """
+
+    def __init__(self, access: ReadAccess, seconds: float = CHECK_INTERVAL_SECONDS) -> None:
+        self._access = access
         self._seconds = seconds
-        self._audiences: dict[tuple[Subject | None, str], MonitoredReaders] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._readers: dict[tuple[Subject | None, str], MonitoredReaders] = {}
+        self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._bell = asyncio.Event()
-        # One look after the other, in a thread of its own: a registry that does not answer holds up nothing else.
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="nakadi-oversight")
+        self._requested = asyncio.Event()
+        # One check after the other, in a thread of its own: a registry that does not answer delays nothing else.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nakadi-access")
 
     @contextmanager
-    def over(self, driver: MonitoredStream, subject: Subject | None, event_type: EventType) -> Iterator[None]:
-        """Tell a driver what it has to know while it runs; without a subject, only what changes. To be entered on its
-        loop."""
+    def monitor(self, driver: StreamDriver, subject: Subject | None, event_type: EventType) -> Iterator[None]:
+        """Inform a driver of changes while the block runs; without a subject, only of those of the event type. To be
+        entered on the driver's loop."""
         key = (subject, event_type.id)
-        audience = self._audiences.setdefault(key, MonitoredReaders(subject, event_type))
-        audience.drivers.add(driver)
-        if event_type.revision < audience.event_type.revision:
-            audience.event_type = event_type  # so that a change which the others know already is told again
-        self._begin()
+        readers = self._readers.setdefault(key, MonitoredReaders(subject, event_type))
+        readers.drivers.add(driver)
+        if event_type.revision < readers.event_type.revision:
+            readers.event_type = event_type  # so that a change which the others know already is found again
+        if self._task is None:
+            self._loop = asyncio.get_running_loop()
+            self._requested = asyncio.Event()
+            self._task = self._loop.create_task(self._check_regularly())
         try:
             yield
         finally:
-            audience.drivers.discard(driver)
-            if not audience.drivers:
-                self._audiences.pop(key, None)
-                self._end_without_audience()
+            readers.drivers.discard(driver)
+            if not readers.drivers:
+                self._readers.pop(key, None)
+            if not self._readers and self._task is not None:
+                self._task.cancel()
+                self._task = self._loop = None
 
     def close(self) -> None:
-        """To be called when nothing is streamed any more. A look that waits for the registry is left behind."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """To be called when nothing is streamed any more. A check that waits for the registry is abandoned."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def hurry(self) -> None:
-        """Look now. From any thread."""
+    def check_soon(self) -> None:
+        """Check now rather than at the next interval. May be called from any thread."""
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # the loop was closed: there is nobody to tell
-                loop.call_soon_threadsafe(self._bell.set)
+            with suppress(RuntimeError):  # the loop was closed: no stream is left on it
+                loop.call_soon_threadsafe(self._requested.set)
 
-    def _begin(self) -> None:
-        if self._looking is None:
-            self._loop = asyncio.get_running_loop()
-            self._bell = asyncio.Event()
-            self._looking = self._loop.create_task(self._look_after())
-
-    def _end_without_audience(self) -> None:
-        if not self._audiences and self._looking is not None:
-            self._looking.cancel()
-            self._looking = self._loop = None
-
-    async def _look_after(self) -> None:
+    async def _check_regularly(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            await _wait_for_request(self._bell, self._seconds)
-            audiences = list(self._audiences.values())
-            loop = asyncio.get_running_loop()
-            verdicts = await loop.run_in_executor(self._threads, self._verdicts, audiences)
-            for audience, verdict in zip(audiences, verdicts, strict=True):
-                _tell(audience, verdict)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds):
+                    await self._requested.wait()
+            # Cleared before the check begins: what changes during the check is looked at by another one.
+            self._requested.clear()
+            checked = list(self._readers.values())
+            changes = await loop.run_in_executor(self._thread, self._changes, checked)
+            for readers, change in zip(checked, changes, strict=True):
+                _inform(readers, change)
 
-    def _verdicts(self, audiences: Sequence[MonitoredReaders]) -> list[AccessChange]:
+    def _changes(self, checked: Sequence[MonitoredReaders]) -> list[AccessChange]:
         try:
-            self._judge.look_at_features()
-            return [self._verdict(each) for each in audiences]
+            self._access.refresh_features()
+            return [self._change(each) for each in checked]
         except Unavailable as error:
-            log.warning("Streams go on unchecked for now: %s", error)
-            return [None for _ in audiences]
-        except Exception:
-            # Whatever it is, streams must not be left without oversight for it.
-            log.exception("Streams go on unchecked for now")
-            return [None for _ in audiences]
+            log.warning("Checking the access of open streams failed, they go on unchecked: %s", error)
+        except Exception:  # whatever it is, later checks must take place
+            log.exception("Checking the access of open streams failed, they go on unchecked")
+        return [None for _ in checked]
 
-    def _verdict(self, audience: MonitoredReaders) -> AccessChange:
-        if audience.subject is None:
-            return self._judge.change(audience.event_type)
-        return self._judge.verdict(audience.subject, audience.event_type)
+    def _change(self, readers: MonitoredReaders) -> AccessChange:
+        if readers.subject is None:
+            return self._access.event_type_change(readers.event_type)
+        return self._access.change_for(readers.subject, readers.event_type)
 
 
-def _tell(audience: MonitoredReaders, verdict: AccessChange) -> None:
-    if isinstance(verdict, EventTypeChanged):
-        audience.event_type = verdict.event_type
-    for driver in tuple(audience.drivers):
-        match verdict:
+def _inform(readers: MonitoredReaders, change: AccessChange) -> None:
+    if isinstance(change, EventTypeChanged):
+        readers.event_type = change.event_type
+    for driver in tuple(readers.drivers):
+        match change:
             case AccessBlocked():
-                driver.tell(_blocking(driver.session))
+                driver.tell(partial(_block, driver))
             case AccessRefused(error):
-                driver.tell(_refusing(driver.session, error))
+                driver.tell(partial(_refuse, driver, error))
             case EventTypeChanged(event_type):
                 driver.update(event_type)
 
 
-def _blocking(session: MonitoredSession) -> MonitoredFact:
-    return lambda _: session.blocked()
+def _block(driver: StreamDriver, _now: float) -> Sequence[object]:
+    return driver.session.blocked()
 
 
-def _refusing(session: MonitoredSession, error: Exception) -> MonitoredFact:
-    return lambda _: session.refused(error)
-
-
-async def _wait_for_request(bell: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await bell.wait()
-    bell.clear()
+def _refuse(driver: StreamDriver, error: Exception, _now: float) -> Sequence[object]:
+    return driver.session.refused(error)

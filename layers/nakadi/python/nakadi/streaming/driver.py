@@ -1,14 +1,16 @@
-"""The driver: one task per stream that carries facts to its session and actions to the client.
+"""The drivers of streams: one task per stream that carries facts to its session and actions to the client.
 
-It is the only one who writes, and writes one thing after the other. Events are taken when everything before them is on
+`StreamDriver` is what streams of both kinds have in common, `LowLevelDriver` the one of an event type's streams. Only a
+driver writes, and it writes one thing after the other. Events are taken when everything before them is on
 its way, so that a client that does not read holds up its own stream and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable
@@ -17,50 +19,32 @@ from nakadi.streaming.feeds import PartitionReader
 from nakadi.streaming.lines import StreamFormat
 from nakadi.streaming.session import LowLevelSession, SendEvents, SendKeepAlive, SendProblem, StreamAction, StreamEnd
 
-# Event loops count milliseconds and may wake us up to one too early, for nothing.
+# Event loops count milliseconds and may wake a stream up to one too early, for nothing.
 SLACK_SECONDS = 0.001
 
-# An alarm that is farther off, or for no time at all, is set anew when it rings.
+# A timer for a deadline that is farther off, or infinitely far, is set again when it fires.
 LONGEST_SECONDS_AHEAD = 3600.0
 
-
-class DeadlineTimer:
-    """Calls `ring` at the deadline or before; one that is too early costs less than setting a new one."""
-
-    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
-        self._clock = clock
-        self._ring = ring
-        self._set: tuple[float, asyncio.TimerHandle] | None = None
-
-    def set(self, deadline: float) -> None:
-        if self._set is not None and self._set[0] <= deadline:
-            return
-        self.cancel()
-        delay = min(deadline - self._clock.monotonic() + SLACK_SECONDS, LONGEST_SECONDS_AHEAD)
-        self._set = (deadline, asyncio.get_running_loop().call_later(delay, self._rings))
-
-    def cancel(self) -> None:
-        if self._set is not None:
-            self._set[1].cancel()
-            self._set = None
-
-    def _rings(self) -> None:
-        self._set = None
-        self._ring()
-
-
-# Small batches that are due together travel together.
+# Small batches that are due together are written together.
 WRITE_BYTES = 64 * 1024
+
+# How long a client that does not read may hold its stream beyond its time.
+GRACE_SECONDS = 30.0
+
+Fact = Callable[[float], Sequence[Any]]
+"""Something that happened, as a call of the session with the current time; it returns the actions that follow."""
+
+DescribeProblem = Callable[[Exception], bytes]
 
 
 class Outlet(Protocol):
-    """The way to the client."""
+    """The connection to the client."""
 
     async def write(self, chunk: bytes) -> None:
-        """Send, flushed, and return once the client has room for more; raises when nobody is there."""
+        """Send, flushed, and return once the client has room for more. Raises `ConnectionError` if it is gone."""
 
     async def gone(self) -> None:
-        """Return when the client has gone away."""
+        """Return when the client has disconnected."""
 
     async def draining(self) -> None:
         """Return when the process is about to end."""
@@ -89,20 +73,153 @@ class WriteBuffer:
             await self._outlet.write(lines[0] if len(lines) == 1 else b"".join(lines))
 
 
-# How long a client that takes nothing may hold its stream beyond its time.
-GRACE_SECONDS = 30.0
+class DeadlineTimer:
+    """Calls `fire` at the deadline or before; firing too early costs less than setting the timer again each time."""
 
-StreamFact = Callable[[float], Sequence[StreamAction]]
-DescribeProblem = Callable[[Exception], bytes]
+    def __init__(self, clock: Clock, fire: Callable[[], None]) -> None:
+        self._clock = clock
+        self._fire = fire
+        self._set: tuple[float, asyncio.TimerHandle] | None = None
+
+    def set(self, deadline: float) -> None:
+        if self._set is not None and self._set[0] <= deadline:
+            return
+        self.cancel()
+        delay = min(deadline - self._clock.monotonic() + SLACK_SECONDS, LONGEST_SECONDS_AHEAD)
+        self._set = (deadline, asyncio.get_running_loop().call_later(delay, self._fired))
+
+    def cancel(self) -> None:
+        if self._set is not None:
+            self._set[1].cancel()
+            self._set = None
+
+    def _fired(self) -> None:
+        self._set = None
+        self._fire()
 
 
-class LowLevelDriver:
-    """`find_out` is called when a topic is gone: whoever knows should `update`, or `tell` what became of it."""
+class StreamSession(Protocol):
+    """What a driver, and the monitor of access, need of a session of either kind."""
+
+    @property
+    def end(self) -> Any:
+        """Why the stream has ended, None until then."""
+
+    def deadline(self) -> float:
+        """When the next `tick` has something to do. Until then only facts and events change anything."""
+
+    def tick(self, now: float, /) -> Sequence[Any]:
+        """Time has passed."""
+
+    def blocked(self) -> Sequence[Any]:
+        """An administrator has blocked the client or what it reads."""
+
+    def refused(self, error: Exception, /) -> Sequence[Any]:
+        """The client may not go on, or cannot."""
+
+
+class EventSource(Protocol):
+    """Where the events of a partition come from."""
+
+    def update(self, event_type: EventType) -> None:
+        """The event type has changed: its timelines may be others."""
+
+    def leave(self) -> None:
+        """Give back everything that is held."""
+
+
+class StreamDriver(ABC):
+    """`tell`, `update` and `wake` are to be called on the stream's event loop. So nothing here needs a lock: another
+    thread can only have them called there, and between two awaits the driver is alone."""
+
+    def __init__(self, outlet: Outlet, clock: Clock) -> None:
+        self._outlet = outlet
+        self._clock = clock
+        self._facts: list[Fact] = []
+        self._updates: list[EventType] = []
+        self._woken = asyncio.Event()
+        self._timer = DeadlineTimer(clock, self.wake)
+        self._buffer = WriteBuffer(outlet)
+
+    @property
+    @abstractmethod
+    def session(self) -> StreamSession: ...
+
+    def tell(self, fact: Fact) -> None:
+        """Have a fact handed to the session in the next round."""
+        self._facts.append(fact)
+        self.wake()
+
+    def update(self, event_type: EventType) -> None:
+        """The event type has changed: there may be a new timeline to go on in."""
+        self._updates.append(event_type)
+        self.wake()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def _run(self, opening: bytes, gone: Fact, drain: Fact) -> None:
+        """Serve until the session ends. Everything that is held is given back in any case."""
+        watchers = [
+            asyncio.ensure_future(self._watch(self._outlet.gone(), gone)),
+            asyncio.ensure_future(self._watch(self._outlet.draining(), drain)),
+        ]
+        try:
+            self._buffer.put(opening)
+            await self._serve()
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            self._timer.cancel()
+            for source in self._sources():
+                source.leave()
+
+    async def _watch(self, condition: Awaitable[None], fact: Fact) -> None:
+        await condition
+        self.tell(fact)
+
+    async def _serve(self) -> None:
+        session = self.session
+        while True:
+            # Cleared before the round looks at anything: what happens during the round wakes the driver again.
+            self._woken.clear()
+            moved = await self._round()
+            now, deadline = self._clock.monotonic(), session.deadline()
+            if now >= deadline and not session.end:
+                await self._carry_out_and_flush(session.tick(now))
+                deadline = session.deadline()
+            self._timer.set(deadline)
+            await self._flush()
+            if session.end:
+                return
+            if moved:
+                await asyncio.sleep(0)  # other streams have clients, too
+            else:
+                await self._woken.wait()
+
+    @abstractmethod
+    async def _round(self) -> bool:
+        """Hand the facts and events at hand to the session; whether there may be more of them."""
+
+    @abstractmethod
+    async def _carry_out_and_flush(self, actions: Sequence[Any]) -> None:
+        """Carry out actions in their order, and write before too much is buffered."""
+
+    @abstractmethod
+    async def _flush(self) -> None:
+        """Write what is buffered, if there is still a client."""
+
+    @abstractmethod
+    def _sources(self) -> Iterable[EventSource]: ...
+
+
+class LowLevelDriver(StreamDriver):
+    """`find_out` is called when a topic is gone: `update`, or `tell`, is expected to say what became of it."""
 
     def __init__(
         self,
         session: LowLevelSession,
-        places: Sequence[PartitionReader],
+        partitions: Sequence[PartitionReader],
         lines: StreamFormat,
         outlet: Outlet,
         *,
@@ -110,116 +227,69 @@ class LowLevelDriver:
         describe: DescribeProblem,
         find_out: Callable[[], None],
     ) -> None:
-        self.session = session
-        self._places = places
+        super().__init__(outlet, clock)
+        self._session = session
+        self._partitions = partitions
         self._lines = lines
-        self._outlet = outlet
-        self._clock = clock
         self._describe = describe
         self._find_out = find_out
-        self._facts: list[StreamFact] = []
-        self._news: EventType | None = None
-        self._bell = asyncio.Event()
-        self._alarm = DeadlineTimer(clock, self.wake)
-        self._pen = WriteBuffer(outlet)
 
-    # From outside, on the loop
-
-    def tell(self, fact: StreamFact) -> None:
-        """Let the session know; `fact` is called with the time, and answers with what the session wants done."""
-        self._facts.append(fact)
-        self.wake()
-
-    def update(self, event_type: EventType) -> None:
-        """The event type has changed: there may be a new timeline to go on in."""
-        self._news = event_type
-        self.wake()
-
-    def wake(self) -> None:
-        self._bell.set()
-
-    # Carrying
+    @property
+    def session(self) -> LowLevelSession:
+        return self._session
 
     async def run(self, seconds: float) -> None:
         """Serve until the session ends, which takes about this time at most. Raises what the outlet raises.
 
-        If this is cancelled, the client may have a part of a line. Everything held is given back in any case.
+        If this is cancelled, the client may have a part of a line.
         """
-        watchers = [
-            asyncio.ensure_future(self._watch(self._outlet.gone(), lambda _: self.session.gone())),
-            asyncio.ensure_future(self._watch(self._outlet.draining(), self.session.drain)),
-        ]
-        try:
-            async with asyncio.timeout(seconds + GRACE_SECONDS):
-                await self._serve()
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
-            self._alarm.cancel()
-            for place in self._places:
-                place.leave()
-
-    async def _watch(self, condition: Awaitable[None], fact: StreamFact) -> None:
-        await condition
-        self.tell(fact)
-
-    async def _serve(self) -> None:
-        self._pen.put(self._lines.opening())
-        while True:
-            self._bell.clear()
-            moved = await self._round()
-            if self.session.end is not StreamEnd.GONE:
-                await self._pen.flush()
-            if self.session.end:
-                return
-            if moved:
-                await asyncio.sleep(0)  # others have clients too
-            else:
-                self._alarm.set(self.session.deadline())
-                await self._bell.wait()
+        async with asyncio.timeout(seconds + GRACE_SECONDS):
+            await self._run(self._lines.opening(), lambda _: self._session.gone(), self._session.drain)
 
     async def _round(self) -> bool:
-        """Hand in what has happened and what is at hand; whether there may be more of it."""
         facts, self._facts = self._facts, []
         for fact in facts:
-            await self._carry_out(fact(self._clock.monotonic()))
+            await self._carry_out_and_flush(fact(self._clock.monotonic()))
         moved = False
         try:
-            self._take_notice()
-            for place in self._places:
-                moved = await self._take(place) or moved
+            updates, self._updates = self._updates, []
+            for event_type in updates:
+                for partition in self._partitions:
+                    partition.update(event_type)
+            for partition in self._partitions:
+                moved = await self._take(partition) or moved
         except (Outcome, Unavailable) as error:
-            await self._carry_out(self.session.refused(error))
-        await self._carry_out(self.session.tick(self._clock.monotonic()))
+            await self._carry_out_and_flush(self._session.refused(error))
         return moved
 
-    def _take_notice(self) -> None:
-        event_type, self._news = self._news, None
-        if event_type is not None:
-            for place in self._places:
-                place.update(event_type)
-
-    async def _take(self, place: PartitionReader) -> bool:
-        if self.session.end:
+    async def _take(self, partition: PartitionReader) -> bool:
+        if self._session.end:
             return False
-        if place.at_border:
-            await place.move(self.wake)
-        run = place.take()
+        if partition.at_border:
+            await partition.move(self.wake)
+        run = partition.take()
         if run is None:
-            if place.lost:
+            if partition.lost:
                 self._find_out()
             return False
-        await self._carry_out(self.session.arrived(place.partition, run, self._clock.monotonic()))
+        await self._carry_out_and_flush(self._session.arrived(partition.partition, run, self._clock.monotonic()))
         return True
 
-    async def _carry_out(self, actions: Iterable[StreamAction]) -> None:
+    async def _carry_out_and_flush(self, actions: Sequence[StreamAction]) -> None:
         for action in actions:
-            if self._pen.full:
-                await self._pen.flush()
+            if self._buffer.full:
+                await self._buffer.flush()
             match action:
                 case SendEvents():
-                    self._pen.put(self._lines.batch(action))
+                    self._buffer.put(self._lines.batch(action))
                 case SendKeepAlive():
-                    self._pen.put(self._lines.keep_alive(action))
+                    self._buffer.put(self._lines.keep_alive(action))
                 case SendProblem(error):
-                    self._pen.put(self._lines.problem(self._describe(error)))
+                    self._buffer.put(self._lines.problem(self._describe(error)))
+
+    async def _flush(self) -> None:
+        if self._session.end is not StreamEnd.GONE:
+            await self._buffer.flush()
+
+    def _sources(self) -> Sequence[PartitionReader]:
+        return self._partitions

@@ -218,7 +218,7 @@ class FeedFollower:
         chunk, self.given = self.given or self._feed.take(self), None
         if chunk is None:
             return None
-        run = chunk.behind(self.offset)
+        run = chunk.from_offset(self.offset)
         self.offset = chunk.next
         return run
 

@@ -85,7 +85,7 @@ def batch_line(batch: SendEvents) -> bytes:
     """A batch as a JSON object and a line break. Of a single run it is made once for all streams that cut there."""
     head = f'{{"cursor":{_cursor(batch.partition, batch.position)},"events":['.encode()
     if len(batch.runs) == 1:
-        return batch.runs[0].made(lambda values: _in_one_copy(head, values))
+        return batch.runs[0].serialised(lambda values: _in_one_copy(head, values))
     return _in_one_copy(head, [value for run in batch.runs for value in run.values])
 
 

@@ -74,7 +74,7 @@ class PartitionBuffer:
 
     def add(self, run: Run) -> None:
         self.runs.append(run)
-        self.count += len(run)
+        self.count += run.count
         self.size += run.size
 
     def take(self, *last: Run) -> tuple[Run, ...]:
@@ -165,8 +165,8 @@ class LowLevelSession:
     def _taken_in(self, partition: str, run: Run, now: float) -> Iterator[StreamAction]:
         """Buffer events one by one as it were: no batch and no stream becomes longer than its limit."""
         buffer = self._buffers[partition]
-        while len(run) and not self.end:
-            wanted = min(self._limits.batch_limit - buffer.count, self._room or len(run), len(run))
+        while run.count and not self.end:
+            wanted = min(self._limits.batch_limit - buffer.count, self._room or run.count, run.count)
             taken, run = run.split(wanted)
             buffer.keep_alives = 0
             if buffer.count + wanted == self._limits.batch_limit:

@@ -67,7 +67,7 @@ class EventStreams:
         self,
         *,
         event_types: EventTypes,
-        judge: ReadAccess,
+        access: ReadAccess,
         cursors: Cursors,
         logs: EventLogs,
         clock: Clock,
@@ -77,19 +77,19 @@ class EventStreams:
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or Metrics()
-        self._judge = judge
+        self._access = access
         self._cursors = cursors
         self._clock = clock
         self._longest_seconds = longest_seconds
         self._longest_silence_seconds = longest_silence_seconds
         self._pick_seconds = pick_seconds
         self._feeds = Feeds(logs)
-        self._oversight = StreamAccessMonitor(judge)
-        event_types.on_change(lambda _: self._oversight.hurry())
+        self._monitor = StreamAccessMonitor(access)
+        event_types.on_change(lambda _: self._monitor.check_soon())
 
     def open(self, name: str, asked: StreamParameters, cursors_header: str | None, subject: Subject) -> AcceptedStream:
         """Check everything, in the order in which clients can see it. Raises outcomes."""
-        event_type = self._judge.admit(name, subject)
+        event_type = self._access.authorize(name, subject)
         starts = self._starts(event_type, cursors_header)
         limits = limits_of(asked, self._pick_seconds, self._longest_seconds, self._longest_silence_seconds)
         return AcceptedStream(subject=subject, event_type=event_type, starts=starts, limits=limits)
@@ -98,27 +98,27 @@ class EventStreams:
         self, opening: AcceptedStream, lines: StreamFormat, outlet: Outlet, describe: DescribeProblem
     ) -> None:
         """Stream until the end. `describe` puts the reason of an early end into bytes."""
-        event_type, subject, judge = opening.event_type, opening.subject, self._judge
+        event_type, subject, access = opening.event_type, opening.subject, self._access
         driver = LowLevelDriver(
             LowLevelSession(
-                opening.limits, opening.starts, self._clock.monotonic(), lambda each: judge.may_read(each, subject)
+                opening.limits, opening.starts, self._clock.monotonic(), lambda each: access.may_read(each, subject)
             ),
             [PartitionReader(self._feeds, self._cursors, event_type, *start) for start in opening.starts.items()],
             lines,
             outlet,
             clock=self._clock,
             describe=describe,
-            find_out=self._oversight.hurry,
+            find_out=self._monitor.check_soon,
         )
         with (
             count_stream(self._metrics, "low-level", lambda: driver.session.end),
-            self._oversight.over(driver, subject, event_type),
+            self._monitor.monitor(driver, subject, event_type),
         ):
             await driver.run(opening.limits.stream_seconds)
 
     def close(self) -> None:
         """To be called when no stream is open any more."""
-        self._oversight.close()
+        self._monitor.close()
         self._feeds.close()
 
     def _starts(self, event_type: EventType, cursors_header: str | None) -> Mapping[str, Position]:

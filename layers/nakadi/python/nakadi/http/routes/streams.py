@@ -85,7 +85,7 @@ class _Counted:
     def batch(self, batch: SendEvents) -> bytes:
         line = self._lines.batch(batch)
         newest = batch.runs[-1].stored_at(-1)
-        self._figures.batch(self._event_type, sum(map(len, batch.runs)), len(line), newest)
+        self._figures.batch(self._event_type, sum([run.count for run in batch.runs]), len(line), newest)
         return line
 
     def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:

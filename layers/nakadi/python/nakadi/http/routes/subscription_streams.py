@@ -100,7 +100,7 @@ class _Counted:
         text = self._lines.line(line)
         if isinstance(line, SendBatch):
             newest = line.runs[-1].stored_at(-1)
-            self._figures.batch(line.place.event_type, sum(map(len, line.runs)), len(text), newest)
+            self._figures.batch(line.place.event_type, sum([run.count for run in line.runs]), len(text), newest)
         else:
             self._figures.tell_if_due()
         return text

@@ -289,8 +289,8 @@ class ParkedEventStore(Struct, frozen=True):
             yield from page
             after = page[-1].place, page[-1].position
 
-    def clear(self, place: EventTypePartition, replay: Replay) -> None:
-        """Let go of what was sent once more, and not parked again."""
+    def remove_replayed(self, place: EventTypePartition, replay: Replay) -> None:
+        """Remove the events of a replay that were not parked again."""
         sent = [each.position for each in self.events(place) if replay.has(each)]
         self.coordination.unpark(self.subscription, place, sent)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum, auto
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -16,7 +17,7 @@ from nakadi.subscriptions.stream.partition_progress import IsDeliverable, Measur
 
 
 class SendBatch(Struct, frozen=True):
-    """Send events of a partition; `position` is the place of the last one."""
+    """Send events of a partition; `position` is that of the last one."""
 
     place: EventTypePartition
     position: Position
@@ -25,7 +26,7 @@ class SendBatch(Struct, frozen=True):
 
 
 class SendKeepAlive(Struct, frozen=True):
-    """Tell the client where a partition is, and perhaps something more."""
+    """Send the position of a partition without events, and perhaps debug information."""
 
     place: EventTypePartition
     position: Position
@@ -147,7 +148,7 @@ class SessionEnd(Enum):
 class SharedState(Struct, frozen=True):
     """What the streams of a subscription share, as it was read: first the assignment, then the offsets.
 
-    `resetting` says that somebody is setting offsets right now.
+    `resetting` says that offsets are being reset right now.
     """
 
     assignment: Assignment
@@ -164,12 +165,16 @@ class SessionProgress(Struct, frozen=True):
     oldest: datetime | None
 
 
+class HasEnd(Protocol):
+    good_until: float
+    """Until when other processes take this one for alive, on the clock of the facts."""
+
+
 class SessionContext(Struct, frozen=True, kw_only=True):
-    """What a session asks while it decides; every answer is at hand."""
+    """What a session asks while it decides; every answer is known without waiting."""
 
     measure: MeasureDistance
     deliverable: IsDeliverable
-    # Until when others take us for alive, on the clock of the facts.
-    leased_until: Callable[[], float]
-    # Whether there is more to ask of an event than whom it is for.
+    lease: HasEnd
+    # Whether every event has to be looked at, even where none has an owner or an addressee.
     closely: Callable[[], bool] = lambda: False

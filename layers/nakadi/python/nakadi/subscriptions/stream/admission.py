@@ -31,13 +31,13 @@ CANNOT_GO_ON = "Failed to continue streaming"
 
 
 class StreamAdmission(Struct, frozen=True, kw_only=True):
-    """`fulfil_wish` does what a reset of a subscription wishes that stands, if no session is left."""
+    """`execute_reset` carries out a pending reset of a subscription, if no session is left."""
 
     subscriptions: Subscriptions
     event_types: EventTypes
     permissions: Permissions
     initialisation: OffsetInitialisation
-    fulfil_wish: Callable[[str], object]
+    execute_reset: Callable[[str], object]
 
     def admit(
         self, subscription_id: str, requested: Sequence[EventTypePartition], subject: Subject
@@ -98,39 +98,39 @@ def _check_partitions(requested: Sequence[EventTypePartition], event_types: Sequ
 # Events ---------------------------------------------------------------------------------------------------------------
 
 
-def delivery_filter(judge: ReadAccess, subscription_id: str, subject: Subject, attached: str = "") -> IsDeliverable:
-    """Whether a subject may see an event of a subscription; of an event type that is `attached` to it, only those that
+def delivery_filter(access: ReadAccess, subscription_id: str, subject: Subject, attached: str = "") -> IsDeliverable:
+    """The events of a subscription that a subject may see; of an event type that is `attached` to it, only those that
     are tagged for it."""
 
-    def is_for_them(place: EventTypePartition, record: Record) -> bool:
+    def is_deliverable(place: EventTypePartition, record: Record) -> bool:
         if record.directed_to is not None:
             if record.directed_to != subscription_id:
                 return False
             record = record._replace(directed_to=None)
         elif place.event_type == attached:
             return False
-        return judge.may_read(record, subject) and not (judge.misplaced_are_skipped and is_misplaced(place, record))
+        return access.may_read(record, subject) and not (access.skips_misplaced_events and is_misplaced(place, record))
 
-    return is_for_them
+    return is_deliverable
 
 
 def is_misplaced(place: EventTypePartition, record: Record) -> bool:
-    """Whether an event says of itself that it belongs elsewhere; one that says nothing is where it should be."""
+    """Whether the metadata of an event names another event type than the one it was published to."""
     event: Any = orjson.loads(record.value or b"{}")
     metadata = event.get("metadata") if isinstance(event, dict) else None
-    said = metadata.get("event_type") if isinstance(metadata, dict) else None
-    return said is not None and said != place.event_type
+    named = metadata.get("event_type") if isinstance(metadata, dict) else None
+    return named is not None and named != place.event_type
 
 
 # Where reading begins -------------------------------------------------------------------------------------------------
 
 
-# A session opens many partitions at once, and one look at the log serves them all.
+# A session opens many partitions at once, and one read of the log's bounds serves them all.
 VIEW_SECONDS = 1.0
 
 
 class PlannedReplay(Struct, frozen=True):
-    """Parked events come once more; what else there is up to `until` is done, and reading goes on behind `onward`."""
+    """Parked `events` are sent again; all others up to `until` are consumed, and reading goes on behind `onward`."""
 
     events: tuple[Parked, ...]
     until: Position
@@ -140,7 +140,7 @@ class PlannedReplay(Struct, frozen=True):
 class PartitionStart(Struct, frozen=True):
     """Reading goes on behind `start`; as many events as `lost` are gone that would have come before.
 
-    `parked` are the keys of events that wait in the lot.
+    `parked` are the keys of parked events.
     """
 
     event_type: EventType
@@ -150,46 +150,48 @@ class PartitionStart(Struct, frozen=True):
     again: PlannedReplay | None = None
 
 
-class KnownEventTypes:
-    """The event types of a stream, each as it was last seen, whoever saw it.
+class KnownEventTypes(dict[str, EventType]):
+    """The event types of a stream by name, each in the newest revision that was seen.
 
-    Two look independently of each other: the survey when a partition is opened, and the oversight once a second. What
-    one of them saw later must not be forgotten for what the other one saw before: a partition that is read by an event
-    type as it was before it moved to another timeline would wait for events that never come there.
+    Two parts read them independently: `PartitionStarts` when a partition is opened, and the access monitor once a
+    second. The newer revision has to win, whichever part read it: a partition that is read by an event type as it was
+    before it moved to another timeline would wait for events that never come there. Written on the event loop only;
+    threads that read it may see the older revision, as if they had come a moment earlier.
     """
 
     def __init__(self, event_types: Iterable[EventType], look_again: Callable[[], None]) -> None:
-        """`look_again` has the oversight look soon."""
-        self._by_name = {each.name: each for each in event_types}
+        """`look_again` asks the access monitor for a check."""
+        super().__init__({each.name: each for each in event_types})
         self.look_again = look_again
 
-    def get(self, name: str) -> EventType | None:
-        return self._by_name.get(name)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._by_name
+    def distance(self, place: EventTypePartition, first: Position, last: Position) -> int:
+        """How many events lie behind the first position, up to and including the second; across timelines, too."""
+        # Asked for with every batch, and almost always within one timeline.
+        if first.timeline == last.timeline:
+            return last.offset - first.offset
+        return distance(self.get(place.event_type), place, first, last)
 
     def newest(self, seen: EventType) -> EventType:
-        """The event type as it was last seen, this time included. To be called on the loop alone."""
-        known = self._by_name.get(seen.name)
+        """The newest revision seen, this one included. To be called on the event loop only."""
+        known = self.get(seen.name)
         if known is not None and known.id == seen.id and known.revision > seen.revision:
             return known
-        self._by_name[seen.name] = seen
+        self[seen.name] = seen
         return seen
 
 
 class PartitionStarts:
-    """Looks things up, and so belongs into a thread."""
+    """Finds where reading begins. Asks the registry and the log, so it must not be called on an event loop."""
 
     def __init__(self, event_types: EventTypes, cursors: Cursors, clock: Clock) -> None:
         self._event_types = event_types
         self._cursors = cursors
-        # By the id of the event type and the revision that is known at least: another one may get its name, and who
-        # knows of a change must not be told what was before.
+        # By the id of the event type and the least revision that is known: another event type may get its name, and a
+        # caller that knows of a change must not get what was read before.
         self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(clock, VIEW_SECONDS)
 
-    def beginning(self, place: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
-        """Where to begin behind what is committed. Raises `Unusable` if there is no such place.
+    def find(self, place: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
+        """Where reading begins behind what is committed. Raises `Unusable` if there is no such position.
 
         `known` is the event type as the caller knows it; without it, it is looked up.
         """
@@ -229,4 +231,4 @@ def distance(event_type: EventType | None, place: EventTypePartition, first: Pos
             return positions.distance(event_type, place.partition, first, last)
     except Invalid:
         pass
-    return 1  # nobody knows, or not any more; but there were some
+    return 1  # the number is not known, or not any more; but there were some

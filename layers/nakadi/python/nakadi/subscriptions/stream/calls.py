@@ -46,51 +46,52 @@ SessionFact = Callable[[float], Sequence[SessionAction]]
 
 
 FindStart = Callable[[EventTypePartition, Position], PartitionStart]
-"""Where to begin behind what is committed. Raises `Unusable` if there is no such place."""
+"""Where to begin behind what is committed. Raises `Unusable` if there is no such position."""
 
 
 class HandlesUnprocessable(Protocol):
-    def bury(self, drop: DropEvent) -> None:
-        """See to an event that consumers failed at, before it counts as consumed."""
+    def handle(self, drop: DropEvent) -> None:
+        """Do with an unprocessable event what the policy says, before it counts as consumed."""
 
 
 class SessionCallExecutor:
-    """Without an `attendant` there is no lot."""
+    """Carries out the calls of one session. Without `parking` no event can be parked."""
 
     def __init__(
         self,
         members: SubscriptionSessions,
         session: SubscriptionSession,
-        beginning_of: FindStart,
-        undertaker: HandlesUnprocessable,
-        attendant: ParkingService | None = None,
+        find_start: FindStart,
+        unprocessable: HandlesUnprocessable,
+        parking: ParkingService | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._members = members
         self._session = session
-        self._beginning_of = beginning_of
-        self._undertaker = undertaker
-        self._attendant = attendant
+        self._find_start = find_start
+        self._unprocessable = unprocessable
+        self._parking = parking
         self._metrics = metrics or Metrics()
 
-    def begin(self, opening: OpenPartition) -> PartitionStart:
-        if self._attendant is None:
-            return self._beginning_of(opening.place, opening.position)
-        parked = self._attendant.keys(opening.place, opening.replay)
-        return replace(self._beginning(opening, self._attendant), parked=parked)
+    def open(self, opening: OpenPartition) -> PartitionStart:
+        """Find where reading begins. Raises `Unavailable`, and `Unusable` if there is no such position."""
+        if self._parking is None:
+            return self._find_start(opening.place, opening.position)
+        parked = self._parking.keys(opening.place, opening.replay)
+        return replace(self._start(opening, self._parking), parked=parked)
 
-    def _beginning(self, opening: OpenPartition, attendant: ParkingService) -> PartitionStart:
+    def _start(self, opening: OpenPartition, parking: ParkingService) -> PartitionStart:
         place, replay = opening.place, opening.replay
         if replay is None:
-            return self._beginning_of(place, opening.position)
-        onward = self._beginning_of(place, max(opening.position, replay.until))
-        again = PlannedReplay(attendant.again(place, replay, opening.position), replay.until, onward.start)
+            return self._find_start(place, opening.position)
+        onward = self._find_start(place, max(opening.position, replay.until))
+        again = PlannedReplay(parking.again(place, replay, opening.position), replay.until, onward.start)
         return replace(onward, start=opening.position, again=again)
 
     def perform(
         self, call: AutoCommit | HandOver | RecordFailures | DropEvent | ParkEvents | ReloadParkedKeys | EndReplay
     ) -> SessionFact:
-        """Carry it out, and say what the session is to be told. Raises `Unavailable`."""
+        """Carry a call out, and return its outcome as a fact for the session. Raises `Unavailable`."""
         session = self._session
         match call:
             case HandOver(places, positions):
@@ -99,15 +100,15 @@ class SessionCallExecutor:
                 self._metrics.partitions_handed_over.add(len(places))
                 return lambda now: session.handed_over(places, revision, now)
             case RecordFailures():
-                self._members.note(session.id, call)
+                self._members.record_failures(session.id, call)
             case DropEvent():
                 self._drop(call)
             case ParkEvents():
                 if self._parked(call):
                     return lambda now: session.parked(call, now)
             case ReloadParkedKeys(place, replay):
-                keys = self._attendant.keys(place, replay) if self._attendant else frozenset()
-                return lambda _: session.learned(call, keys)
+                keys = self._parking.keys(place, replay) if self._parking else frozenset()
+                return lambda _: session.parked_keys_read(call, keys)
             case EndReplay(place, replay):
                 self._end_replay(place, replay)
             case AutoCommit(positions):
@@ -117,25 +118,25 @@ class SessionCallExecutor:
         return session.tick
 
     def _drop(self, call: DropEvent) -> None:
-        if self._attendant is not None and self._attendant.follows:
-            if self._attendant.park_failed(self._session.id, call) is not Verdict.NOT_OWNED:
+        if self._parking is not None and self._parking.follows:
+            if self._parking.park_failed(self._session.id, call) is not Verdict.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
             return
-        self._undertaker.bury(call)
+        self._unprocessable.handle(call)
         self._members.commit(self._session.id, {call.place: call.event.end})
 
     def _parked(self, call: ParkEvents) -> bool:
-        """Put events away; whether the partition was still ours."""
-        assert self._attendant is not None, "nothing follows where there is no lot"
-        parked = self._attendant.park(self._session.id, call) is not Verdict.NOT_OWNED
+        """Park events; whether the partition was still the session's."""
+        assert self._parking is not None, "only a session with parking parks events"
+        parked = self._parking.park(self._session.id, call) is not Verdict.NOT_OWNED
         if parked:
             self._metrics.events_parked.add(len(call.events), "followed")
         return parked
 
     def _end_replay(self, place: EventTypePartition, replay: Replay) -> None:
-        """First the events go: what is left of a replay that was interrupted in between is nothing."""
-        if self._attendant is not None:
-            self._attendant.lot.clear(place, replay)
+        """First the events are removed: if this is interrupted in between, the call is repeated and finds none."""
+        if self._parking is not None:
+            self._parking.store.remove_replayed(place, replay)
         self._members.end_replay(self._session.id, place, replay)
 
 
@@ -146,7 +147,7 @@ log = logging.getLogger(__name__)
 
 
 class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
-    """The store of a broker: an event type of its own."""
+    """Publishes to the dead letter queue of a broker, which is an event type of its own."""
 
     own: SystemEventTypes
     publisher: Publisher
@@ -154,8 +155,8 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
     name: str
     metrics: Metrics = field(default_factory=Metrics)
 
-    def keep(self, subscription_id: str, drop: DropEvent) -> None:
-        """Publish an event to the store. Raises `TryLater` if that did not work."""
+    def publish(self, subscription_id: str, drop: DropEvent) -> None:
+        """Publish an event to the dead letter queue. Raises `TryLater` if that failed."""
         self.own.ensure(self.name)
         letter = {**dead_letter_of(subscription_id, drop), "metadata": self._metadata()}
         try:
@@ -165,7 +166,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
             raise
         self.metrics.dead_letters.add(1, "stored" if outcome.verdict is publishing_outcome.Verdict.STORED else "failed")
         if outcome.verdict is not publishing_outcome.Verdict.STORED:
-            log.warning("A dead letter was not stored in %s: %s", self.name, outcome.items)
+            log.warning("Publishing a dead letter to %s failed: %s", self.name, outcome.items)
             raise TryLater(f"A dead letter was not stored in {self.name}")
 
     def _metadata(self) -> Mapping[str, str]:
@@ -173,21 +174,21 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
 
 
 class UnprocessableEventHandler(Struct, frozen=True):
-    """Deals with a subscription's unprocessable events as its policy says."""
+    """Drops unprocessable events of a subscription as its policy says: into the dead letter queue, or for good."""
 
     letters: DeadLetterPublisher
     subscription: Subscription
 
-    def bury(self, drop: DropEvent) -> None:
+    def handle(self, drop: DropEvent) -> None:
         policy = policy_of(self.subscription.annotations)
         if policy is not None and policy.kind is UnprocessablePolicy.DEAD_LETTER_QUEUE:
-            self.letters.keep(self.subscription.id, drop)
+            self.letters.publish(self.subscription.id, drop)
         else:
             self.letters.metrics.events_skipped.add()
 
 
 def dead_letter_of(subscription_id: str, drop: DropEvent) -> Mapping[str, Any]:
-    """What is told of a dropped event, without metadata of its own."""
+    """The dead letter of a dropped event, without metadata of its own."""
     return {
         "subscription_id": subscription_id,
         "event_type": drop.place.event_type,
@@ -199,7 +200,7 @@ def dead_letter_of(subscription_id: str, drop: DropEvent) -> Mapping[str, Any]:
 
 
 def _with_metadata(drop: DropEvent) -> Mapping[str, Any]:
-    """The event. What the store insists on and the event does not have is made up, so that every event can go there."""
+    """The event, with the metadata that the dead letter queue requires made up where it is missing."""
     event: dict[str, Any] = orjson.loads(drop.event.values[0])
     known = event.get("metadata")
     made_up = {

@@ -1,7 +1,8 @@
-"""Members: how sessions join a subscription, let go of partitions, and leave.
+"""How sessions join a subscription, hand partitions over and leave; and the lease of the process that serves them.
 
-Each change is read, decided by a pure function, and written if nobody was faster, else begun anew. Every one of them
-can be carried out again after it was carried out: so whoever got no answer simply asks again.
+For each change the assignment is read, the next one is decided by a pure function, and written only over the one that
+was read; if another process was faster, all that is done again. So no lock between processes is needed. Each change can
+be repeated after it was carried out, so a caller that got no answer simply repeats it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ ChangeAssignment = Callable[[Assignment], Assignment]
 
 
 class SubscriptionSessions(Struct, frozen=True):
-    """Of one subscription. `fulfil_wish` does what a reset wishes that stands, if no session is left."""
+    """The sessions of one subscription. `execute_reset` carries out a pending reset, if no session is left."""
 
     coordination: Coordination
     subscription: str
     clock: Clock
-    fulfil_wish: Callable[[str], object]
+    execute_reset: Callable[[str], object]
     pause: Callable[[float], None] = time.sleep
 
     def assignment(self) -> Assignment:
@@ -60,20 +61,20 @@ class SubscriptionSessions(Struct, frozen=True):
                 return assignment
             return assignments.joined(assignment, session, self.subscription, self.clock.now())
 
-        self._fulfil_wish(self.assignment())
-        self._changed(joined)
-        return self.settle()
+        self._execute_reset(self.assignment())
+        self._change(joined)
+        return self.rebalance()
 
-    def settle(self) -> Assignment:
-        """Have everybody get a fair share, in as many steps as it takes."""
+    def rebalance(self) -> Assignment:
+        """Give every session its fair share, in as many writes as it takes."""
         while True:
             before = self.assignment()
-            after = self._changed(assignments.rebalanced)
+            after = self._change(assignments.rebalanced)
             if after.revision == before.revision:
                 return after
 
     def remove(self, sessions: Collection[str]) -> int:
-        """See to it that these take part no more; how many of them still did."""
+        """Remove sessions that are over; how many of them were still there."""
         there: set[str] = set()
 
         def without(assignment: Assignment) -> Assignment:
@@ -81,13 +82,13 @@ class SubscriptionSessions(Struct, frozen=True):
             there = {each.id for each in assignment.sessions if each.id in sessions}
             return assignments.left(assignment, there) if there else assignment
 
-        self._changed(without)
-        self._fulfil_wish(self.settle())
+        self._change(without)
+        self._execute_reset(self.rebalance())
         return len(there)
 
-    def leave(self, session: str, farewell: SessionResult) -> None:
-        """Take part no more; what could not be committed is counted."""
-        self.commit(session, farewell.positions)
+    def leave(self, session: str, result: SessionResult) -> None:
+        """Leave the assignment; partitions whose events the client did not commit get one failure more."""
+        self.commit(session, result.positions)
 
         def without(assignment: Assignment) -> Assignment:
             if assignment.session(session) is None:
@@ -95,31 +96,31 @@ class SubscriptionSessions(Struct, frozen=True):
             failed = [
                 replace(entry, fails=entry.fails + 1)
                 for entry in assignment.entries
-                if entry.place in farewell.failed and entry.owner == session
+                if entry.place in result.failed and entry.owner == session
             ]
             return assignments.left(assignments.with_entries(assignment, failed), {session})
 
-        self._changed(without)
-        self._fulfil_wish(self.settle())
+        self._change(without)
+        self._execute_reset(self.rebalance())
 
     def hand_over(self, session: str, places: Collection[EventTypePartition]) -> Assignment:
-        """Let go of those that somebody waits for."""
-        return self._changed(lambda assignment: assignments.handed_over(assignment, session, places))
+        """Hand over those partitions that other sessions wait for."""
+        return self._change(lambda assignment: assignments.handed_over(assignment, session, places))
 
-    def note(self, session: str, note: RecordFailures) -> None:
-        """Write something down about a partition, if it is still the session's."""
+    def record_failures(self, session: str, call: RecordFailures) -> None:
+        """Record the failures of a partition, if it is still the session's."""
 
-        def noted(assignment: Assignment) -> Assignment:
-            entry = assignment.entry(note.place)
+        def recorded(assignment: Assignment) -> Assignment:
+            entry = assignment.entry(call.place)
             if entry is None or entry.owner != session:
                 return assignment
-            changed = replace(entry, fails=note.fails, search_end=note.search_end)
+            changed = replace(entry, fails=call.fails, search_end=call.search_end)
             return assignments.with_entries(assignment, [changed])
 
-        self._changed(noted)
+        self._change(recorded)
 
     def end_replay(self, session: str, place: EventTypePartition, replay: Replay) -> None:
-        """Write down that nothing is left to be sent once more, if the partition is still the session's."""
+        """Record that a replay is over, if the partition is still the session's."""
 
         def ended(assignment: Assignment) -> Assignment:
             entry = assignment.entry(place)
@@ -127,7 +128,7 @@ class SubscriptionSessions(Struct, frozen=True):
                 return assignment
             return assignments.with_entries(assignment, [replace(entry, replay=None)])
 
-        self._changed(ended)
+        self._change(ended)
 
     def commit(self, session: str, positions: Mapping[EventTypePartition, Position]) -> Collection[EventTypePartition]:
         """Commit on behalf of a session; the partitions that are not its own any more."""
@@ -136,13 +137,13 @@ class SubscriptionSessions(Struct, frozen=True):
         verdicts = self.coordination.commit(self.subscription, session, positions, self.clock.now())
         return [place for place, verdict in verdicts.items() if verdict is Verdict.NOT_OWNED]
 
-    def _fulfil_wish(self, assignment: Assignment) -> None:
-        """Whatever comes of it, the session has left or may ask to join: others try again, and streams may begin when
-        the time of the reset is over."""
+    def _execute_reset(self, assignment: Assignment) -> None:
+        """A failure does no harm: the session has left, or may join; the reset is tried again by the next session, or
+        given up when its time is over."""
         if assignment.reset is not None and not assignment.sessions:
-            attempted("reset", self.subscription, partial(self.fulfil_wish, self.subscription))
+            attempted("reset", self.subscription, partial(self.execute_reset, self.subscription))
 
-    def _changed(self, decide: ChangeAssignment) -> Assignment:
+    def _change(self, decide: ChangeAssignment) -> Assignment:
         for attempt in range(ATTEMPTS):
             old = self.assignment()
             new = decide(old)
@@ -152,8 +153,10 @@ class SubscriptionSessions(Struct, frozen=True):
                 return self.coordination.write(self.subscription, old, new, self.clock.now())
             except AssignmentChanged:
                 if attempt >= PATIENT_ATTEMPTS:
-                    self.pause(random.uniform(0, LONGEST_PAUSE))  # noqa: S311  # so that not all come back together
-        raise Unavailable(f"The assignment of {self.subscription} changes all the time.")
+                    self.pause(random.uniform(0, LONGEST_PAUSE))  # noqa: S311  # so that they do not all come back together
+        raise Unavailable(
+            f"Writing the assignment of {self.subscription} failed: it was changed by others {ATTEMPTS} times."
+        )
 
 
 # The lease of this process --------------------------------------------------------------------------------------------
@@ -168,7 +171,7 @@ SHORTEST_REMAINING_SECONDS = leases.LEASE_DURATION.total_seconds() / 2
 
 
 class ProcessLease(Struct):
-    """`good_until` is on our own steady clock."""
+    """`good_until` is on the steady clock of this process."""
 
     holder: str
     good_until: float
@@ -178,6 +181,17 @@ class ProcessLease(Struct):
 
 
 class LeaseKeeper:
+    """The lease of this process, and the removal of sessions whose process has none any more.
+
+    Other processes regard a lease as over a while after it is over for its own process, so that clocks may differ by
+    that much. If it was over even for a moment, others may have given the partitions away: then the sessions of this
+    process end, and later ones belong to another lease under another name.
+
+    The lock has one thread renew at a time; a thread that reads `_lease` without it may see the one before, and then
+    removes no session that it would not remove anyway. Sessions to be removed are kept in a set whose single operations
+    are atomic; removing one twice does no harm.
+    """
+
     def __init__(
         self,
         coordination: Coordination,
@@ -193,7 +207,7 @@ class LeaseKeeper:
         self._leases = leases.LeaseWatch(coordination, clock)
         self._lease = ProcessLease("", 0.0)
         # Sessions that are over, but could not be removed yet.
-        self._leftovers: set[tuple[str, str]] = set()
+        self._unremoved: set[tuple[str, str]] = set()
 
     def lease(self) -> ProcessLease:
         """A lease that is good for some time to come. Raises `Unavailable`."""
@@ -203,53 +217,51 @@ class LeaseKeeper:
             return self._lease
 
     def renew(self) -> None:
-        """Hold on to the lease. Raises `Unavailable`."""
+        """Renew the lease. Raises `Unavailable`."""
         with self._lock:
             self._renew()
 
-    def bury(self, members: SubscriptionSessions, assignment: Assignment) -> None:
-        """Remove the dead sessions of a subscription."""
-        self.bury_all([(members, assignment)])
-
-    def bury_all(self, circles: Iterable[tuple[SubscriptionSessions, Assignment]]) -> None:
-        """Remove the dead sessions of many subscriptions, whose assignments must have been read before: leases are read
-        once, and only if somebody else has sessions there.
+    def remove_expired_sessions(self, subscriptions: Iterable[tuple[SubscriptionSessions, Assignment]]) -> None:
+        """Remove the sessions whose process has no lease. The assignments must have been read before: leases are read
+        once, and only if other processes have sessions there.
         """
         living = cache(self._leases.living)
-        for members, assignment in circles:
+        for members, assignment in subscriptions:
             others = [each for each in assignment.sessions if each.holder != self._lease.holder]
             dead = leases.sessions_without_lease(others, living()) if others else frozenset()
             if dead:
-                log.info("Sessions of %s without a living process: %s", members.subscription, ", ".join(sorted(dead)))
-                attempted("removal of dead sessions", members.subscription, partial(self._remove, members, dead))
+                log.info(
+                    "Removing sessions of %s whose lease has expired: %s", members.subscription, ", ".join(sorted(dead))
+                )
+                attempted("removal of expired sessions", members.subscription, partial(self._remove, members, dead))
 
     def _remove(self, members: SubscriptionSessions, dead: Collection[str]) -> None:
         self._metrics.dead_sessions.add(members.remove(dead))
 
-    # What could not be removed
+    # Sessions that could not be removed
 
-    def left_behind(self, subscription: str, session: str) -> None:
-        """A session is over, and might still be in the assignment."""
-        self._leftovers.add((subscription, session))
+    def retry_removal(self, subscription: str, session: str) -> None:
+        """A session is over, but may still be in the assignment: remove it later."""
+        self._unremoved.add((subscription, session))
 
     @property
-    def has_leftovers(self) -> bool:
-        return bool(self._leftovers)
+    def has_unremoved(self) -> bool:
+        return bool(self._unremoved)
 
-    def clear(self, members_of: Callable[[str], SubscriptionSessions]) -> None:
-        """Try again to remove sessions that are over."""
-        for subscription, session in tuple(self._leftovers):
+    def remove_remaining(self, members_of: Callable[[str], SubscriptionSessions]) -> None:
+        """Try again to remove the sessions that are over."""
+        for subscription, session in tuple(self._unremoved):
             if attempted(
                 "removal of an ended session", subscription, partial(members_of(subscription).remove, {session})
             ):
-                self._leftovers.discard((subscription, session))
+                self._unremoved.discard((subscription, session))
 
     def close(self) -> None:
         with self._lock:
             try:
                 self._coordination.release(self._lease.holder)
             except Unavailable:
-                log.warning("Releasing the lease failed, it is left to run out", exc_info=True)
+                log.warning("Releasing the lease failed, it will expire", exc_info=True)
 
     def _renew(self) -> None:
         outcome = "failed"
@@ -264,7 +276,7 @@ class LeaseKeeper:
         seconds = leases.LEASE_DURATION.total_seconds()
         lease = self._lease if self._lease.is_good(began) else ProcessLease(self._new_name(), began + seconds)
         self._coordination.renew(lease.holder, self._clock.now() + leases.LEASE_DURATION)
-        # An answer that came too late is worth nothing: meanwhile others could see that there was no lease.
+        # An answer that came too late does not count: meanwhile other processes could see that there was no lease.
         if lease.is_good(self._clock.monotonic()):
             lease.good_until = began + seconds
             self._lease = lease
@@ -273,11 +285,11 @@ class LeaseKeeper:
 
 
 def renew_and_clean_up(
-    host: LeaseKeeper,
-    circles: Iterable[tuple[SubscriptionSessions, Assignment]],
+    keeper: LeaseKeeper,
+    subscriptions: Iterable[tuple[SubscriptionSessions, Assignment]],
     members_of: Callable[[str], SubscriptionSessions],
 ) -> None:
-    """What a host does every few seconds, for every subscription it serves: `circles` are as they were last read."""
-    host.renew()
-    host.clear(members_of)
-    host.bury_all(circles)
+    """What a process does every few seconds for its subscriptions, whose assignments were read before."""
+    keeper.renew()
+    keeper.remove_remaining(members_of)
+    keeper.remove_expired_sessions(subscriptions)

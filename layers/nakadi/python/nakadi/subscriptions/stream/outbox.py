@@ -9,28 +9,31 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.stream.actions import DropEvent, SendBatch, SendKeepAlive, SessionAction, SessionContext
 from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
-from nakadi.subscriptions.stream.partition_progress import PartitionProgress
+from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 
 MOST_BUFFERED_BYTES = 50_000_000
 
 
 class Outbox:
-    """`readings` belong to the session. `last_commit` is when time began to run for the client's next commit."""
+    """`partitions` and `totals` belong to the session. `last_commit` is since when the client has had time for its next
+    commit."""
 
     def __init__(
         self,
-        readings: Mapping[EventTypePartition, PartitionProgress],
+        partitions: Mapping[EventTypePartition, PartitionProgress],
+        totals: SessionTotals,
         limits: SubscriptionStreamLimits,
-        around: SessionContext,
+        context: SessionContext,
         now: float,
         policy: RetryPolicy | None,
     ) -> None:
         self.last_commit = now
-        # Told with the next line.
-        self.tracking = ""
-        self._readings = readings
+        # Debug information that is sent with the next line.
+        self.pending_info = ""
+        self._partitions = partitions
+        self._totals = totals
         self._limits = limits
-        self._around = around
+        self._measure = context.measure
         self._policy = policy
         self._last_line_at = now
         self._sent_events = 0
@@ -38,110 +41,109 @@ class Outbox:
 
     # What the session asks
 
-    def outstanding(self) -> int:
-        """How many events are sent and not committed."""
-        return sum(each.outstanding for each in self._readings.values())
-
-    def wants(self, reading: PartitionProgress) -> bool:
+    def wants(self, partition: PartitionProgress) -> bool:
         """Whether more events of a partition are of use."""
-        return reading.sendable and reading.count < min(self._limits.batch_limit, self._allowed())
+        return partition.sendable and partition.count < min(self._limits.batch_limit, self._allowed())
 
     def all_silent(self) -> bool:
-        limit, readings = self._limits.keep_alive_limit, [each for each in self._readings.values() if each.open]
-        return limit > 0 and bool(readings) and all(each.keep_alives >= limit for each in readings)
+        """Whether as many keep-alives in a row as the client allows have been sent for every partition."""
+        limit = self._limits.keep_alive_limit
+        if not limit:
+            return False
+        opened = [each for each in self._partitions.values() if each.open]
+        return bool(opened) and all(each.keep_alives >= limit for each in opened)
 
     def deadline(self) -> float:
-        flushes = [self._flush_at(each) for each in self._readings.values() if each.sendable]
-        return min(self._last_line_at + self._limits.silence_seconds, *flushes) if flushes else inf
+        flushed_at = [each.flushed_at for each in self._partitions.values() if each.sendable]
+        if not flushed_at:
+            return inf
+        return min(self._last_line_at + self._limits.silence_seconds, min(flushed_at) + self._limits.flush_seconds)
 
     # Sending
 
-    def sent(self, reading: PartitionProgress, now: float) -> Iterator[SessionAction]:
-        """Everything that is due of a partition."""
-        while reading.sendable:
-            flush = now >= self._flush_at(reading)
-            count = self._due(reading, flush=flush)
-            if count:
-                yield self._batch_or_drop(reading, count, now)
+    def due(self, partition: PartitionProgress, now: float) -> list[SessionAction]:
+        """Everything of a partition that has to be sent by now."""
+        actions: list[SessionAction] = []
+        while partition.sendable:
+            flush = now >= partition.flushed_at + self._limits.flush_seconds
+            count = self._due_count(partition, flush=flush) if partition.count else 0
+            if count and self._policy and partition.searching and partition.fails >= self._policy.most_fails:
+                event = partition.first()
+                partition.dropping = event.end
+                replay = None if partition.replay is None else partition.replay.id
+                actions.append(DropEvent(partition.place, event, partition.fails, replay))
+            elif count:
+                actions.append(self._batch(partition, count, now))
             elif flush:
-                yield self._keep_alive(reading, now)
+                self._last_line_at = partition.flushed_at = now
+                partition.keep_alives += 1
+                actions.append(SendKeepAlive(partition.place, partition.sent, self._line_info(partition)))
             else:
-                return
+                break
+        return actions
 
-    def flushed(self, reading: PartitionProgress, now: float) -> Iterator[SessionAction]:
-        """Whatever may be sent of a partition, before the end."""
-        if reading.sendable and not reading.searching:
-            while reading.count and (allowed := self._allowed()) > 0:
-                yield self._batch(reading, min(self._limits.batch_limit, reading.count, allowed), now)
+    def flushed(self, partition: PartitionProgress, now: float) -> Iterator[SessionAction]:
+        """Everything of a partition that may be sent before the end."""
+        if partition.sendable and not partition.searching:
+            while partition.count and (allowed := self._allowed()) > 0:
+                yield self._batch(partition, min(self._limits.batch_limit, partition.count, allowed), now)
 
     def relieved(self, now: float) -> Iterator[SessionAction]:
-        """The heaviest partitions go early while too much is held."""
-        while sum(each.size for each in self._readings.values()) > MOST_BUFFERED_BYTES and self._allowed() > 0:
-            heaviest = max(self._readings.values(), key=lambda each: each.size)
-            if not heaviest.sendable or heaviest.searching:
+        """Batches of the largest partitions, sent early while too much is buffered."""
+        while self._totals.buffered_bytes > MOST_BUFFERED_BYTES and self._allowed() > 0:
+            largest = max(self._partitions.values(), key=lambda each: each.size)
+            if not largest.sendable or largest.searching:
                 return
-            count = min(heaviest.count, self._allowed())
-            yield self._batch(heaviest, count, now, "Stream parameters are causing overflow")
+            count = min(largest.count, self._allowed())
+            yield self._batch(largest, count, now, "Stream parameters are causing overflow")
 
     def sign_of_life(self, now: float) -> Iterator[SessionAction]:
-        """A keep-alive beyond what was agreed, after a long silence; it is not counted, and no timer knows of it."""
-        some = next((each for each in self._readings.values() if each.sendable), None)
-        if some is not None and now >= self._last_line_at + self._limits.silence_seconds:
+        """A keep-alive beyond what was agreed, after a long silence; it is not counted, and changes no timer."""
+        if now < self._last_line_at + self._limits.silence_seconds:
+            return
+        some = next((each for each in self._partitions.values() if each.sendable), None)
+        if some is not None:
             self._last_line_at = now
-            yield SendKeepAlive(some.place, some.sent, self._first_info(some))
+            yield SendKeepAlive(some.place, some.sent, self._line_info(some))
 
-    def info(self, *parts: str) -> str:
-        """What is told beside events: this, and what was waiting to be told."""
-        told, self.tracking = self.tracking, ""
-        return "; ".join(part for part in (*parts, told) if part)
+    def info(self, text: str = "") -> str:
+        """Debug information for a line: this, and what was waiting to be sent."""
+        pending, self.pending_info = self.pending_info, ""
+        return f"{text}; {pending}" if text and pending else text or pending
 
     # Decisions
 
-    def _due(self, reading: PartitionProgress, *, flush: bool) -> int:
-        """How many events of a partition have to go now."""
+    def _due_count(self, partition: PartitionProgress, *, flush: bool) -> int:
+        """How many of the events that wait have to be sent now."""
         limit = min(self._limits.batch_limit, self._allowed())
-        if reading.searching:
-            limit = min(limit, 0 if reading.outstanding else 1)
+        if partition.search_end is not None:
+            limit = min(limit, 0 if partition.outstanding else 1)
         if limit <= 0:
             return 0
-        if flush or reading.count >= limit:
-            return min(limit, reading.count)
-        return min(limit, reading.beyond_timespan(self._limits.timespan_seconds))
+        if flush or partition.count >= limit:
+            return min(limit, partition.count)
+        return min(limit, partition.beyond_timespan(self._limits.timespan_seconds))
 
-    def _batch_or_drop(self, reading: PartitionProgress, count: int, now: float) -> SessionAction:
-        if self._policy and reading.searching and reading.fails >= self._policy.most_fails:
-            event = reading.first()
-            reading.dropping = event.end
-            return DropEvent(reading.place, event, reading.fails, None if reading.replay is None else reading.replay.id)
-        return self._batch(reading, count, now)
-
-    def _batch(self, reading: PartitionProgress, count: int, now: float, info: str = "") -> SessionAction:
-        if not self.outstanding():
+    def _batch(self, partition: PartitionProgress, count: int, now: float, info: str = "") -> SessionAction:
+        if not self._totals.outstanding:
             self.last_commit = now
-        runs = reading.take(count, self._around.measure)
+        runs = partition.take(count, self._measure)
         self._sent_events += count
-        self._last_line_at = reading.flushed_at = now
-        return SendBatch(reading.place, reading.sent, runs, self._first_info(reading, info))
+        self._last_line_at = partition.flushed_at = now
+        return SendBatch(partition.place, partition.sent, runs, self._line_info(partition, info))
 
-    def _keep_alive(self, reading: PartitionProgress, now: float) -> SessionAction:
-        self._last_line_at = reading.flushed_at = now
-        reading.keep_alives += 1
-        return SendKeepAlive(reading.place, reading.sent, self._first_info(reading))
-
-    def _first_info(self, reading: PartitionProgress, info: str = "") -> str:
-        started = ""
-        if not self._started:
-            self._started = True
-            started = "Stream started"
-            if reading.lost:
-                started += f"; skipped events due to retention time passed, count: {reading.lost}"
-        return self.info(started, info)
-
-    def _flush_at(self, reading: PartitionProgress) -> float:
-        return reading.flushed_at + self._limits.flush_seconds
+    def _line_info(self, partition: PartitionProgress, text: str = "") -> str:
+        if self._started:
+            return self.info(text) if text or self.pending_info else ""
+        self._started = True
+        started = "Stream started"
+        if partition.lost:
+            started += f"; skipped events due to retention time passed, count: {partition.lost}"
+        return self.info(f"{started}; {text}" if text else started)
 
     def _allowed(self) -> int:
-        room = self._limits.window - self.outstanding()
+        """How many events may be sent before the client commits, or before the stream reaches its limit."""
+        room = self._limits.window - self._totals.outstanding
         if self._limits.stream_limit:
             room = min(room, self._limits.stream_limit - self._sent_events)
         return room

@@ -1,8 +1,8 @@
-"""Parking: an event that consumers fail at goes to the subscription's lot, and later ones of its key follow it there.
+"""Parking: an event that consumers fail at is parked, and so are later events of its key; and replaying parked events.
 
-An event that has to follow is put away before anything behind it is sent, for a commit of what is behind it moves the
-cursor past it. So whatever the cursor has passed was consumed or is in the lot, and of one key nothing is sent as long
-as something of it is parked.
+An event that has to be parked is parked before anything behind it is sent, for a commit of what is behind it moves the
+cursor past it. So every event that the cursor has passed was consumed or is parked, and of one key nothing is sent as
+long as an event of it is parked.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from nakadi.subscriptions.stream.partition_progress import PartitionProgress
 
 
 def parking_calls(reading: PartitionProgress, following: Iterable[Run]) -> Iterator[ParkEvents]:
-    """The calls that put events away, each as large as one step may be.
+    """The calls that park events, each for as many as one write may park.
 
     The cursor moves with them unless something before them is still to be committed.
     """
     for events in _parking_steps(following):
         end = events[-1].end
-        reading.waits_for(events)
+        reading.begin_parking(events)
         yield ParkEvents(
             place=reading.place,
             events=tuple(events),
@@ -50,24 +50,25 @@ def parking_calls(reading: PartitionProgress, following: Iterable[Run]) -> Itera
 
 
 class ParkingService(Struct, frozen=True):
-    """Looks after the lot on behalf of a session. Without `follows` no event has to follow another one there."""
+    """Reads and writes the parked events of a subscription for one of its sessions. Without `follows` the policy is not
+    to park, and no key is looked up."""
 
-    lot: ParkedEventStore
+    store: ParkedEventStore
     clock: Clock
     follows: bool
 
     def keys(self, place: EventTypePartition, replay: Replay | None) -> frozenset[str]:
-        """The keys that wait in the lot."""
+        """The keys of parked events, without those that are sent again."""
         if not self.follows:
             return frozenset()
-        return frozenset(each.key for each in self.lot.events(place) if replay is None or not replay.has(each))
+        return frozenset(each.key for each in self.store.events(place) if replay is None or not replay.has(each))
 
     def again(self, place: EventTypePartition, replay: Replay, behind: Position) -> tuple[Parked, ...]:
-        """What is to be sent once more, and was not consumed yet."""
-        return tuple(each for each in self.lot.events(place, after=(place, behind)) if replay.has(each))
+        """The events of a replay that were not consumed yet."""
+        return tuple(each for each in self.store.events(place, after=(place, behind)) if replay.has(each))
 
     def value(self, parked: Parked) -> bytes | None:
-        return self.lot.coordination.parked_value(self.lot.subscription, parked.place, parked.position)
+        return self.store.coordination.parked_value(self.store.subscription, parked.place, parked.position)
 
     def park(self, session: str, call: ParkEvents) -> Verdict:
         return self._park(session, call.place, call.events, 0, call.upto, call.replay)
@@ -102,11 +103,11 @@ class ParkingService(Struct, frozen=True):
             )
             for each in events
         ]
-        return self.lot.coordination.park(self.lot.subscription, session, parked, now, upto)
+        return self.store.coordination.park(self.store.subscription, session, parked, now, upto)
 
 
 def _parking_steps(runs: Iterable[Run]) -> Iterator[list[Run]]:
-    """The events one by one, as many at a time as may be parked in one step."""
+    """The events one by one, as many at a time as one write may park."""
     step: list[Run] = []
     size = 0
     for run in runs:
@@ -126,7 +127,7 @@ def _parking_steps(runs: Iterable[Run]) -> Iterator[list[Run]]:
 
 log = logging.getLogger(__name__)
 
-# So many are held in memory at a time.
+# So many parked events are held in memory at a time.
 MOST_FETCHED_AT_ONCE = 20
 
 TRY_AGAIN_SECONDS = 1.0
@@ -155,7 +156,7 @@ class EventSource(Protocol):
 
 
 class ReplaySource:
-    """First the parked events, then what is in the log. What lies between counts as passed over."""
+    """First the parked events, then those of the log. What lies between counts as skipped."""
 
     def __init__(
         self,
@@ -173,7 +174,7 @@ class ReplaySource:
         self._threads = threads
         self._onward = onward
         self._runs: deque[Run] = deque()
-        self._passed = self._last >= until
+        self._skipped = self._last >= until
 
     @property
     def lost(self) -> bool:
@@ -181,7 +182,7 @@ class ReplaySource:
 
     @property
     def _done(self) -> bool:
-        return not self._parked and not self._runs and self._passed
+        return not self._parked and not self._runs and self._skipped
 
     @property
     def at_border(self) -> bool:
@@ -196,10 +197,10 @@ class ReplaySource:
         try:
             values = await loop.run_in_executor(self._threads, lambda: [self._fetch(each) for each in some])
         except Unavailable as error:
-            log.warning("Parked events are asked for again in %s s: %s", TRY_AGAIN_SECONDS, error)
+            log.warning("Reading parked events failed, tried again in %s s: %s", TRY_AGAIN_SECONDS, error)
             loop.call_later(TRY_AGAIN_SECONDS, wake)
             return
-        # What has been taken out of the lot meanwhile is not sent.
+        # Events that were removed meanwhile are not sent.
         self._runs += runs_of([(each, value) for each, value in zip(some, values, strict=True) if value is not None])
         for _ in some:
             self._parked.popleft()
@@ -210,9 +211,9 @@ class ReplaySource:
     def take(self) -> Run | None:
         if self._runs:
             return self._runs.popleft()
-        if not self._parked and not self._passed:
-            self._passed = True
-            return passed_over(self._until)
+        if not self._parked and not self._skipped:
+            self._skipped = True
+            return skipped_up_to(self._until)
         return self._onward.take() if self._done else None
 
     def leave(self) -> None:
@@ -226,10 +227,12 @@ def runs_of(events: Sequence[tuple[Parked, bytes]]) -> Iterator[Run]:
             StoredEvent(each.position.offset, Record(value, event_key(each), each.owner), each.stored_at)
             for each, value in group
         )
-        yield Chunk(order, stored[0].offset, Slice(stored, stored[-1].offset + 1)).behind(stored[0].offset)
+        yield Chunk(order, stored[0].offset, Slice(stored, stored[-1].offset + 1)).from_offset(stored[0].offset)
 
 
-def passed_over(position: Position) -> Run:
-    """Nothing to be sent, up to here."""
+def skipped_up_to(position: Position) -> Run:
+    """A run without events to send, up to a position."""
     nothing = StoredEvent(position.offset, Record(None), LONG_AGO)
-    return Chunk(position.timeline, position.offset, Slice((nothing,), position.offset + 1)).behind(position.offset)
+    return Chunk(position.timeline, position.offset, Slice((nothing,), position.offset + 1)).from_offset(
+        position.offset
+    )

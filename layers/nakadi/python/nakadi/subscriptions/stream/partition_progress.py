@@ -1,13 +1,15 @@
-"""A partition as a session reads it: what is committed, sent, waiting to be sent, and passed over."""
+"""A partition as a session reads it: what is committed, sent, waiting to be sent, and skipped."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
 from itertools import groupby
+
+from msgspec import Struct
 
 from nakadi.model.coordination import Entry, Replay
 from nakadi.model.cursor import Position
@@ -21,18 +23,26 @@ MeasureDistance = Callable[[EventTypePartition, Position, Position], int]
 
 
 class Disposition(Enum):
-    """What becomes of an event that was read."""
+    """What is done with an event that was read."""
 
     SEND = auto()
-    PASS_OVER = auto()
-    FOLLOW = auto()  # to where others of its key are parked
+    SKIP = auto()
+    PARK = auto()  # because others of its key are parked
+
+
+class SessionTotals(Struct):
+    """What the partitions of a session add up to. Each of them keeps its share up to date, so that an event does not
+    cost a look at every partition."""
+
+    outstanding: int = 0
+    buffered_bytes: int = 0
 
 
 class PartitionProgress:
-    """Positions only grow here: committed <= sent <= taken. Whoever goes back makes a new one.
+    """Positions only grow here: committed <= sent <= taken. A partition that is set back gets a new object.
 
-    `stored` is the offset as it was last seen. `committed` is at least where reading began, so that events that were
-    gone before they could be sent are not waited for. `parked` are the keys that wait in the lot.
+    `stored` is the committed offset as it was last read. `committed` is at least where reading began, so that no commit
+    is expected of events that expired before they could be sent. `parked` are the keys of parked events.
     """
 
     __slots__ = (
@@ -45,9 +55,8 @@ class PartitionProgress:
         "fails",
         "flushed_at",
         "handing_over",
-        "hurried",
         "keep_alives",
-        "learned",
+        "keys_read_at",
         "lost",
         "open",
         "opening",
@@ -57,62 +66,70 @@ class PartitionProgress:
         "release_by",
         "released",
         "replay",
+        "replay_commit_requested",
         "runs",
         "search_end",
         "sent",
         "size",
         "stored",
         "taken",
+        "totals",
         "window_end",
     )
 
-    def __init__(self, entry: Entry, stored: Position, now: float, *, counts: bool) -> None:
+    def __init__(
+        self, entry: Entry, stored: Position, now: float, *, counts: bool, totals: SessionTotals | None = None
+    ) -> None:
+        self.totals = totals or SessionTotals()
         self.place = entry.place
         self.stored = self.committed = self.sent = self.taken = stored
         self.fails = entry.fails if counts else 0
         self.search_end = entry.search_end if counts else None
         self.replay: Replay | None = entry.replay
-        self.hurried = False
+        self.replay_commit_requested = False
         self.flushed_at = now
         self.keep_alives = 0
         # How many events are sent and not committed, counted by their positions.
         self.outstanding = 0
-        # How many events were gone before they could be sent; told once.
+        # How many events expired before they could be sent; reported once.
         self.lost = 0
         self.open = False
         self.opening = 0
-        # Until when the client has time to commit what it got, since somebody else waits for the partition.
+        # Until when the client has time to commit what it got, because another session waits for the partition.
         self.release_by: float | None = None
-        # Whether nothing may be sent any more because it was let go; and whether that is still under way.
+        # Whether nothing may be sent any more because it was handed over; and whether that is still under way.
         self.released = False
         self.handing_over = False
-        # Where the event is that is being dealt with as the policy says.
+        # Where the event is that is being dropped or parked as the policy says.
         self.dropping: Position | None = None
         self.runs: deque[Run] = deque()
         self.count = 0
         self.size = 0
         self.window_end: datetime | None = None
         self.parked: frozenset[str] = frozenset()
-        # The assignment's revision when the keys in the lot were asked for.
-        self.learned = 0
-        # Events that are being put away: where they begin, and their keys.
+        # The assignment's revision when the parked keys were read.
+        self.keys_read_at = 0
+        # Events that are being parked: where they begin, and their keys.
         self._parking: deque[tuple[Position, frozenset[str]]] = deque()
         # Batches that were sent and are not committed: where each ends, and when its first event was stored.
         self._unsure: deque[tuple[Position, datetime]] = deque()
-        # Stretches that are not for this client: behind which event each follows, and where it ends.
+        # Events that are not for this client: behind which event they follow, and where they end.
         self._skipped: deque[tuple[Position, Position]] = deque()
 
     @property
     def sendable(self) -> bool:
-        return self.open and not self.released and self.release_by is None and not self.putting_away
+        """Whether its events may be sent: not while another session waits for it, nor while one is being parked."""
+        if self.released or self.release_by is not None:
+            return False
+        return self.open and not self._parking and self.dropping is None
 
     @property
     def putting_away(self) -> bool:
-        """Whether an event is being dealt with that nobody behind it may be sent before."""
+        """Whether an event is being parked or dropped, which has to be finished before anything behind it is sent."""
         return self.dropping is not None or bool(self._parking)
 
     @property
-    def replay_is_passed(self) -> bool:
+    def replay_awaits_commit(self) -> bool:
         """Whether nothing but a commit is missing until a replay is over."""
         return self.replay is not None and self.reached() >= self.replay.until > self.committed
 
@@ -133,38 +150,58 @@ class PartitionProgress:
         """What was read and not sent will be read again."""
         self.open = False
         self._parking.clear()
-        self._drop_everything()
+        self._skipped.clear()
+        self.drop_waiting()
+        self.taken = self.sent
+        self.window_end = None
+
+    def drop_waiting(self) -> None:
+        """Nothing of what waits is sent any more."""
+        self.runs.clear()
+        self.totals.buffered_bytes -= self.size
+        self.count = self.size = 0
+
+    def discard(self) -> None:
+        """The session does not read the partition any more, or reads it anew."""
+        self.totals.buffered_bytes -= self.size
+        self.totals.outstanding -= self.outstanding
+        self.size = self.outstanding = 0
 
     # Events
 
     def take_in(self, run: Run, deliverable: IsDeliverable, *, closely: bool) -> Sequence[Run]:
-        """Events were read: keep those that are for the client, and remember those that are not. The answer are those
-        that have to follow others into the lot."""
+        """Keep the events that are for the client, and skip the others. Returns those that have to be parked."""
         following = []
-        for fate, stretch in stretches(run, partial(self._fate, deliverable), closely=closely or bool(self.parked)):
-            if fate is Disposition.SEND:
-                self.runs.append(stretch)
-                self.count += len(stretch)
-                self.size += stretch.size
+        before = self.size
+        for disposition, part in parts_by_disposition(
+            run, partial(self._disposition, deliverable), closely=closely or bool(self.parked)
+        ):
+            end = part.end
+            if disposition is Disposition.SEND:
+                self.runs.append(part)
+                self.count += part.count
+                self.size += part.size
             else:
-                self._skip(stretch.end)
-                if fate is Disposition.FOLLOW:
-                    following.append(stretch)
-            self.taken = stretch.end
+                self._skip(end)
+                if disposition is Disposition.PARK:
+                    following.append(part)
+            self.taken = end
+        self.totals.buffered_bytes += self.size - before
         return following
 
     def take(self, count: int, measure: MeasureDistance) -> tuple[Run, ...]:
         """The first `count` events that wait; they count as sent."""
-        taken, missing = [], count
+        taken, missing, before = [], count, self.size
         while missing:
             run = self.runs.popleft()
-            if len(run) > missing:
+            if run.count > missing:
                 run, rest = run.split(missing)
                 self.runs.appendleft(rest)
             taken.append(run)
-            missing -= len(run)
+            missing -= run.count
+            self.size -= run.size
         self.count -= count
-        self.size -= sum(run.size for run in taken)
+        self.totals.buffered_bytes += self.size - before
         self.window_end = None
         self.sent = taken[-1].end
         self._unsure.append((self.sent, taken[0].stored_at(0)))
@@ -185,39 +222,40 @@ class PartitionProgress:
         end = self.window_end
         if self.runs[-1].stored_at(-1) < end:
             return 0
-        older = sum(run.stored_at(index) < end for run in self.runs for index in range(len(run)))
+        older = sum(run.stored_at(index) < end for run in self.runs for index in range(run.count))
         return max(1, older)
 
     # Parking
 
-    def waits_for(self, events: Sequence[Run]) -> None:
-        """Send nothing before these are put away."""
+    def begin_parking(self, events: Sequence[Run]) -> None:
+        """Send nothing before these are parked."""
         keys = frozenset(key for each in events if (key := each.chunk.records[each.first].key) is not None)
         self._parking.append((events[0].end, keys))
 
-    def put_away(self) -> None:
-        """Those that waited longest are."""
+    def end_parking(self) -> None:
+        """The events for which parking began first are parked."""
         self._parking.popleft()
 
-    def learn(self, keys: frozenset[str]) -> None:
-        """These keys were in the lot before what is being put away now."""
+    def set_parked_keys(self, keys: frozenset[str]) -> None:
+        """These keys were parked before what is being parked now."""
         self.parked = keys.union(*(being_parked for _, being_parked in self._parking))
 
     # Commits
 
     def advance(self, stored: Position, measure: MeasureDistance) -> int:
         """The offset has grown: by how many events."""
-        before = self.committed
+        before, buffered = self.committed, self.size
         self.stored = stored
         self.committed = max(self.committed, stored)
         self.sent = max(self.sent, self.committed)
         while self.runs and self.runs[0].end <= self.committed:
             self._drop(self.runs.popleft())
-        if self.runs and (begun := _behind(self.runs[0], self.committed)) is not self.runs[0]:
+        if self.runs and (rest := _behind(self.runs[0], self.committed)) is not self.runs[0]:
             self._drop(self.runs.popleft())
-            self.runs.appendleft(begun)
-            self.count += len(begun)
-            self.size += begun.size
+            self.runs.appendleft(rest)
+            self.count += rest.count
+            self.size += rest.size
+        self.totals.buffered_bytes += self.size - buffered
         while self._skipped and self._skipped[0][1] <= self.committed:
             self._skipped.popleft()
         if self.dropping is not None and self.dropping <= self.committed:
@@ -226,7 +264,9 @@ class PartitionProgress:
         return measure(self.place, before, self.committed)
 
     def committable(self) -> Position | None:
-        """How far everything is committed, was passed over or put away, if that is further than what is committed."""
+        """How far everything is committed, skipped or parked, if that is further than what is committed."""
+        if not self._skipped:
+            return None
         reached = self.reached(short_of=self._parking[0][0] if self._parking else None)
         return reached if reached > self.committed else None
 
@@ -241,10 +281,10 @@ class PartitionProgress:
 
     # Inside
 
-    def _fate(self, deliverable: IsDeliverable, record: Record) -> Disposition:
+    def _disposition(self, deliverable: IsDeliverable, record: Record) -> Disposition:
         if not deliverable(self.place, record):
-            return Disposition.PASS_OVER
-        return Disposition.FOLLOW if record.key in self.parked else Disposition.SEND
+            return Disposition.SKIP
+        return Disposition.PARK if record.key in self.parked else Disposition.SEND
 
     def _skip(self, end: Position) -> None:
         after = self.runs[-1].end if self.runs else self.sent
@@ -253,44 +293,40 @@ class PartitionProgress:
         self._skipped.append((after, end))
 
     def _drop(self, run: Run) -> None:
-        self.count -= len(run)
+        self.count -= run.count
         self.size -= run.size
 
-    def _drop_everything(self) -> None:
-        self.runs.clear()
-        self._skipped.clear()
-        self.count = self.size = 0
-        self.taken = self.sent
-        self.window_end = None
-
     def oldest(self) -> datetime | None:
-        """When the oldest event was stored that waits to be sent or to be committed. Asked by other threads than the
-        one that changes it, so it is copied first, which no other thread can interrupt."""
+        """When the oldest event was stored that waits to be sent or to be committed. Called by other threads than
+        the one that changes the queues, so these are copied first, which no other thread can interrupt."""
         unsure, waiting = tuple(self._unsure), tuple(self.runs)
         return unsure[0][1] if unsure else waiting[0].stored_at(0) if waiting else None
 
     def _count_outstanding(self, measure: MeasureDistance) -> None:
         while self._unsure and self._unsure[0][0] <= self.committed:
             self._unsure.popleft()
-        self.outstanding = measure(self.place, self.committed, self.sent)
+        outstanding = measure(self.place, self.committed, self.sent)
+        self.totals.outstanding += outstanding - self.outstanding
+        self.outstanding = outstanding
 
 
-def stretches(
-    run: Run, fate_of: Callable[[Record], Disposition], *, closely: bool
-) -> Iterator[tuple[Disposition, Run]]:
-    """A run cut by what becomes of the events; `closely` looks at every one of them whatever it is."""
+def parts_by_disposition(
+    run: Run, disposition_of: Callable[[Record], Disposition], *, closely: bool
+) -> Sequence[tuple[Disposition, Run]]:
+    """A run cut where the disposition of its events changes; `closely` looks at every one of them whatever it is."""
     if run.chunk.plain and not closely:
-        if len(run):
-            yield Disposition.SEND, run
-        return
-    for fate, group in groupby(range(run.first, run.last), key=lambda index: fate_of(run.chunk.records[index])):
-        indices = list(group)
-        yield fate, Run(run.chunk, indices[0], indices[-1] + 1)
+        return [(Disposition.SEND, run)] if run.count else []
+    parts = []
+    indices = range(run.first, run.last)
+    for disposition, group in groupby(indices, key=lambda index: disposition_of(run.chunk.records[index])):
+        same = list(group)
+        parts.append((disposition, Run(run.chunk, same[0], same[-1] + 1)))
+    return parts
 
 
 def _behind(run: Run, position: Position) -> Run:
     """The part of a run behind a position that may lie inside of it."""
-    if run.chunk.order != position.timeline or run.chunk.offset(run.first) > position.offset:
+    if run.chunk.order != position.timeline or run.chunk.events[run.first].offset > position.offset:
         return run
-    first = run.chunk.behind(position.offset + 1).first
+    first = run.chunk.from_offset(position.offset + 1).first
     return Run(run.chunk, max(run.first, first), run.last)

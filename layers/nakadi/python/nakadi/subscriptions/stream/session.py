@@ -1,10 +1,10 @@
-"""The session: what a subscription's stream sends, what it lets go of, and when it ends.
+"""The session of a subscription's stream: what it sends, which partitions it hands over, and when it ends.
 
-It never waits, knows no clock and no store: facts come in as calls, and each answers with the actions that follow from
-it. Calls among those are carried out one after the other, and what comes of them is another fact.
+It never waits, and knows no clock and no store: facts come in as method calls, and each returns the actions that follow
+from it. Calls among those are carried out one after the other, and the outcome of each is another fact.
 
 A session is *streaming* until something ends it in an orderly way. Then it is *closing*: silent, but still there for
-commits of what it has sent, for one commit timeout at most. In the end `end` is set, and nothing but its `farewell` is
+commits of what it has sent, for one commit timeout at most. In the end `end` is set, and nothing but its `result` is
 left to do.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import inf
+from operator import attrgetter
 
 from nakadi.model.coordination import Assignment, Entry
 from nakadi.model.cursor import Position
@@ -38,9 +39,12 @@ from nakadi.subscriptions.stream.actions import (
 from nakadi.subscriptions.stream.outbox import Outbox
 from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.parking import parking_calls
-from nakadi.subscriptions.stream.partition_progress import PartitionProgress
+from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 
 AUTO_COMMIT_SECONDS = 5.0
+
+_REPLAY = attrgetter("replay")
+_RELEASE_BY = attrgetter("release_by")
 
 
 class SubscriptionSession:
@@ -51,17 +55,18 @@ class SubscriptionSession:
         session_id: str,
         limits: SubscriptionStreamLimits,
         now: float,
-        around: SessionContext,
+        context: SessionContext,
         policy: RetryPolicy | None = None,
     ) -> None:
         self.id = session_id
         self.end: SessionEnd | None = None
         self.closing: SessionEnd | None = None
         self._limits = limits
-        self._around = around
+        self._context = context
         self._policy = policy
-        self._readings: dict[EventTypePartition, PartitionProgress] = {}
-        self._outbox = Outbox(self._readings, limits, around, now, policy)
+        self._partitions: dict[EventTypePartition, PartitionProgress] = {}
+        self._totals = SessionTotals()
+        self._outbox = Outbox(self._partitions, self._totals, limits, context, now, policy)
         self._ends_at = now + limits.stream_seconds
         self._closed_by = inf
         self._auto_commit_at = now + AUTO_COMMIT_SECONDS
@@ -69,87 +74,90 @@ class SubscriptionSession:
         self._committed_events = 0
         self._stop: SessionEnd | None = None
         self._openings = 0
-        # What is older than this was read before something that we have done since.
+        # An assignment of an earlier revision was read before something that this session has written since.
         self._revision = 0
         self._seen = 0
 
     # Facts
 
-    def looked(self, shared: SharedState, now: float) -> list[SessionAction]:
-        """Somebody has joined, left, let go or committed: this is how it is now."""
+    def state_read(self, shared: SharedState, now: float) -> list[SessionAction]:
+        """The assignment and the offsets are like this now: a session has joined or left, or an offset has moved."""
         if self._is_over(now):
             return []
         if shared.assignment.session(self.id) is None:
-            return self._stopped(SessionEnd.REMOVED)
+            return self._end_now(SessionEnd.REMOVED)
         if shared.assignment.revision < self._revision:
             return []
         self._seen = shared.assignment.revision
         mine = {entry.place: entry for entry in shared.assignment.entries if entry.owner == self.id}
-        actions: list[SessionAction] = [self._forgotten(place) for place in self._readings.keys() - mine.keys()]
+        actions: list[SessionAction] = [self._closed(place) for place in self._partitions.keys() - mine.keys()]
         for entry in mine.values():
             offset = shared.offsets.get(entry.place)
-            # An offset of somebody else is newer than the assignment: the next look will tell.
+            # An offset of another session is newer than the assignment: the next read has both.
             if offset is not None and offset.owner == self.id:
-                actions += self._owned(entry, offset.position, now)
-        actions += self._relearned(shared.assignment.revision)
-        self._note_idleness(shared.assignment, now)
+                actions += self._updated(entry, offset.position, now)
+        actions += self._reload_parked_keys(shared.assignment.revision)
+        self._update_idleness(shared.assignment, now)
         if self._policy and any(isinstance(each, OpenPartition) for each in actions):
-            self._outbox.tracking = failure_info(mine.values())
+            self._outbox.pending_info = failure_info(mine.values())
         if shared.resetting:
             actions += self._close(SessionEnd.RESET, now, "Resetting subscription cursors")
-        return [*actions, *self._went_on(now)]
+        return [*actions, *self._next_actions(now)]
 
     def opened(
         self, opening: OpenPartition, start: Position, lost: int, now: float, parked: frozenset[str] = frozenset()
     ) -> list[SessionAction]:
-        """Events of a partition will come from behind `start`; as many as `lost` were gone before. Those with the keys
-        that are `parked` are to be put away."""
+        """Events of a partition will come from behind `start`; as many as `lost` were gone before. Events
+        with `parked` keys have to be parked, too."""
         if self._is_over(now) or not self.expects(opening):
             return []
-        reading = self._readings[opening.place]
-        reading.learn(parked)
-        reading.opened(start, lost, self._around.measure)
-        return self._went_on(now)
+        partition = self._partitions[opening.place]
+        partition.set_parked_keys(parked)
+        partition.opened(start, lost, self._context.measure)
+        return self._next_actions(now)
 
     def parked(self, call: ParkEvents, now: float) -> list[SessionAction]:
-        """Events were put away: what is behind them may be sent."""
-        reading = self._readings.get(call.place)
-        if reading is not None and reading.opening == call.number:
-            reading.put_away()
-        return [] if self._is_over(now) else self._went_on(now)
+        """Events were parked: those behind them may be sent."""
+        partition = self._partitions.get(call.place)
+        if partition is not None and partition.opening == call.number:
+            partition.end_parking()
+        return [] if self._is_over(now) else self._next_actions(now)
 
-    def learned(self, call: ReloadParkedKeys, keys: frozenset[str]) -> list[SessionAction]:
-        """These keys are parked, and those of what we have put away since this was asked."""
-        reading = self._readings.get(call.place)
-        if reading is not None and reading.opening == call.number:
-            reading.learn(keys)
+    def parked_keys_read(self, call: ReloadParkedKeys, keys: frozenset[str]) -> list[SessionAction]:
+        """These keys are parked, and those of the events that were parked since they were asked for."""
+        partition = self._partitions.get(call.place)
+        if partition is not None and partition.opening == call.number:
+            partition.set_parked_keys(keys)
         return []
 
     def handed_over(self, places: Iterable[EventTypePartition], revision: int, now: float) -> list[SessionAction]:
-        """Partitions were let go, or nobody waited for them any more; `revision` is the assignment's since then."""
+        """Partitions were handed over, or no session waited for them any more. `revision` is that of the assignment
+        since then."""
         self._revision = max(self._revision, revision)
         for place in places:
-            if place in self._readings:
-                self._readings[place].handing_over = False
-                # Whoever has seen the assignment since then knows that the partition has stayed.
-                self._readings[place].released = self._seen < revision
-        return [] if self._is_over(now) else self._went_on(now)
+            if place in self._partitions:
+                self._partitions[place].handing_over = False
+                # An assignment read since then and showing the partition as ours means that it was not handed over.
+                self._partitions[place].released = self._seen < revision
+        return [] if self._is_over(now) else self._next_actions(now)
 
     def arrived(self, place: EventTypePartition, run: Run, now: float) -> list[SessionAction]:
         """Events of a partition were read, in order, none left out."""
-        reading = self._readings.get(place)
-        if self._is_over(now) or self.closing or reading is None or not reading.open:
+        partition = self._partitions.get(place)
+        if self._is_over(now) or self.closing or partition is None or not partition.open:
             return []
-        following = reading.take_in(run, self._around.deliverable, closely=self._around.closely())
-        return [*parking_calls(reading, following), *self._outbox.sent(reading, now), *self._outbox.relieved(now)]
+        context = self._context
+        to_be_parked = partition.take_in(run, context.deliverable, closely=context.closely())
+        actions: list[SessionAction] = list(parking_calls(partition, to_be_parked)) if to_be_parked else []
+        return [*actions, *self._outbox.due(partition, now), *self._outbox.relieved(now)]
 
     def tick(self, now: float) -> list[SessionAction]:
         """Time has passed."""
         if self._is_over(now):
             return []
-        actions = self._due(now)
-        actions += self._auto_committed(now)
-        return [*actions, *self._went_on(now)]
+        actions = self._timeout_actions(now)
+        actions += self._auto_commit(now)
+        return [*actions, *self._next_actions(now)]
 
     def blocked(self) -> list[SessionAction]:
         """An administrator has blocked the client or what it reads; the next tick does the rest."""
@@ -157,131 +165,132 @@ class SubscriptionSession:
         return []
 
     def refused(self, _error: Exception) -> list[SessionAction]:
-        """The client may not go on, or cannot. It is not told why: there is no place for that in these streams."""
-        return self._stopped(SessionEnd.REFUSED)
+        """The client may not go on, or cannot. These streams have no line that could say why."""
+        return self._end_now(SessionEnd.REFUSED)
 
     def drain(self) -> list[SessionAction]:
         """The process is about to end."""
-        return self._stopped(SessionEnd.DRAINED)
-
-    def lapsed(self) -> list[SessionAction]:
-        """Others take us for dead, or are about to."""
-        return self._stopped(SessionEnd.LEASE_LOST)
+        return self._end_now(SessionEnd.DRAINED)
 
     def gone(self, now: float) -> list[SessionAction]:
-        """Nobody listens; but what was sent may still be committed."""
+        """The client has disconnected; but what it was sent may still be committed."""
         return [] if self._is_over(now) else self._close(SessionEnd.GONE, now)
 
-    # What whoever carries out asks
+    # Questions of the driver
 
     def expects(self, opening: OpenPartition) -> bool:
-        """Whether this is the latest that was asked for of the partition, and still to come."""
-        reading = self._readings.get(opening.place)
-        return reading is not None and not reading.open and reading.opening == opening.number and not self.closing
+        """Whether this is the latest opening of the partition, and its outcome is awaited."""
+        partition = self._partitions.get(opening.place)
+        return partition is not None and not partition.open and partition.opening == opening.number and not self.closing
 
     def wants(self, place: EventTypePartition) -> bool:
         """Whether more events of a partition are of use."""
-        reading = self._readings.get(place)
-        return not self.closing and not self.end and reading is not None and self._outbox.wants(reading)
+        partition = self._partitions.get(place)
+        return not self.closing and not self.end and partition is not None and self._outbox.wants(partition)
 
     def deadline(self) -> float:
-        """When the next tick has something to do."""
-        if self._stop is not None:
+        """When the next tick has something to do, unless a fact or an event comes before."""
+        partitions = self._partitions.values()
+        if self._stop is not None or any(map(_wants_replay_commit, filter(_REPLAY, partitions))):
             return -inf
-        auto = self._auto_commit_at if any(map(PartitionProgress.committable, self._readings.values())) else inf
+        auto = self._auto_commit_at if any(map(PartitionProgress.committable, partitions)) else inf
         if self.closing:
             return min(self._closed_by, auto)
-        commit_by = self._commit_by() if self._outbox.outstanding() else inf
-        releases = [each.release_by for each in self._readings.values() if each.release_by is not None]
+        if self._limits.keep_alive_limit and self._outbox.all_silent():
+            return -inf
+        commit_by = self._commit_by() if self._totals.outstanding else inf
+        releases: Iterable[float] = filter(None, map(_RELEASE_BY, partitions))
         return min(commit_by, auto, self._ends_at, self._idle_until(), self._outbox.deadline(), *releases)
 
     def progress(self) -> SessionProgress:
-        """How far its client is; may be asked by any thread."""
-        readings = tuple(self._readings.values())
-        oldest = min([found for each in readings if (found := each.oldest()) is not None], default=None)
-        return SessionProgress(len(readings), sum([each.outstanding for each in readings]), oldest)
+        """How far the client is. May be called from any thread: it reads a copy of the partitions, and counters."""
+        partitions = tuple(self._partitions.values())
+        oldest = min([found for each in partitions if (found := each.oldest()) is not None], default=None)
+        return SessionProgress(len(partitions), self._totals.outstanding, oldest)
 
-    def farewell(self) -> SessionResult:
-        """What is to be written down when the session leaves the assignment."""
+    def result(self) -> SessionResult:
+        """What has to be recorded when the session leaves the assignment."""
         if self.end in (SessionEnd.REMOVED, SessionEnd.LEASE_LOST):
             return SessionResult()
         graceful = self.end is self.closing and self._policy is not None
-        failed = frozenset(place for place, each in self._readings.items() if each.outstanding) if graceful else ()
-        return SessionResult(frozenset(failed), self._committable(self._readings.values()))
+        failed = frozenset(place for place, each in self._partitions.items() if each.outstanding) if graceful else ()
+        return SessionResult(frozenset(failed), self._committable(self._partitions.values()))
 
     # The assignment
 
-    def _owned(self, entry: Entry, stored: Position, now: float) -> Iterator[SessionAction]:
-        """A partition is ours, and committed up to there."""
-        reading = self._readings.get(entry.place)
-        if reading is None or stored < reading.stored:
-            reading = PartitionProgress(entry, stored, now, counts=self._policy is not None)
-            self._readings[entry.place] = reading
-            yield from self._begun(reading)
-        elif stored > reading.stored:
-            yield from self._advanced(reading, stored, now)
-        if not reading.handing_over:
-            reading.released = False
+    def _updated(self, entry: Entry, stored: Position, now: float) -> Iterator[SessionAction]:
+        """The session owns a partition, which is committed up to `stored`."""
+        partition = self._partitions.get(entry.place)
+        if partition is None or stored < partition.stored:
+            if partition is not None:
+                partition.discard()
+            partition = PartitionProgress(entry, stored, now, counts=self._policy is not None, totals=self._totals)
+            self._partitions[entry.place] = partition
+            yield from self._begin(partition)
+        elif stored > partition.stored:
+            yield from self._advance(partition, stored, now)
+        if not partition.handing_over:
+            partition.released = False
         if entry.next is None:
-            reading.release_by = None
-        elif reading.release_by is None:
-            reading.release_by = now + self._limits.commit_seconds
+            partition.release_by = None
+        elif partition.release_by is None:
+            partition.release_by = now + self._limits.commit_seconds
 
-    def _begun(self, reading: PartitionProgress) -> Iterator[SessionAction]:
+    def _begin(self, partition: PartitionProgress) -> Iterator[SessionAction]:
         if self.closing:
             return
-        if self._policy and reading.fails >= self._policy.most_fails and not reading.searching:
-            end = Position(reading.stored.timeline, reading.stored.offset + self._limits.batch_limit)
-            yield self._note(reading, end)
-        elif reading.search_end is not None and reading.stored >= reading.search_end:
-            yield self._note(reading, None)
-        yield from self._replayed(reading)
-        yield self._open(reading)
+        if self._policy and partition.fails >= self._policy.most_fails and not partition.searching:
+            end = Position(partition.stored.timeline, partition.stored.offset + self._limits.batch_limit)
+            yield self._record_failures(partition, end)
+        elif partition.search_end is not None and partition.stored >= partition.search_end:
+            yield self._record_failures(partition, None)
+        yield from self._finish_replay(partition)
+        yield self._reopen(partition)
 
-    def _open(self, reading: PartitionProgress) -> SessionAction:
+    def _reopen(self, partition: PartitionProgress) -> SessionAction:
         self._openings += 1
-        reading.opening = self._openings
-        reading.learned = self._seen
-        return OpenPartition(reading.place, reading.stored, self._openings, reading.replay)
+        partition.opening = self._openings
+        partition.keys_read_at = self._seen
+        return OpenPartition(partition.place, partition.stored, self._openings, partition.replay)
 
-    def _replayed(self, reading: PartitionProgress) -> Iterator[SessionAction]:
-        """What follows once everything is consumed that was to be sent once more."""
-        if reading.replay is not None and reading.stored >= reading.replay.until:
-            yield EndReplay(reading.place, reading.replay)
-            reading.replay = None
+    def _finish_replay(self, partition: PartitionProgress) -> Iterator[SessionAction]:
+        """The call that ends a replay once all its events are consumed."""
+        if partition.replay is not None and partition.stored >= partition.replay.until:
+            yield EndReplay(partition.place, partition.replay)
+            partition.replay = None
 
-    def _relearned(self, revision: int) -> Iterator[SessionAction]:
-        """Whoever takes events out of the lot changes the assignment; more often it is for other reasons."""
-        for reading in self._readings.values():
-            if reading.parked and reading.learned < revision and not self.closing:
-                reading.learned = revision
-                yield ReloadParkedKeys(reading.place, reading.replay, reading.opening)
+    def _reload_parked_keys(self, revision: int) -> Iterator[SessionAction]:
+        """Read the parked keys again: removing parked events changes the assignment, as other things do, too."""
+        for partition in self._partitions.values():
+            if partition.parked and partition.keys_read_at < revision and not self.closing:
+                partition.keys_read_at = revision
+                yield ReloadParkedKeys(partition.place, partition.replay, partition.opening)
 
-    def _note(self, reading: PartitionProgress, search_end: Position | None) -> SessionAction:
-        reading.fails, reading.search_end = 0, search_end
-        return RecordFailures(reading.place, 0, search_end)
+    def _record_failures(self, partition: PartitionProgress, search_end: Position | None) -> SessionAction:
+        partition.fails, partition.search_end = 0, search_end
+        return RecordFailures(partition.place, 0, search_end)
 
-    def _advanced(self, reading: PartitionProgress, stored: Position, now: float) -> Iterator[SessionAction]:
-        dropped = reading.dropping
-        self._committed_events += reading.advance(stored, self._around.measure)
+    def _advance(self, partition: PartitionProgress, stored: Position, now: float) -> Iterator[SessionAction]:
+        dropped = partition.dropping
+        self._committed_events += partition.advance(stored, self._context.measure)
         self._outbox.last_commit = now
-        yield from self._replayed(reading)
-        if (stored > reading.taken or self._parked_one(reading, dropped)) and not self.closing:
-            reading.reopened()
-            yield self._open(reading)
-        found_all = reading.search_end is not None and stored >= reading.search_end
-        if reading.fails or found_all:
-            yield self._note(reading, None if found_all else reading.search_end)
+        yield from self._finish_replay(partition)
+        if (stored > partition.taken or self._has_parked(partition, dropped)) and not self.closing:
+            partition.reopened()
+            yield self._reopen(partition)
+        found_all = partition.search_end is not None and stored >= partition.search_end
+        if partition.fails or found_all:
+            yield self._record_failures(partition, None if found_all else partition.search_end)
 
-    def _parked_one(self, reading: PartitionProgress, dropped: Position | None) -> bool:
-        """Whether an event was parked at last, so that those of its key behind it are to be looked at anew."""
-        return self._policy is not None and self._policy.parks and dropped is not None and reading.dropping is None
+    def _has_parked(self, partition: PartitionProgress, dropped: Position | None) -> bool:
+        """Whether a failed event has been parked, so that later ones of its key have to be read again."""
+        return self._policy is not None and self._policy.parks and dropped is not None and partition.dropping is None
 
-    def _forgotten(self, place: EventTypePartition) -> SessionAction:
-        del self._readings[place]
+    def _closed(self, place: EventTypePartition) -> SessionAction:
+        self._partitions.pop(place).discard()
         return ClosePartition(place)
 
-    def _note_idleness(self, assignment: Assignment, now: float) -> None:
+    def _update_idleness(self, assignment: Assignment, now: float) -> None:
         if any(self.id in (entry.owner, entry.next) for entry in assignment.entries):
             self._idle_since = None
         elif self._idle_since is None:
@@ -292,47 +301,47 @@ class SubscriptionSession:
 
     # Time
 
-    def _due(self, now: float) -> list[SessionAction]:
-        """What ends the stream by now, if anything does."""
+    def _timeout_actions(self, now: float) -> list[SessionAction]:
+        """What follows if one of the stream's timeouts is over."""
         if self._stop is not None:
             return self._close(self._stop, now, "Consumption is blocked")
         if self.closing:
             return []
-        if self._outbox.outstanding() and now >= self._commit_by():
+        if self._totals.outstanding and now >= self._commit_by():
             return self._close(SessionEnd.COMMIT_TIMEOUT, now, "Commit timeout reached")
         if now >= self._ends_at:
-            flushed = [each for reading in self._readings.values() for each in self._outbox.flushed(reading, now)]
+            flushed = [each for partition in self._partitions.values() for each in self._outbox.flushed(partition, now)]
             return [*flushed, *self._close(SessionEnd.TIMEOUT, now, "Stream timeout reached")]
-        if any(each.release_by is not None and now >= each.release_by for each in self._readings.values()):
+        if any(each.release_by is not None and now >= each.release_by for each in self._partitions.values()):
             return self._close(SessionEnd.RELEASE_TIMEOUT, now)
         return self._close(SessionEnd.IDLE, now) if now >= self._idle_until() else []
 
-    def _auto_committed(self, now: float) -> list[SessionAction]:
-        # When everything was sent once more that was to be, nobody should have to wait to see it.
-        ready = [each for each in self._readings.values() if each.replay_is_passed and not each.hurried]
+    def _auto_commit(self, now: float) -> list[SessionAction]:
+        # When all events of a replay are consumed, its end is committed at once rather than at the next interval.
+        ready = [each for each in self._partitions.values() if _wants_replay_commit(each)]
         if now < self._auto_commit_at and not ready:
             return []
         for each in ready:
-            each.hurried = True
+            each.replay_commit_requested = True
         self._auto_commit_at = now + AUTO_COMMIT_SECONDS
-        positions = self._committable(self._readings.values())
+        positions = self._committable(self._partitions.values())
         return [AutoCommit(positions)] if positions else []
 
-    def _committable(self, readings: Iterable[PartitionProgress]) -> dict[EventTypePartition, Position]:
-        found = ((each.place, each.committable()) for each in readings)
+    def _committable(self, partitions: Iterable[PartitionProgress]) -> dict[EventTypePartition, Position]:
+        found = ((each.place, each.committable()) for each in partitions)
         return {place: position for place, position in found if position is not None}
 
     # Going on
 
-    def _went_on(self, now: float) -> list[SessionAction]:
+    def _next_actions(self, now: float) -> list[SessionAction]:
         """What follows whenever something has changed."""
         actions: list[SessionAction] = []
         if not self.closing and 0 < self._limits.stream_limit <= self._committed_events:
             actions += self._close(SessionEnd.LIMIT, now, f"Stream limit in events reached: {self._committed_events}")
-        actions += self._handed_over()
+        actions += self._hand_over()
         if not self.closing:
-            for reading in self._readings.values():
-                actions += self._outbox.sent(reading, now)
+            for partition in self._partitions.values():
+                actions += self._outbox.due(partition, now)
         if not self.closing and self._outbox.all_silent():
             actions += self._close(SessionEnd.KEEP_ALIVES, now)
         if not self.closing and not actions:
@@ -341,9 +350,9 @@ class SubscriptionSession:
             self._end_if_committed(now)
         return actions
 
-    def _handed_over(self) -> Iterator[SessionAction]:
-        """Partitions that others wait for, and of which nothing is outstanding any more."""
-        waited_for = [each for each in self._readings.values() if each.release_by is not None and not each.released]
+    def _hand_over(self) -> Iterator[SessionAction]:
+        """Hand over the partitions that other sessions wait for, once nothing of them is outstanding."""
+        waited_for = [each for each in self._partitions.values() if each.release_by is not None and not each.released]
         drained = [each for each in waited_for if not each.outstanding and not each.putting_away]
         if drained:
             for each in drained:
@@ -355,31 +364,35 @@ class SubscriptionSession:
         if self.closing or self.end:
             return []
         self.closing = end
-        # From here on no commit puts the end off: others wait for the partitions, or for the reset, that it delays.
+        # From here on no commit postpones the end: other sessions wait for the partitions, or a request for its reset.
         self._closed_by = self._commit_by()
-        some = next(iter(self._readings.values()), None)
+        some = next(iter(self._partitions.values()), None)
         actions: list[SessionAction] = []
         if info and some is not None:
             actions.append(SendKeepAlive(some.place, some.sent, self._outbox.info(info)))
-        for each in self._readings.values():
-            each.runs.clear()
-            each.count = each.size = 0
+        for each in self._partitions.values():
+            each.drop_waiting()
         self._end_if_committed(now)
         return actions
 
     def _end_if_committed(self, now: float) -> None:
-        if not self._outbox.outstanding() or now >= self._closed_by:
+        if not self._totals.outstanding or now >= self._closed_by:
             self.end = self.closing
 
     def _commit_by(self) -> float:
         """When the client's time to commit what is outstanding is over."""
         return self._outbox.last_commit + self._limits.commit_seconds
 
-    def _stopped(self, end: SessionEnd) -> list[SessionAction]:
+    def _end_now(self, end: SessionEnd) -> list[SessionAction]:
         self.end = self.end or end
         return []
 
     def _is_over(self, now: float) -> bool:
-        if self.end is None and now >= self._around.leased_until():
+        if self.end is None and now >= self._context.lease.good_until:
             self.end = SessionEnd.LEASE_LOST
         return self.end is not None
+
+
+def _wants_replay_commit(partition: PartitionProgress) -> bool:
+    """Whether a replay is over but for a commit that has not been asked for yet."""
+    return partition.replay_awaits_commit and not partition.replay_commit_requested

@@ -39,7 +39,6 @@ from nakadi.subscriptions.stream.admission import (
     PartitionStarts,
     StreamAdmission,
     delivery_filter,
-    distance,
 )
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor, UnprocessableEventHandler
 from nakadi.subscriptions.stream.driver import CallThreads, SubscriptionDriver
@@ -94,8 +93,8 @@ class SubscriptionStreams:
         coordination: Coordination,
         cursors: Cursors,
         logs: EventLogs,
-        judge: ReadAccess,
-        letters: DeadLetterPublisher,
+        access: ReadAccess,
+        dead_letters: DeadLetterPublisher,
         clock: Clock,
         bounds: StreamBounds,
         metrics: Metrics | None = None,
@@ -104,23 +103,23 @@ class SubscriptionStreams:
         self._admission = admission
         self._coordination = coordination
         self._cursors = cursors
-        self._judge = judge
-        self._oversight = StreamAccessMonitor(judge)
-        self._letters = letters
+        self._access = access
+        self._monitor = StreamAccessMonitor(access)
+        self._dead_letters = dead_letters
         self._clock = clock
         self._bounds = bounds
-        self._survey = PartitionStarts(admission.event_types, cursors, clock)
-        self._host = LeaseKeeper(coordination, clock, metrics=self._metrics)
+        self._starts = PartitionStarts(admission.event_types, cursors, clock)
+        self._keeper = LeaseKeeper(coordination, clock, metrics=self._metrics)
         self._feeds = Feeds(logs)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-consuming")
         # Two kinds of calls have threads of their own. Where a partition begins is asked of the registry, too, which
         # may not answer. And if leases are not kept in time, partitions are taken from streams that work well.
-        self._beginning = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-beginning")
+        self._opening = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-opening")
         self._keeping = ThreadPoolExecutor(1, thread_name_prefix="nakadi-leases")
-        self._news = SubscriptionWatch(self._threads)
+        self._watch = SubscriptionWatch(self._threads)
         self._drivers: dict[SubscriptionDriver, JoinedStream] = {}
-        self._keeper: asyncio.Task[None] | None = None
-        admission.event_types.on_change(lambda _: self._oversight.hurry())
+        self._renewal: asyncio.Task[None] | None = None
+        admission.event_types.on_change(lambda _: self._monitor.check_soon())
         self._metrics.partitions_held.follow(self._partitions_held)
         self._metrics.subscription_uncommitted.follow(self._uncommitted)
         self._metrics.subscription_lag.follow(self._lags)
@@ -137,16 +136,16 @@ class SubscriptionStreams:
         """Have a stream join its subscription, if it may. Raises outcomes."""
         limits = self._limits(asked)
         # Before the first event: nobody may have looked since this process began.
-        self._judge.look_at_features()
+        self._access.refresh_features()
         subscription, event_types = self._admission.admit(subscription_id, asked.partitions, subject)
         stream_id = str(uuid4())
         try:
-            lease = self._host.lease()
+            lease = self._keeper.lease()
             self._join(subscription_id, self._session(stream_id, lease.holder, limits, asked))
             self._check_still_there(subscription)
             self._check_beginnings(subscription_id, stream_id, event_types)
         except Unavailable as error:
-            self._host.left_behind(subscription_id, stream_id)
+            self._keeper.retry_removal(subscription_id, stream_id)
             raise TryLater(CANNOT_GO_ON) from error
         except Exception:
             self._give_back(subscription_id, stream_id)
@@ -166,7 +165,7 @@ class SubscriptionStreams:
 
     def _join(self, subscription_id: str, session: shared.Session) -> None:
         members = self._members(subscription_id)
-        self._host.bury(members, members.assignment())
+        self._keeper.remove_expired_sessions([(members, members.assignment())])
         members.join(session)
 
     def _check_still_there(self, subscription: Subscription) -> None:
@@ -184,7 +183,7 @@ class SubscriptionStreams:
         offsets = self._coordination.offsets(subscription_id)
         for place, offset in offsets.items():
             if offset.owner == stream_id:
-                self._survey.beginning(place, offset.position, known.get(place.event_type))
+                self._starts.find(place, offset.position, known.get(place.event_type))
 
     def _give_back(self, subscription_id: str, stream_id: str) -> None:
         """Whatever goes wrong: a session without a stream would keep its partitions as long as this process lives."""
@@ -192,22 +191,22 @@ class SubscriptionStreams:
             self._members(subscription_id).remove({stream_id})
         except Exception:
             log.warning("Removing the session %s of %s failed, tried again", stream_id, subscription_id, exc_info=True)
-            self._host.left_behind(subscription_id, stream_id)
+            self._keeper.retry_removal(subscription_id, stream_id)
 
     # Serving
 
     async def serve(self, opening: JoinedStream, lines: SubscriptionFormat, outlet: Outlet) -> None:
         """Stream until the end, and leave before the client can see it."""
-        with ExitStack() as around:
-            driver = self._driver(opening, lines, outlet, around)
-            around.enter_context(count_stream(self._metrics, "subscription", lambda: driver.session.end))
+        with ExitStack() as stack:
+            driver = self._driver(opening, lines, outlet, stack)
+            stack.enter_context(count_stream(self._metrics, "subscription", lambda: driver.session.end))
             self._drivers[driver] = opening
             self._begin_keeping()
-            around.callback(self._drivers.pop, driver)
+            stack.callback(self._drivers.pop, driver)
             try:
                 for event_type in opening.event_types:
-                    around.enter_context(self._oversight.over(driver, opening.subject, event_type))
-                around.callback(self._news.follow(self._members(opening.subscription.id), driver.look))
+                    stack.enter_context(self._monitor.monitor(driver, opening.subject, event_type))
+                stack.callback(self._watch.follow(self._members(opening.subscription.id), driver.state_read))
                 await driver.run()
             finally:
                 leaving = asyncio.get_running_loop().run_in_executor(self._threads, self._leave, opening, driver)
@@ -217,73 +216,70 @@ class SubscriptionStreams:
     def close(self) -> None:
         """To be called when no stream is open any more."""
         self._feeds.close()
-        self._oversight.close()
-        self._beginning.shutdown(wait=False, cancel_futures=True)
+        self._monitor.close()
+        self._opening.shutdown(wait=False, cancel_futures=True)
         for threads in (self._threads, self._keeping):
             threads.shutdown(wait=True, cancel_futures=True)
-        self._host.close()
+        self._keeper.close()
 
     def _driver(
-        self, opening: JoinedStream, lines: SubscriptionFormat, outlet: Outlet, around: ExitStack
+        self, opening: JoinedStream, lines: SubscriptionFormat, outlet: Outlet, stack: ExitStack
     ) -> SubscriptionDriver:
-        known = KnownEventTypes(opening.event_types, self._oversight.hurry)
+        known = KnownEventTypes(opening.event_types, self._monitor.check_soon)
         overseen = {each.name for each in opening.event_types}
         members = self._members(opening.subscription.id)
-        judge = self._judge
+        access = self._access
 
-        def measure(place: EventTypePartition, first: Position, last: Position) -> int:
-            return distance(known.get(place.event_type), place, first, last)
-
-        def beginning(place: EventTypePartition, stored: Position) -> PartitionStart:
-            return self._survey.beginning(place, stored, known.get(place.event_type))
+        def find_start(place: EventTypePartition, stored: Position) -> PartitionStart:
+            return self._starts.find(place, stored, known.get(place.event_type))
 
         redrive = self._bounds.redrive
         attached = "" if redrive in opening.subscription.event_types else redrive
         policy = policy_of(opening.subscription.annotations)
-        lot = ParkedEventStore(self._coordination, opening.subscription.id)
-        attendant = ParkingService(lot, self._clock, follows=policy is not None and policy.parks)
+        store = ParkedEventStore(self._coordination, opening.subscription.id)
+        parking = ParkingService(store, self._clock, follows=policy is not None and policy.parks)
 
-        def new_place(place: EventTypePartition, beginning: PartitionStart) -> EventSource:
+        def open_source(place: EventTypePartition, start: PartitionStart) -> EventSource:
             if place.event_type not in overseen:
-                # It is attached: nobody asks whether the subject may read it, but it may change like any other.
+                # It is attached to the subscription: the subject needs no permission to read it, but it may change.
                 overseen.add(place.event_type)
-                around.enter_context(self._oversight.over(driver, None, beginning.event_type))
-            return self._source(place, beginning, attendant)
+                stack.enter_context(self._monitor.monitor(driver, None, start.event_type))
+            return self._source(place, start, parking)
 
-        surroundings = SessionContext(
-            measure=measure,
-            deliverable=delivery_filter(judge, opening.subscription.id, opening.subject, attached),
-            leased_until=lambda: opening.lease.good_until,
-            closely=lambda: judge.misplaced_are_skipped or attached in known,
+        context = SessionContext(
+            measure=known.distance,
+            deliverable=delivery_filter(access, opening.subscription.id, opening.subject, attached),
+            lease=opening.lease,
+            closely=lambda: access.skips_misplaced_events or attached in known,
         )
-        session = SubscriptionSession(opening.id, opening.limits, self._clock.monotonic(), surroundings, policy)
+        session = SubscriptionSession(opening.id, opening.limits, self._clock.monotonic(), context, policy)
         driver = SubscriptionDriver(
             session,
             SessionCallExecutor(
                 members,
                 session,
-                beginning,
-                UnprocessableEventHandler(self._letters, opening.subscription),
-                attendant,
+                find_start,
+                UnprocessableEventHandler(self._dead_letters, opening.subscription),
+                parking,
                 self._metrics,
             ),
             lines,
             outlet,
             clock=self._clock,
-            threads=CallThreads(beginning=self._beginning, others=self._threads),
-            new_place=new_place,
+            threads=CallThreads(opening=self._opening, others=self._threads),
+            open_source=open_source,
             known=known,
         )
         return driver
 
-    def _source(self, place: EventTypePartition, beginning: PartitionStart, attendant: ParkingService) -> EventSource:
-        """Where the events come from: the log, or first the lot."""
-        again = beginning.again
-        start = beginning.start if again is None else again.onward
-        source = PartitionReader(self._feeds, self._cursors, beginning.event_type, place.partition, start)
-        if again is None:
-            return source
-        return ReplaySource(again.events, beginning.start, again.until, attendant.value, self._threads, source)
+    def _source(self, place: EventTypePartition, start: PartitionStart, parking: ParkingService) -> EventSource:
+        """Where the events come from: the log, or parked events first."""
+        replay = start.again
+        onward = start.start if replay is None else replay.onward
+        reader = PartitionReader(self._feeds, self._cursors, start.event_type, place.partition, onward)
+        if replay is None:
+            return reader
+        return ReplaySource(replay.events, start.start, replay.until, parking.value, self._threads, reader)
 
     def _leave(self, opening: JoinedStream, driver: SubscriptionDriver) -> None:
         session = driver.session
@@ -293,22 +289,22 @@ class SubscriptionStreams:
         if session.end is SessionEnd.REMOVED:
             return
         try:
-            self._members(opening.subscription.id).leave(opening.id, session.farewell())
+            self._members(opening.subscription.id).leave(opening.id, session.result())
         except Exception:  # whatever it was: see `_give_back`
             log.warning(
                 "Removing the session %s of %s failed, tried again", opening.id, opening.subscription.id, exc_info=True
             )
-            self._host.left_behind(opening.subscription.id, opening.id)
+            self._keeper.retry_removal(opening.subscription.id, opening.id)
 
     # Keeping the lease
 
     def _begin_keeping(self) -> None:
-        if self._keeper is None or self._keeper.done():
-            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.get_running_loop().create_task(self._keep())
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._drivers or self._host.has_leftovers:
+        while self._drivers or self._keeper.has_unremoved:
             try:
                 await loop.run_in_executor(self._keeping, self._tend)
             except Exception:  # whatever it was: without a lease every stream of this process ends
@@ -316,11 +312,12 @@ class SubscriptionStreams:
             now = self._clock.monotonic()
             for driver, opening in tuple(self._drivers.items()):
                 if not opening.lease.is_good(now):
-                    driver.wake()
+                    # Any fact makes a session look at its lease; this one does nothing else that is not due.
+                    driver.tell(driver.session.tick)
             await asyncio.sleep(RENEWAL_SECONDS)
 
     def _tend(self) -> None:
-        renew_and_clean_up(self._host, self._news.assignments().items(), self._members)
+        renew_and_clean_up(self._keeper, self._watch.assignments().items(), self._members)
 
     # Metrics: asked for by other threads than the loop, so what it changes is copied first
 
@@ -351,7 +348,7 @@ class SubscriptionStreams:
         return replace(limits, silence_seconds=min(limits.silence_seconds, bounds.silence_seconds or inf))
 
     def _members(self, subscription_id: str) -> SubscriptionSessions:
-        return SubscriptionSessions(self._coordination, subscription_id, self._clock, self._admission.fulfil_wish)
+        return SubscriptionSessions(self._coordination, subscription_id, self._clock, self._admission.execute_reset)
 
     def _session(
         self, stream_id: str, holder: str, limits: SubscriptionStreamLimits, asked: SubscriptionStreamParameters

@@ -1,8 +1,9 @@
-"""News: what changes in subscriptions, read once for all streams of this process that share one.
+"""Watching subscriptions: assignment and offsets are read once for all streams of this process that share them.
 
-A subscription is read when somebody says that it has changed, and now and then in case nobody did. Whoever is told was
-following before the read began, so that nobody hears of a time before they joined. After commits only the offsets are
-read; but not for longer than a minute on end, or commits without a pause would hide a change that was not told.
+A subscription is read when the store reports a change, and every minute in case a report was lost. A listener gets only
+what was read after it began to follow, so that no session sees a state from before it joined. After commits only the
+offsets are read; but not for longer than a minute, or commits without a pause would hide a change whose report was
+lost.
 """
 
 from __future__ import annotations
@@ -32,91 +33,95 @@ LONGEST_PAUSE = 5.0
 
 
 class SubscriptionWatch:
-    """Belongs to one event loop; only the store is asked in threads."""
+    """Belongs to one event loop; only the store is read in threads."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
-        self._circles: dict[str, _WatchedSubscription] = {}
+        self._watched: dict[str, _WatchedSubscription] = {}
 
     def follow(self, members: SubscriptionSessions, listener: StateListener) -> Callable[[], None]:
-        """Tell what is the case, and whenever something changes; the answer ends it."""
-        circle = self._circles.get(members.subscription)
-        if circle is None:
-            circle = self._circles[members.subscription] = _WatchedSubscription(members, self._threads)
-        circle.listeners.append(listener)
-        circle.changed(Changed.ASSIGNMENT)
-        return lambda: self._unfollow(circle, listener)
+        """Call `listener` with the state now and after each change; the returned function ends that."""
+        watched = self._watched.get(members.subscription)
+        if watched is None:
+            watched = self._watched[members.subscription] = _WatchedSubscription(members, self._threads)
+        watched.listeners.append(listener)
+        watched.changed(Changed.ASSIGNMENT)
+        return lambda: self._unfollow(watched, listener)
 
     def assignments(self) -> Mapping[SubscriptionSessions, Assignment]:
         """Every subscription that is followed, as it was last read."""
-        read = [(each.members, each.last_look.shared) for each in tuple(self._circles.values())]
+        read = [(each.members, each.state_reader.shared) for each in tuple(self._watched.values())]
         return {members: shared.assignment for members, shared in read if shared is not None}
 
-    def _unfollow(self, circle: _WatchedSubscription, listener: StateListener) -> None:
-        circle.listeners.remove(listener)
-        if not circle.listeners:
-            del self._circles[circle.members.subscription]
-            circle.close()
+    def _unfollow(self, watched: _WatchedSubscription, listener: StateListener) -> None:
+        watched.listeners.remove(listener)
+        if not watched.listeners:
+            del self._watched[watched.members.subscription]
+            watched.close()
 
 
 class _WatchedSubscription:
-    """The streams of one subscription."""
+    """The streams of one subscription, and the task that reads its state for them.
+
+    `changed` is called by threads of the store, and only notes what has changed and wakes the task. The task takes the
+    notes before it reads: what changes during the read is noted again, and read again.
+    """
 
     def __init__(self, members: SubscriptionSessions, threads: Executor) -> None:
         self.members = members
         self.listeners: list[StateListener] = []
-        self.last_look = SharedStateReader(members)
+        self.state_reader = SharedStateReader(members)
         self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._news: set[Changed] = set()
-        self._bell = asyncio.Event()
+        self._changes: set[Changed] = set()
+        self._woken = asyncio.Event()
         self._stop = members.coordination.watch(members.subscription, self.changed)
-        self._task = self._loop.create_task(self._keep_looking())
+        self._task = self._loop.create_task(self._keep_reading())
 
     def changed(self, what: Changed) -> None:
-        """From any thread. However much happens, the loop is told once until it looks."""
+        """May be called from any thread. However much changes, the loop is woken once until it reads."""
         with self._lock:
-            told = bool(self._news)
-            self._news.add(what)
-        if not told:
-            with suppress(RuntimeError):  # the loop was closed: there is nobody to tell
-                self._loop.call_soon_threadsafe(self._bell.set)
+            already_woken = bool(self._changes)
+            self._changes.add(what)
+        if not already_woken:
+            with suppress(RuntimeError):  # the loop was closed: no stream is left on it
+                self._loop.call_soon_threadsafe(self._woken.set)
 
     def close(self) -> None:
         self._stop()
         self._task.cancel()
 
-    async def _keep_looking(self) -> None:
+    async def _keep_reading(self) -> None:
         pause = SHORTEST_PAUSE
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FULL_READ_SECONDS):
-                    await self._bell.wait()
-            self._bell.clear()
+                    await self._woken.wait()
+            self._woken.clear()
             try:
-                await self._look()
+                await self._read()
                 pause = SHORTEST_PAUSE
-            except Exception:  # whatever it was: streams that hear of nothing any more would stay silent
+            except Exception:  # whatever it is, streams without the state would neither send nor end
                 log.warning(
                     "Reading the assignment and the offsets of %s failed, tried again in %s s",
                     self.members.subscription,
                     pause,
                     exc_info=True,
                 )
-                self._bell.set()
+                self._woken.set()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         with self._lock:
-            news, self._news = self._news, set()
+            changes, self._changes = self._changes, set()
         listeners = tuple(self.listeners)
         try:
-            shared = await self._loop.run_in_executor(self._threads, self.last_look.again, news)
+            shared = await self._loop.run_in_executor(self._threads, self.state_reader.read, changes)
         except BaseException:
             with self._lock:
-                self._news |= news
+                self._changes |= changes
             raise
         for listener in listeners:
             if listener in self.listeners:
@@ -124,18 +129,18 @@ class _WatchedSubscription:
 
 
 class SharedStateReader:
-    """What was last read of a subscription. One look at a time."""
+    """Reads the state of a subscription, and keeps what it read last. To be called by one thread at a time."""
 
     def __init__(self, members: SubscriptionSessions) -> None:
         self.shared: SharedState | None = None
         self._members = members
         self._whole_at = -inf
 
-    def again(self, news: Collection[Changed]) -> SharedState:
-        """Read what may have changed according to the news; without any, everything."""
+    def read(self, changes: Collection[Changed]) -> SharedState:
+        """Read what may have changed; without any reported change, everything."""
         now = self._members.clock.monotonic()
         recent = now < self._whole_at + FULL_READ_SECONDS
-        known = self.shared if set(news) == {Changed.OFFSETS} and recent else None
+        known = self.shared if set(changes) == {Changed.OFFSETS} and recent else None
         self.shared = shared = read_shared_state(self._members, known)
         if known is None:
             self._whole_at = now
@@ -143,13 +148,14 @@ class SharedStateReader:
 
 
 def read_shared_state(members: SubscriptionSessions, known: SharedState | None) -> SharedState:
-    """What the streams of a subscription share. Of what is `known` the assignment is taken as it is.
+    """Read the state that the streams of a subscription share; the assignment of the `known` state is taken as it is.
 
-    If partitions are not shared as they should be, since whoever changed something has not come to the end of it, then
-    this does.
+    The assignment is read before the offsets: an offset that is newer than the assignment is recognised by its owner.
+    If partitions are not shared evenly, because the process that changed something died before it had rebalanced them,
+    this does it.
     """
     assignment = known.assignment if known is not None else members.assignment()
     resetting = assignments.being_reset(assignment, members.clock.now())
     if known is None and assignments.rebalanced(assignment) != assignment:
-        assignment = members.settle()
+        assignment = members.rebalance()
     return SharedState(assignment, members.coordination.offsets(members.subscription), resetting)
