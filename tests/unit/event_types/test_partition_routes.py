@@ -1,0 +1,226 @@
+"""The operations on partitions, answered by an application without a broker behind it."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from nakadi.http.security import Scopes, ScopeTable
+from nakadi.model.authorization import Operation
+from tests.support.builders import A_MOMENT
+from tests.support.cursor_api import NAME, Api, cursor, refusal
+from tests.support.places import Generation
+
+# GET .../partitions
+
+
+def test_partitions_are_listed_with_their_ends():
+    """Each partition is listed with its oldest and newest offset, and nothing else. (C12, C13, C19, C20)"""
+    api = Api(Generation([2, 0, 9], expired=[0, 0, 9]))
+    response = api.get(f"{NAME}/partitions", cursors="")
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
+    assert response.json() == [
+        {
+            "partition": "0",
+            "oldest_available_offset": "001-0001-000000000000000000",
+            "newest_available_offset": "001-0001-000000000000000001",
+        },
+        {
+            "partition": "1",
+            "oldest_available_offset": "001-0001-000000000000000000",
+            "newest_available_offset": "001-0001--1",
+        },
+        {
+            "partition": "2",
+            "oldest_available_offset": "001-0001-000000000000000009",
+            "newest_available_offset": "001-0001-000000000000000008",
+        },
+    ]
+    assert api.get(f"{NAME}/partitions", cursors="[]").json() == response.json()
+
+
+def test_partitions_named_in_cursors_tell_what_is_unconsumed():
+    """The number of events behind a cursor is told for the partitions that are asked about. (C12, C19, C20, C27)"""
+    asked = [cursor("BEGIN", "2"), cursor("001-0001-1", "0"), cursor("0", "3")]
+    listed = Api(Generation([2, 5, 5, 3])).get(f"{NAME}/partitions", cursors=asked).json()
+    assert [each.get("unconsumed_events") for each in listed] == [0, None, 5, 2]
+
+
+def test_cursors_of_partitions_are_read_leniently():
+    """Numbers are read as texts, members that nobody knows and what follows the array are passed over. (C20)"""
+    text = '[{"partition": 0, "offset": 1, "event_type": "x"}] and more'
+    listed = Api(Generation([5])).get(f"{NAME}/partitions", cursors=text).json()
+    assert [each["unconsumed_events"] for each in listed] == [3]
+
+
+def test_time_is_a_cursor_for_partitions():
+    """A date-time asks for the events stored then or later."""
+    moment = A_MOMENT + timedelta(hours=1, minutes=3)
+    listed = Api(Generation([5])).get(f"{NAME}/partitions", cursors=[cursor(moment.isoformat())]).json()
+    assert [each["unconsumed_events"] for each in listed] == [2]
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "{}", "7", '"0"', "[", "[7]", "[[]]", '[{"partition": {}, "offset": "1"}]', "null", "[null]"]
+)
+def test_cursors_that_cannot_be_parsed_are_refused(text):
+    """Cursors that are no array of cursors are refused, null included. (C21, C28)"""
+    assert refusal(Api(Generation([5])).get(f"{NAME}/partitions", cursors=text)) == (422, "malformed cursors")
+
+
+@pytest.mark.parametrize(
+    ("asked", "detail"),
+    [
+        ([{"offset": "1"}], "partition must not be null"),
+        ([cursor("1", None)], "partition must not be null"),
+        ([cursor("1", "")], "partition must not be null"),
+        ([{"partition": "0"}], "offset must not be null"),
+        ([cursor(None)], "offset must not be null"),
+        ([cursor("")], "offset must not be null"),
+        ([{}], "partition must not be null"),
+        ([cursor("1"), cursor("2")], "duplicate partition ids provided in cursors"),
+        ([cursor("1", "7")], "invalid consumed_offset or partition"),
+        ([cursor("xer")], "invalid offset xer for partition 0"),
+        ([cursor("001-xer")], "invalid offset null for partition null"),
+        ([cursor("9" * 20)], f"invalid cursor format, partition: 0 offset: {'9' * 20}"),
+    ],
+)
+def test_cursors_of_partitions_are_checked(asked, detail):
+    """A cursor that leads nowhere is refused with what is wrong with it. (C22, C23, C24, C25)"""
+    assert refusal(Api(Generation([5])).get(f"{NAME}/partitions", cursors=asked)) == (422, detail)
+
+
+def test_begin_of_an_unknown_partition_is_refused_by_name():
+    """Where no partition was told of old, the one that was asked for is told now. (C25, L25)"""
+    response = Api(Generation([5])).get(f"{NAME}/partitions", cursors=[cursor("BEGIN", "7")])
+    assert refusal(response) == (422, "non existing partition 7")
+
+
+def test_partitions_are_checked_in_order():
+    """Existence, permission, storage, parsing, missing members, duplicates, conversion and partition, in turn. (C26)"""
+    asked: Any = [cursor("1", "9"), cursor("xer"), cursor("2", "9"), cursor(None)]
+    blind = Api(Generation([5]), refused=[Operation.VIEW])
+    api = Api(Generation([5]))
+    silent = Api(Generation([5]))
+    silent.logs.down = True
+    statuses_and_details = [
+        refusal(blind.get("unknown/partitions", cursors="x")),
+        refusal(blind.get(f"{NAME}/partitions", cursors="x")),
+        refusal(silent.get(f"{NAME}/partitions", cursors="x")),
+        refusal(api.get(f"{NAME}/partitions", cursors="x")),
+        refusal(api.get(f"{NAME}/partitions", cursors=asked)),
+        refusal(api.get(f"{NAME}/partitions", cursors=asked[:3])),
+        refusal(api.get(f"{NAME}/partitions", cursors=asked[:2])),
+        refusal(api.get(f"{NAME}/partitions", cursors=asked[:1])),
+    ]
+    assert statuses_and_details == [
+        (404, 'EventType "unknown" does not exist.'),
+        (403, f"Access on VIEW event-type:{NAME} denied"),
+        (503, "Error occurred when fetching partitions offsets"),
+        (422, "malformed cursors"),
+        (422, "offset must not be null"),
+        (422, "duplicate partition ids provided in cursors"),
+        (422, "invalid offset xer for partition 0"),
+        (422, "invalid consumed_offset or partition"),
+    ]
+
+
+def test_partitions_of_an_unknown_event_type():
+    """The partitions of an event type that is not there are not found. (C16, C33)"""
+    expected = (404, 'EventType "unknown" does not exist.')
+    assert refusal(Api(Generation([5])).get("unknown/partitions")) == expected
+    assert refusal(Api(Generation([5])).get("unknown/partitions/0")) == expected
+
+
+def test_listing_partitions_needs_view_only():
+    """Seeing the partitions takes the permission to see the event type, not to read it. (C17)"""
+    assert Api(Generation([5]), refused=[Operation.READ]).get(f"{NAME}/partitions").status_code == 200
+    blind = Api(Generation([5]), refused=[Operation.VIEW])
+    assert refusal(blind.get(f"{NAME}/partitions")) == (403, f"Access on VIEW event-type:{NAME} denied")
+
+
+def test_silent_log_makes_partitions_unavailable():
+    """While the log does not answer, nothing is known of partitions. (C29)"""
+    api = Api(Generation([5]))
+    api.logs.down = True
+    assert refusal(api.get(f"{NAME}/partitions")) == (503, "Error occurred when fetching partitions offsets")
+
+
+@pytest.mark.parametrize(
+    ("method", "operation"),
+    [
+        ("GET", "partitions"),
+        ("GET", "partitions/0"),
+        ("POST", "cursor-distances"),
+        ("POST", "cursors-lag"),
+        ("POST", "shifted-cursors"),
+    ],
+)
+def test_cursor_operations_need_the_scope_for_reading_streams(method, operation):
+    """With scopes, every operation on partitions and cursors needs the one for reading streams. (C18)"""
+    scopes = Scopes(uid="u", config_write="c", event_type_write="t", event_stream_read="read", event_stream_write="w")
+    assert ScopeTable(scopes).needed(method, f"/event-types/{NAME}/{operation}") == "read"
+
+
+# GET .../partitions/{partition}
+
+
+def test_one_partition_is_told_with_its_ends():
+    """One partition looks like its entry in the list. (C30)"""
+    api = Api(Generation([2, 7]))
+    response = api.get(f"{NAME}/partitions/1")
+    assert response.status_code == 200
+    assert response.json() == api.get(f"{NAME}/partitions").json()[1]
+
+
+def test_one_partition_tells_what_is_unconsumed():
+    """With a consumed offset, the number of events behind it is told. (C34, C27)"""
+    api = Api(Generation([2, 7]))
+    assert api.get(f"{NAME}/partitions/1", consumed_offset="001-0001-000000000000000004").json() == {
+        "partition": "1",
+        "oldest_available_offset": "001-0001-000000000000000000",
+        "newest_available_offset": "001-0001-000000000000000006",
+        "unconsumed_events": 2,
+    }
+    assert api.get(f"{NAME}/partitions/1", consumed_offset="BEGIN").json()["unconsumed_events"] == 7
+    assert api.get(f"{NAME}/partitions/1", consumed_offset="6").json()["unconsumed_events"] == 0
+
+
+def test_one_partition_needs_view_and_read():
+    """Looking at one partition takes the permissions to see and to read, asked for in this order. (C31)"""
+
+    def refused(*operations: Operation) -> tuple[int, str]:
+        return refusal(Api(Generation([5]), refused=operations).get(f"{NAME}/partitions/0"))
+
+    assert refused(Operation.READ) == (403, f"Access on READ event-type:{NAME} denied")
+    assert refused(Operation.READ, Operation.VIEW) == (403, f"Access on VIEW event-type:{NAME} denied")
+
+
+@pytest.mark.parametrize("partition", ["1", "x", "-1", "00", "0x0", "%C3%BC"])
+def test_unknown_partition_is_not_found(partition):
+    """A partition that is not there is not found, whatever its name. (C32)"""
+    assert refusal(Api(Generation([5])).get(f"{NAME}/partitions/{partition}")) == (404, "partition not found")
+
+
+@pytest.mark.parametrize(
+    ("consumed", "detail"),
+    [
+        ("xer", "invalid offset xer for partition 0"),
+        ("001-0001-xer", "invalid offset null for partition null"),
+        ("", "invalid offset  for partition 0"),
+    ],
+)
+def test_bad_consumed_offset_is_refused(consumed, detail):
+    """A consumed offset that is none is refused; an empty one is one, too. (C35)"""
+    assert refusal(Api(Generation([5])).get(f"{NAME}/partitions/0", consumed_offset=consumed)) == (422, detail)
+
+
+@pytest.mark.parametrize(
+    ("consumed", "detail"), [("1", "invalid consumed_offset or partition"), ("BEGIN", "non existing partition 7")]
+)
+def test_consumed_offset_of_an_unknown_partition_is_refused(consumed, detail):
+    """With a consumed offset, an unknown partition is invalid rather than not found; BEGIN names it. (C36, L25)"""
+    assert refusal(Api(Generation([5])).get(f"{NAME}/partitions/7", consumed_offset=consumed)) == (422, detail)
+
+
+# POST .../cursor-distances
