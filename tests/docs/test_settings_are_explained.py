@@ -1,35 +1,38 @@
-"""Is every setting explained, with its true default?"""
-
-import re
-from pathlib import Path
+"""The reference of the settings."""
 
 import pytest
 from msgspec.structs import fields
 
 from nakadi.app.settings import Settings
+from scripts.settings_reference import REFERENCE, SOURCE, reference
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
-ROW = re.compile(r"^\| `(NAKADI_[A-Z_]+)` \| (?:`([^`]*)`)? ?\| (.+) \|$", re.MULTILINE)
 
-EXPLAINED = {variable: (default, text) for variable, default, text in ROW.findall(OPERATIONS.read_text())}
+def test_the_settings_reference_is_up_to_date():
+    """docs/settings.md is what scripts/settings_reference.py writes: run it after a change of a setting."""
+    assert REFERENCE.read_text() == reference(SOURCE.read_text())
 
 
 @pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
-def test_a_setting_is_explained(setting):
-    """Each setting has a row with its default."""
-    default, text = EXPLAINED[f"NAKADI_{setting.name.upper()}"]
+def test_each_setting_has_a_row_with_its_default(setting):
+    """The reference is generated from the source: what it has is compared with the settings themselves."""
+    row = next(
+        line for line in REFERENCE.read_text().splitlines() if line.startswith(f"| `NAKADI_{setting.name.upper()}` |")
+    )
 
-    assert text
-    assert default == written(setting.default)
+    _, _, default, description, _ = (cell.strip() for cell in row.split("|"))
+
+    assert default.split("`")[1:2] == ([text] if (text := as_variable(setting.default)) else [])
+    assert description
 
 
-def test_nothing_else_is_explained():
-    """A row for a setting that does not exist would mislead."""
-    assert set(EXPLAINED) == {f"NAKADI_{setting.name.upper()}" for setting in fields(Settings)}
+def test_a_setting_without_a_description_is_refused():
+    """A new setting has to be described."""
+    with pytest.raises(ValueError, match="speed has no description"):
+        reference("class Settings:\n    # Speed\n    speed: int = 1\n    limit: int = 2\n    '''The limit.'''\n")
 
 
-def written(default):
-    """A default as somebody would write it into the environment."""
+def as_variable(default):
+    """A default as it would be set in the environment."""
     if isinstance(default, tuple):
         return ",".join("=".join(each) if isinstance(each, tuple) else each for each in default)
     return str(default)

@@ -1,4 +1,4 @@
-"""Settings: the environment, read once into a type."""
+"""The settings of a broker, read from environment variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class BadSetting(Exception):
-    """Raised at start when a variable cannot be understood; the message names it."""
+    """Raised at start for a variable with an invalid value; the message names the variable."""
 
 
 def _number(text: str) -> int:
@@ -27,98 +27,179 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((first, second) for first, second in pairs)
 
 
-# While nobody is asked who they are, everybody is an administrator anyway.
-UNASKED_ADMIN = (("service", "nakadi_admin"),)
+# While authentication is off, every subject counts as an administrator anyway.
+UNAUTHENTICATED_ADMIN = (("service", "nakadi_admin"),)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Every field is read from the variable `NAKADI_<FIELD>`; docs/operations.md explains each."""
+    """Each field is read from the variable `NAKADI_<FIELD>`.
 
-    # Where things are kept.
+    The comments are groups, and the texts below the fields are descriptions: `scripts/settings_reference.py` writes
+    docs/settings.md from them.
+    """
+
+    # Storage
     registry: str = "memory:"
+    """Where event types, subscriptions and the decisions of administrators are stored: `memory:`,
+    `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`."""
     event_log: str = "memory:"
-    coordination: str = ""  # where the registry is, if nothing is said
-    log_index: str = ""  # in the data file of the event log, if nothing is said; else in memory
+    """Where events are stored: `memory:`, `sqlite:///data/nakadi.db`, `kinesis://stream?region=eu-central-1` or
+    `kafka://host:9092`."""
+    coordination: str = ""
+    """Where the streams of subscriptions coordinate: `memory:`, `sqlite:///data/nakadi.db` or
+    `dynamodb://table-prefix?region=eu-central-1`. Empty: where the registry is."""
+    log_index: str = ""
+    """Where the index of the archive is stored and, with Kinesis, the progress of the log indexer:
+    `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`. Empty: in the data file of the
+    event log if it has one, else in memory. In memory it is lost at the end of the process: then Kinesis is indexed
+    again from its oldest record, and what was archived cannot be read."""
     archive: str = ""
+    """Where old events are archived: a folder, `file:///folder` or `s3://bucket/prefix?region=eu-central-1`. Empty:
+    nowhere, and the event log limits the retention. `python -m nakadi.local` uses the folder `archive` beside its
+    data file, unless `NAKADI_ARCHIVE=` switches the archive off."""
     archive_after_seconds: int = 60
+    """About how long events wait before they are archived. With Kinesis the log indexer decides."""
     archive_grace_seconds: int = 86_400
+    """How long an archive object is kept after the index has dropped it, so that reads in progress can end. At
+    least 600."""
     hot_retention_ms: int = 86_400_000
+    """How long an event log with an archive keeps events that are archived. The retention time of an event type may
+    be shorter or longer. With Kinesis the stream decides."""
 
-    # Who may ask.
+    # Authentication and authorization
     auth: str = "off"
+    """`off`: requests are not authenticated. `jwt`: each request needs a bearer token. `gateway`: an authorizer in
+    front of the broker has checked the token."""
     auth_jwks: str = ""
+    """The file or URL of the key set (JWKS) that tokens are signed with."""
     auth_issuer: str = ""
+    """The required `iss` claim. Empty: any."""
     auth_audience: str = ""
+    """The required `aud` claim. Empty: any."""
     auth_algorithms: tuple[str, ...] = ("RS256", "ES256")
+    """The accepted signature algorithms."""
     auth_leeway_seconds: int = 30
+    """The permitted difference between the clocks of the issuer and of the broker."""
     auth_subject_claim: str = "sub"
+    """The claim with the name of the subject."""
     auth_attributes: tuple[tuple[str, str], ...] = (("user", "sub"), ("service", "sub"), ("team", "teams"))
+    """The claims from which authorization attributes are read. For a claim that gives both `user` and `service`,
+    `NAKADI_AUTH_SERVICE_REALMS` decides which of the two it is."""
     auth_realms: tuple[str, ...] = ()
+    """The accepted values of the `realm` claim. Empty: any, also none."""
     auth_service_realms: tuple[str, ...] = ("/services", "services")
+    """Tokens with one of these `realm` claims belong to services: they have the attribute `service`, and all others
+    have `user`. `*`: all tokens belong to services."""
     scope_uid: str = "uid"
+    """The scope for all operations without a scope of their own. Empty: none is required."""
     scope_config_write: str = "nakadi.config.write"
+    """The scope for deleting event types."""
     scope_event_type_write: str = "nakadi.event_type.write"
+    """The scope for creating and changing event types."""
     scope_event_stream_read: str = "nakadi.event_stream.read"
+    """The scope for reading events."""
     scope_event_stream_write: str = "nakadi.event_stream.write"
+    """The scope for publishing events."""
     default_admin: tuple[tuple[str, str], ...] = ()
+    """Attributes that are always administrators, such as `user=ann,service=ops`. Empty: none, unless authentication
+    is off."""
     all_data_access: tuple[tuple[str, str], ...] = ()
+    """Attributes that may read the events of every event type."""
 
-    # What an event type may ask for.
+    # Limits for event types, batches and subscriptions
     default_partitions: int = 1
+    """The number of partitions of an event type without `default_statistic`."""
     max_partitions: int = 8
+    """The largest number of partitions of an event type."""
     retention_min_ms: int = 10_800_000
+    """The shortest `retention_time`."""
     retention_default_ms: int = 172_800_000
+    """The `retention_time` of an event type that is created without one."""
     retention_max_ms: int = 345_600_000
+    """The longest `retention_time`."""
     max_event_bytes: int = 999_000
+    """The largest size of an event."""
     max_batch_events: int = 10_000
+    """The largest number of events in a batch. A larger batch is refused with 413."""
     max_batch_steps: int = 50_000_000
+    """The most work for the events of a batch together. A batch that takes more is refused with 422. 20 million
+    steps take about a second at worst; ordinary events take 0.1 to 3 steps per byte."""
     max_request_memory_bytes: int = 1_073_741_824
+    """The most memory for the bodies of all requests in progress, as sent, unpacked and parsed. A request beyond it
+    is refused with 503 and `Retry-After`; one that needs more than this alone is refused with 413."""
     max_subscription_partitions: int = 100
+    """The largest number of partitions of a subscription."""
 
-    # What becomes of subscriptions.
+    # Subscriptions and dead letters
     max_commit_timeout_seconds: int = 60
+    """The longest time that a stream waits for a commit. A reset of cursors waits for a second more."""
     deletable_subscription_owning_application: str = "nakadi_archiver"
+    """Subscriptions of this application and the consumer group of the next setting do not prevent the deletion of
+    their event type: they are deleted with it."""
     deletable_subscription_consumer_group: str = "nakadi_to_s3"
+    """The consumer group for `NAKADI_DELETABLE_SUBSCRIPTION_OWNING_APPLICATION`."""
     dead_letter_queue: str = "nakadi.dead.letter.queue"
+    """The event type for events that a subscription could not process. The broker creates it."""
     dead_letter_redrive: str = "nakadi.dead.letter.redrive"
+    """The event type for publishing events again to one subscription, which they name as a tag. An operator creates
+    it."""
     dead_letter_owning_application: str = "stups_nakadi"
+    """The owning application of the event type for dead letters."""
     dead_letter_authorization: tuple[tuple[str, str], ...] = ()
+    """Attributes that may administer, read and write the event type for dead letters, when it is created, such as
+    `service=dlq-viewer,team=ops`; `*=*` for everyone. Empty: those of `NAKADI_DEFAULT_ADMIN`, or everyone while
+    authentication is off."""
 
-    # What the broker tells of itself.
+    # Audit log, KPIs and metrics
     audit_owning_application: str = "stups_nakadi"
+    """The owning application of the event type of the audit log."""
     audit_authorization: tuple[tuple[str, str], ...] = ()
+    """The same as `NAKADI_DEAD_LETTER_AUTHORIZATION`, for `nakadi.audit.log`."""
     kpi_owning_application: str = "stups_nakadi"
+    """The owning application of the event types for KPIs."""
     kpi_authorization: tuple[tuple[str, str], ...] = ()
+    """The same as `NAKADI_DEAD_LETTER_AUTHORIZATION`, for the event types for KPIs."""
     hash_salt: str = "salt"
+    """The text that is put before the name of a subject when it is hashed for the audit log and KPIs."""
     max_metric_names: int = 200
+    """The number of event types, and of subscriptions, that have [metrics](metrics.md) of their own in a process.
+    The others are counted together as `other`."""
 
-    # What the way to clients allows a stream; 0 leaves it to the API's own limits.
+    # Limits of a gateway in front of the broker
     longest_stream_seconds: int = 0
+    """The longest duration of a stream, also if its client asks for more. 0: the limit of the API, 4200 s."""
     longest_silence_seconds: int = 0
-
-    # How long a request may wait for streams to end; 0 leaves it to the longest commit timeout.
+    """The longest time between two lines of a stream, also if its client asks for fewer keep-alives. 0: as the
+    client asks."""
     longest_wait_seconds: int = 0
+    """The longest time that a request waits for streams to end, when it sets cursors, adds partitions or sends
+    parked events again. After that it is answered with 503, and its work continues. 0: as long as a stream may wait
+    for commits."""
 
-    # What clients are told.
+    # Texts
     data_access_warning: str = "Data access warning"
+    """The text of the `Warning` header after an event type was created or changed."""
     compaction_warning: str = "Compaction warning"
+    """The second sentence of that header for the cleanup policy `compact`."""
 
-    # How fresh what is remembered must be.
+    # Caching
     cache_seconds: int = 1
+    """The largest age of cached documents of the registry. A process that works asks so often what has changed,
+    whatever is cached ([why](decisions/0012-one-number-for-what-changed.md))."""
 
     @property
     def log_index_url(self) -> str:
-        """Where the log index is: unless it is said, in the data file, if there is one."""
+        """The URL of the log index: the setting, else the data file of the event log if it has one, else memory."""
         return self.log_index or (self.event_log if self.event_log.startswith("sqlite:") else "memory:")
 
     @property
     def default_admins(self) -> tuple[tuple[str, str], ...]:
-        """Attributes of those who always administrate: with tokens nobody does, unless the setting names them."""
-        return self.default_admin or (UNASKED_ADMIN if self.auth == "off" else ())
+        """The attributes that are always administrators. With authentication on, only those that the setting names."""
+        return self.default_admin or (UNAUTHENTICATED_ADMIN if self.auth == "off" else ())
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
-        """Read the variables that are set; the rest have their defaults."""
+        """Read the variables that are set; the other fields have their defaults. Raises `BadSetting`."""
         found = {
             name: _read(variable, environ, kind)
             for name, kind in cls.__annotations__.items()
