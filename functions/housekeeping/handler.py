@@ -6,6 +6,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from nakadi.app.broker import open_broker
+from nakadi.app.engines import load_engines_on_aws
 from nakadi.app.functions import Counts, Function, Handle
 from nakadi.app.settings import Settings
 from nakadi.common.chores import failures
@@ -43,4 +44,5 @@ def opened(counts: Counts) -> Handle:
     return run
 
 
+load_engines_on_aws()
 handler = Function("housekeeping", opened)

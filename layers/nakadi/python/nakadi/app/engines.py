@@ -32,6 +32,16 @@ if TYPE_CHECKING:
 Opener = TypeVar("Opener")
 
 
+def load_engines_on_aws() -> None:
+    """Load what a function on AWS opens with its first invocation.
+
+    It is called while the function starts: processor time is plentiful then, and scarce from the first invocation on.
+    """
+    import nakadi.engines.dynamodb.log_index
+    import nakadi.engines.dynamodb.registry
+    import nakadi.engines.kinesis.opening  # noqa: F401
+
+
 class UnknownEngine(Exception):
     """Raised at the start for a URL that no engine serves; the message names the schemes there are."""
 

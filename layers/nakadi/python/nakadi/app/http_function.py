@@ -8,8 +8,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-# The engines, loaded while the function starts and processor time is plentiful, and not by its first invocation.
 from nakadi.app.broker import open_broker
+from nakadi.app.engines import load_engines_on_aws
 from nakadi.app.functions import Counts, Function, Handle
 from nakadi.app.settings import Settings
 from nakadi.http.apigateway import handle
@@ -22,6 +22,7 @@ def http_function(name: str, *areas: str, tells: bool = True) -> Function:
     `tells` says that it may write, and so can tell figures of its requests. They gather while it is warm, and are
     written now and then at the end of an invocation, for after it everything stands still.
     """
+    load_engines_on_aws()
     for area in areas:
         module = import_module(f"nakadi.http.routes.{area}")
         prepare(*getattr(module, "BODIES", ()))
