@@ -1,9 +1,12 @@
 """What does it cost on AWS? Each figure stands beside its floor or its aim.
 
     python benchmarks/aws.py [imports] [publish] [streams] [layers] [--quick] [--runs 5] [--json FILE]
+        [--python PYTHON] [--layers FOLDER...]
 
-* `imports`: loading, opening and first call of each function, against boto3 with one client. The best of some runs,
-  each in a process of its own.
+* `imports`: loading, opening and first call of each function, against boto3 with one client. The median of some runs,
+  each in a process of its own, and all functions and the floor in turn. `--python` and `--layers` choose another
+  interpreter and what lies in `/opt/python` of a deployment: what `scripts/build-layers --package` has written, and
+  the dependencies for that interpreter and this machine.
 * `publish`: processor time of the whole handler per event, from API Gateway's event to the call to Kinesis, against
   parsing the same body and writing it down; what a publish asks of DynamoDB, and how much it tells the log.
 * `streams`: what 1 and 500 streams on which nothing happens ask of Kinesis and DynamoDB.
@@ -28,6 +31,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
@@ -105,25 +109,22 @@ print(json.dumps(figures), file=sys.stderr)
 """
 
 
-def measured(program: str, environment: Mapping[str, str]) -> list[list[float]]:
+def measured(program: str, environment: Mapping[str, str], python: str = sys.executable) -> list[list[float]]:
     """Milliseconds of CPU and of the clock: for loading, and for each of three calls."""
-    marks = told_by(program, environment)[0]
+    marks = told_by(program, environment, python)[0]
     return [[after - before for before, after in zip(*pair, strict=True)] for pair in pairwise(marks)]
 
 
-def told_by(program: str, environment: Mapping[str, str]) -> tuple[Any, str]:
+def told_by(program: str, environment: Mapping[str, str], python: str = sys.executable) -> tuple[Any, str]:
     """What a program told on stderr, and what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=dict(environment)
-    )
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False, env=dict(environment))
     if done.returncode:
         sys.exit(done.stderr)
     return json.loads(done.stderr.splitlines()[-1]), done.stdout
 
 
-def best(program: str, environment: Mapping[str, str], runs: int) -> dict[str, float]:
-    rows = [measured(program, environment) for _ in range(runs)]
-    load, first, _, warm = ([min(row[step][kind] for row in rows) for kind in (0, 1)] for step in range(4))
+def medians(rows: list[list[list[float]]]) -> dict[str, float]:
+    load, first, _, warm = ([median(row[step][kind] for row in rows) for kind in (0, 1)] for step in range(4))
     return {
         "load_cpu_ms": load[0],
         "load_ms": load[1],
@@ -137,14 +138,18 @@ def best(program: str, environment: Mapping[str, str], runs: int) -> dict[str, f
 # Imports
 
 
-def imports(service: Service, environment: Mapping[str, str], issuer: Issuer, runs: int) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
-    for name in (FLOOR, *EVENTS):
-        program = program_of(name, service.url, issuer)
+def imports(service: Service, environment: Mapping[str, str], issuer: Issuer, runs: int, python: str) -> dict[str, Any]:
+    programs = {name: program_of(name, service.url, issuer) for name in (FLOOR, *EVENTS)}
+    calls: dict[str, dict[str, int]] = {}
+    for name, program in programs.items():
         service.forget()
-        measured(program, environment)
-        calls = dict(service.calls)
-        figures[name] = {**best(program, environment, runs), "calls_of_three": calls}
+        measured(program, environment, python)
+        calls[name] = dict(service.calls)
+    # In turn, so that what else the machine does at the moment falls on all of them.
+    rows = [{name: measured(program, environment, python) for name, program in programs.items()} for _ in range(runs)]
+    figures: dict[str, Any] = {}
+    for name in programs:
+        figures[name] = {**medians([row[name] for row in rows]), "calls_of_three": calls[name]}
         print(import_line(name, figures[name], figures[FLOOR]), flush=True)
     return figures
 
@@ -372,6 +377,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--layers", type=Path, nargs="+", default=[ROOT / "layers/nakadi/python"], metavar="FOLDER")
     options = parser.parse_args()
     asked = options.sections or sections
     random.seed(17)
@@ -381,7 +388,9 @@ def main() -> None:
         environment = environment_of(Path(folder), service, issuer)
         measured(program_of("event_types", service.url, issuer), environment)
         if "imports" in asked:
-            figures["imports"] = imports(service, environment, issuer, 1 if options.quick else options.runs)
+            layered = {**environment, "PYTHONPATH": ":".join(map(str, (*options.layers, ROOT)))}
+            runs = 1 if options.quick else options.runs
+            figures["imports"] = imports(service, layered, issuer, runs, options.python)
         if "publish" in asked:
             figures["publish"] = publish(service, environment, Path(folder), 50 if options.quick else 500)
         if "streams" in asked:
