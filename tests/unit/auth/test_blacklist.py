@@ -9,7 +9,7 @@ from nakadi.model.outcomes import Invalid
 from tests.support.registry import settings_document
 
 
-def test_there_are_only_so_many_names_of_a_kind(monkeypatch):
+def test_the_blacklist_has_a_maximum_of_names_per_kind(monkeypatch):
     """Every request is held against the list, so it does not grow for ever; what is on it stays, and can go. (R223)"""
     monkeypatch.setattr(administration, "MOST_NAMES", 2)
     listed = Blacklist(settings_document("blacklist"))

@@ -40,7 +40,7 @@ def source(issuer):
     return CountingSource(issuer.path)
 
 
-def test_keys_are_read_once_for_many_tokens(source, clock):
+def test_keys_are_fetched_once_for_many_tokens(source, clock):
     """Keys that are known are not read again."""
     keys = KeySet(source, clock)
 
@@ -48,7 +48,7 @@ def test_keys_are_read_once_for_many_tokens(source, clock):
     assert source.reads == 1
 
 
-def test_an_unknown_key_is_looked_for_again(source, issuer, clock):
+def test_an_unknown_key_is_fetched_again_after_a_while(source, issuer, clock):
     """A key that was published after the first look is found when a token names it."""
     keys = KeySet(source, clock)
     assert keys.key("0") is not None
@@ -58,7 +58,7 @@ def test_an_unknown_key_is_looked_for_again(source, issuer, clock):
     assert keys.key("1") is not None
 
 
-def test_inventing_key_ids_does_not_make_us_read_for_each(source, clock):
+def test_unknown_key_ids_do_not_cause_a_fetch_each(source, clock):
     """However many unknown key ids come, the source is asked no more than once in ten seconds."""
     keys = KeySet(source, clock)
 
@@ -66,7 +66,7 @@ def test_inventing_key_ids_does_not_make_us_read_for_each(source, clock):
     assert source.reads == 1
 
 
-def test_known_keys_go_on_working_without_their_source(source, clock):
+def test_known_keys_stay_valid_while_their_source_fails(source, clock):
     """While the source is out of reach, the keys that were read before still count. (R45)"""
     keys = KeySet(source, clock)
     assert keys.key("0") is not None
@@ -76,7 +76,7 @@ def test_known_keys_go_on_working_without_their_source(source, clock):
     assert keys.key("0") is not None
 
 
-def test_no_keys_at_all_is_a_fault(source, clock):
+def test_a_source_that_never_answered_is_a_fault(source, clock):
     """Without any keys no token can be judged: that is our fault and not the client's. (R45)"""
     source.reachable = False
 
@@ -89,7 +89,7 @@ def test_a_token_without_key_id_is_checked_with_the_only_key(source, clock):
     assert KeySet(source, clock).key(None) is not None
 
 
-def test_keys_come_from_a_url_too(issuer, clock):
+def test_keys_can_be_fetched_from_a_url(issuer, clock):
     """A key set is read from an HTTP server."""
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -16,12 +16,12 @@ def told(draft, schema="EventTypeDraft", under="authorization") -> list[tuple[st
     return [(each.path, each.message) for each in found if each.path.startswith(under)]
 
 
-def test_complete_lists():
+def test_complete_lists_have_no_violations():
     """Lists that are there and have complete attributes are fine, the wildcard included. (R49, R50, R52)"""
     assert told(AuthorizationDraft(admins=(ANN,), readers=(AttributeDraft("*", "*"),), writers=(ANN, ANN))) == []
 
 
-def test_lists_that_are_missing_or_empty():
+def test_missing_and_empty_lists_have_violations():
     """Every list is mandatory and has at least one attribute. (R52)"""
     assert told(AuthorizationDraft(admins=(), readers=(ANN,))) == [
         ("authorization.admins", "must contain at least one attribute"),
@@ -38,13 +38,13 @@ def test_subscriptions_have_no_writers():
     ]
 
 
-def test_lists_elsewhere_have_other_paths():
+def test_violations_have_the_given_path():
     """Lists that stand for themselves are told by their own names. (R220)"""
     lists = permissions.authorization_body(AuthorizationDraft(admins=(ANN,), readers=(), writers=(ANN,)))
     assert body_violations("AdminLists", lists) == (Violation("readers", "must contain at least one attribute"),)
 
 
-def test_incomplete_attributes():
+def test_incomplete_attributes_have_violations():
     """Both members of an attribute are mandatory, and told with their place. (R19, R49)"""
     readers = (ANN, AttributeDraft("user"), AttributeDraft(value="ann"))
     assert told(AuthorizationDraft(readers=readers), under="authorization.readers") == [
@@ -53,7 +53,7 @@ def test_incomplete_attributes():
     ]
 
 
-def test_attributes_may_stand_in_several_lists():
+def test_attributes_may_be_in_several_lists():
     """An attribute may be in each of the lists once. (R61)"""
     permissions.check_no_duplicates(Authorization(admins=(A, B), readers=(A, B, C), writers=(A,)))
 
@@ -68,7 +68,7 @@ def test_attributes_may_not_be_repeated():
     )
 
 
-def test_lists_do_not_go_away():
+def test_an_authorization_must_not_be_removed():
     """Authorization may be added and replaced, never removed. (R62)"""
     section = Authorization(admins=(A,), readers=(A,))
     for old, new in ((None, None), (None, section), (section, section)):

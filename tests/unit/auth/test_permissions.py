@@ -56,7 +56,7 @@ GRANTED = {
 
 
 @pytest.mark.parametrize(("attribute", "operation"), list(itertools.product(GRANTED, Operation)))
-def test_lists_say_who_may_do_what(permissions, attribute, operation):
+def test_each_list_grants_its_operations(permissions, attribute, operation):
     """Admins administrate, readers read, writers write, each of them views; a Nakadi admin views and administrates,
     and reads or writes no events; all data access reads. (R51, R55, R56, R57, R58, R59)
     """
@@ -75,7 +75,7 @@ def test_one_matching_attribute_is_enough(permissions):
 
 
 @pytest.mark.parametrize("operation", Operation)
-def test_the_wildcard_is_everybody(permissions, operation):
+def test_the_wildcard_matches_every_subject(permissions, operation):
     """The attribute `*:*` grants its operation to any subject. (R50)"""
     everybody = Authorization(admins=(WILDCARD,), readers=(WILDCARD,), writers=(WILDCARD,))
 
@@ -111,7 +111,7 @@ def test_with_authentication_off_everything_is_allowed(permissions, operation):
     assert permissions.allows(operation, LISTED, UNAUTHENTICATED)
 
 
-def test_a_change_of_the_admins_counts_at_once(permissions, admins):
+def test_a_change_of_the_admins_takes_effect_at_once(permissions, admins):
     """Who becomes an administrator is one for the next question. (R65)"""
     dan = subject(Attribute("user", "dan"))
     assert not permissions.is_administrator(dan)
@@ -132,7 +132,7 @@ def test_a_change_of_the_admins_counts_at_once(permissions, admins):
         (BlockedKind.PRODUCER_APP, "bob", False, False),
     ],
 )
-def test_the_blacklist_stops_applications_and_event_types(permissions, blacklist, kind, name, producing, consuming):
+def test_the_blacklist_blocks_applications_and_event_types(permissions, blacklist, kind, name, producing, consuming):
     """An entry stops publishing or consuming, for the application or any of the event types. (R226, R227)"""
     blacklist.block(kind, name)
 
@@ -140,7 +140,7 @@ def test_the_blacklist_stops_applications_and_event_types(permissions, blacklist
     assert refused(lambda: permissions.require_consumer(subject(ANN), ["order.created", "order.paid"])) == consuming
 
 
-def test_lifting_a_block_lets_through_again(permissions, blacklist):
+def test_a_removed_block_has_no_effect(permissions, blacklist):
     """A removed entry stops nobody. (R226)"""
     blacklist.block(BlockedKind.PRODUCER_APP, "ann")
     blacklist.unblock(BlockedKind.PRODUCER_APP, "ann")

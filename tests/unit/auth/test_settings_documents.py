@@ -33,7 +33,7 @@ def test_a_document_that_was_never_written_is_empty():
     assert document(MemoryRegistry()).read() == {}
 
 
-def test_a_change_is_seen_at_once_by_whoever_made_it():
+def test_a_change_is_read_at_once_by_the_process_that_made_it():
     """A process sees its own change, whatever it remembered before. (R108)"""
     settings = document(MemoryRegistry())
     settings.read()
@@ -43,7 +43,7 @@ def test_a_change_is_seen_at_once_by_whoever_made_it():
     assert settings.read() == {"a": 1}
 
 
-def test_a_change_of_another_process_is_seen_after_a_second():
+def test_a_change_of_another_process_is_read_after_a_second():
     """What others changed is seen once what is remembered is too old. (R65, R226)"""
     registry, clock = MemoryRegistry(), HandMovedClock()
     here, there = document(registry, clock), document(registry, clock)
@@ -56,7 +56,7 @@ def test_a_change_of_another_process_is_seen_after_a_second():
     assert here.read() == {"a": 1}
 
 
-def test_a_change_to_the_same_writes_nothing():
+def test_an_equal_body_is_not_written():
     """Saying again what is so does not count as a change."""
     registry = MemoryRegistry()
     settings = document(registry)
@@ -66,7 +66,7 @@ def test_a_change_to_the_same_writes_nothing():
     assert registry.get("settings", "matter").revision == 1
 
 
-def test_changes_of_many_are_all_kept():
+def test_concurrent_changes_are_all_kept():
     """Administrators who change one document at the same time lose nothing of each other. (R223)"""
     registry = MemoryRegistry()
 
@@ -82,7 +82,7 @@ def test_changes_of_many_are_all_kept():
     assert set(document(registry).read()) == {str(number) for number in range(8)}
 
 
-def test_a_change_that_others_always_beat_is_given_up():
+def test_a_change_that_always_loses_is_refused_as_temporary():
     """After some attempts the answer is to try later, rather than to try for ever."""
     with pytest.raises(TryLater):
         document(BusyRegistry(ATTEMPTS)).change(lambda _: {"a": 1})

@@ -53,7 +53,7 @@ def told(claims):
     return {name: value.told() if isinstance(value, InSeconds) else value for name, value in claims.items()}
 
 
-def test_a_good_token_says_who_is_asking(tokens, issuer):
+def test_a_valid_token_identifies_the_subject(tokens, issuer):
     """A signed token gives the subject its name, attributes, scopes and realm. (R49, R66)"""
     token = issuer.token("ann", scope="uid nakadi.config.write", teams=["checkout", "search"], realm="/people")
 
@@ -92,7 +92,7 @@ def test_a_subject_is_a_user_or_a_service(issuer, claims, attributes):
     assert subject.attributes == {Attribute(*each) for each in attributes}
 
 
-def test_all_tokens_may_be_of_services(issuer):
+def test_all_tokens_may_belong_to_services(issuer):
     """An issuer that knows services alone needs no realm, and then nobody is a user."""
     tokens = tokens_of(issuer, attribute_claims=BOTH, service_realms=("*",))
 
@@ -111,7 +111,7 @@ def test_users_and_services_may_have_claims_of_their_own(issuer):
 
 
 @pytest.mark.parametrize("header", [None, ""])
-def test_no_token_is_told_as_such(tokens, header):
+def test_a_missing_token_has_its_own_message(tokens, header):
     """Without a token the answer is that authentication is required. (R43)"""
     with pytest.raises(NotAuthenticated, match="Full authentication is required to access this resource"):
         tokens.subject(header)
@@ -120,7 +120,7 @@ def test_no_token_is_told_as_such(tokens, header):
 @pytest.mark.parametrize(
     "header", ["Basic YTpi", "Bearer", "Bearer ", "Bearer a.b", "Bearer " + "x" * 20_000, "Bearer a.b.c", "Bearer \x00"]
 )
-def test_what_is_no_token_is_refused(tokens, header):
+def test_malformed_tokens_are_refused(tokens, header):
     """A header that holds no token is refused, in other words than a missing one. (R43)"""
     with pytest.raises(NotAuthenticated) as refusal:
         tokens.subject(header)
@@ -147,7 +147,7 @@ def test_what_is_no_token_is_refused(tokens, header):
         {"sub": ""},
     ],
 )
-def test_a_claim_that_does_not_hold_refuses_the_token(tokens, issuer, claims):
+def test_invalid_claims_are_refused(tokens, issuer, claims):
     """Issuer, audience, times and subject are all checked. (R43)"""
     with pytest.raises(NotAuthenticated):
         tokens.subject("Bearer " + issuer.signed({"sub": "ann", "scope": "uid", **told(claims)}))
@@ -157,7 +157,7 @@ def test_a_claim_that_does_not_hold_refuses_the_token(tokens, issuer, claims):
     "header",
     ["[" * 6000, '{"alg":"ES256","kid":' + "[" * 6000, '{"alg":["ES256"]}', '{"alg":"ES256","kid":{}}', "5", "\ud800"],
 )
-def test_a_token_whose_header_is_rubbish_is_refused(tokens, header):
+def test_a_token_with_a_malformed_header_is_refused(tokens, header):
     """Whatever stands in the part of a token that nobody has signed, it is 401. (R43)"""
     first = base64.urlsafe_b64encode(header.encode("utf-8", "surrogatepass")).decode().rstrip("=")
 
@@ -179,7 +179,7 @@ def test_a_token_without_signature_is_refused(tokens):
         tokens.subject(f"Bearer {unsigned}")
 
 
-def test_a_public_key_is_no_shared_secret(tokens):
+def test_a_public_key_is_not_accepted_as_a_shared_secret(tokens):
     """A token that is signed with the published key as if it were a password is refused. (R43)"""
     forged = jwt.encode({"sub": "ann"}, "0" * 64, "HS256", {"kid": "0"})
 
@@ -197,7 +197,7 @@ def test_a_changed_token_is_refused(tokens, issuer):
         tokens.subject(f"Bearer {head}.{changed}.{signature}")
 
 
-def test_a_key_id_that_nobody_knows_is_refused(tokens, issuer):
+def test_an_unknown_key_id_is_refused(tokens, issuer):
     """A token that names an unknown key is refused. (R43)"""
     with pytest.raises(NotAuthenticated, match="key"):
         tokens.subject("Bearer " + issuer.signed({"sub": "ann"}, kid="unknown"))
@@ -210,7 +210,7 @@ def test_scopes_may_come_as_a_list(tokens, issuer):
     assert tokens.subject(f"bearer {listed}").scopes == {"uid", "nakadi.event_stream.read"}
 
 
-def test_a_key_that_took_the_id_of_another_one_is_found(tmp_path):
+def test_a_key_that_replaced_another_under_its_id_is_used(tmp_path):
     """An issuer that gives a new key the id of the old one, or no ids at all: tokens of the new key are good as soon as
     it may be looked for, and those of the old key are not any more. Wrong signatures do not have it read each time."""
     clock = HandMovedClock(datetime.now(UTC))
@@ -238,7 +238,7 @@ def test_a_key_that_took_the_id_of_another_one_is_found(tmp_path):
     assert len(reads) == 2
 
 
-def test_a_subject_s_name_is_short(issuer):
+def test_the_name_of_a_subject_has_a_maximum_length(issuer):
     """A name that would make each event of its publisher longer by kilobytes is refused."""
     tokens = tokens_of(issuer)
 

@@ -30,7 +30,7 @@ def messages(key: str) -> list[str]:
         "a",
     ],
 )
-def test_good_keys(key):
+def test_valid_keys_have_no_violations(key):
     """A key is a name, with a domain name and a slash before it if need be. (R252, R254)"""
     assert messages(key) == []
 
@@ -56,7 +56,7 @@ def test_good_keys(key):
         ("test\n", [ENDS]),
     ],
 )
-def test_bad_keys(key, expected):
+def test_invalid_keys_have_violations(key, expected):
     """Every rule that a key breaks is told in a line of its own; a bad prefix breaks the rules of length, too.
 
     (R252, R253, R254)
@@ -64,7 +64,7 @@ def test_bad_keys(key, expected):
     assert messages(key) == expected
 
 
-def test_values_of_annotations():
+def test_values_of_annotations_have_a_maximum_length():
     """An annotation holds up to 1000 characters of anything, or nothing. (R21, R255)"""
     assert not list(annotation_violations({"a": "ü" * 1000, "b": None, "c": "", "d": "*\n"}))
     (violation,) = annotation_violations({"a": "x" * 1001})
@@ -72,7 +72,7 @@ def test_values_of_annotations():
 
 
 @pytest.mark.parametrize("value", ["", "a", "A-b_c.9", "x" * 63, None])
-def test_values_of_labels(value):
+def test_valid_values_of_labels(value):
     """A label is a short word, or nothing. (R255)"""
     assert not list(label_violations({"a": value}))
 
@@ -89,12 +89,12 @@ def test_values_of_labels(value):
         ("!" * 64, ["size must be between 0 and 63", "Should contain only allowed symbols"]),
     ],
 )
-def test_bad_values_of_labels(value, expected):
+def test_invalid_values_of_labels_have_violations(value, expected):
     """A label that is long, or of other characters, is refused. (R21, R255)"""
     assert [each.message for each in label_violations({"a": value})] == expected
 
 
-def test_hostile_keys_take_no_time():
+def test_hostile_keys_are_checked_quickly():
     """A key that is made to be hard to match is refused as fast as any. (R252)"""
     keys = ("a" + "-" * 100_000, "a-" * 50_000 + "/", "a." * 50_000, "a" * 100_000 + "!/")
     assert effort(lambda: [list(annotation_violations({key: None})) for key in keys]) < 1000

@@ -46,7 +46,7 @@ def permitted(old, **wishes) -> bool:
     return True
 
 
-def test_an_owner_selector_may_come_and_stay():
+def test_an_owner_selector_may_be_added():
     """An owner selector may be added later and kept. (R116)"""
     rules.check_owner_selector_change(None, None)
     rules.check_owner_selector_change(None, BY_TEAM)
@@ -65,7 +65,7 @@ def test_an_owner_selector_may_not_change():
 
 @pytest.mark.parametrize("old", CleanupPolicy)
 @pytest.mark.parametrize("new", CleanupPolicy)
-def test_one_cleanup_policy_may_become_another(old, new):
+def test_changes_of_the_cleanup_policy(old, new):
     """Only `delete` may become something else, and only `compact_and_delete`. (R117)"""
     if old is new or (old, new) == (CleanupPolicy.DELETE, CleanupPolicy.COMPACT_AND_DELETE):
         rules.check_cleanup_policy_change(old, new)
@@ -74,7 +74,7 @@ def test_one_cleanup_policy_may_become_another(old, new):
         assert refusal(rules.check_cleanup_policy_change, old, new) == message
 
 
-def test_an_audience_may_change_but_not_go():
+def test_an_audience_may_change_but_not_be_removed():
     """An audience may be set and changed, not unset. (R118)"""
     public, internal = Audience.EXTERNAL_PUBLIC, Audience.COMPANY_INTERNAL
     for old, new in ((None, None), (None, public), (public, internal), (public, public)):
@@ -97,7 +97,7 @@ STATISTIC = Statistics(messages_per_minute=1, message_size=1, read_parallelism=2
         (None, STATISTIC, False),
     ],
 )
-def test_parallelisms_stay(old, new, ok):
+def test_parallelisms_may_not_change(old, new, ok):
     """The two parallelisms stay as they are, also if there were none; the other numbers may change. (R119)"""
     if ok:
         rules.check_statistics_change(old, new)
@@ -166,7 +166,7 @@ CATEGORY = (
         ({"category": Category.DATA, "enrichment_strategies": METADATA}, {"category": Category.BUSINESS}, CATEGORY),
     ],
 )
-def test_other_categories_stay(old, wishes, message):
+def test_other_changes_of_the_category_are_refused(old, wishes, message):
     """Any other change of category is refused in one message, even by an administrator. (R122)"""
     assert refused_constraints(an_event_type(**old), **wishes, nakadi_admin=True) == message
 
@@ -193,12 +193,12 @@ def test_a_compatibility_mode_may_be_tightened_step_by_step(old, new):
 
 @pytest.mark.parametrize("old", MODES)
 @pytest.mark.parametrize("new", MODES)
-def test_open_event_types_have_everyone_for_an_admin(old, new):
+def test_everyone_is_admin_of_an_open_event_type(old, new):
     """The mode of an event type without authorization may be changed by everyone. (R124)"""
     assert permitted(an_event_type(compatibility_mode=old), compatibility_mode=new)
 
 
-def test_all_broken_constraints_are_told_in_order():
+def test_all_refused_changes_are_reported_in_order():
     """Mode, partition strategy and enrichment are told together, in this order. (R125)"""
     old = an_event_type(
         category=Category.BUSINESS,
@@ -220,7 +220,7 @@ def test_all_broken_constraints_are_told_in_order():
     )
 
 
-def test_a_category_stays_when_anything_else_is_refused():
+def test_a_category_does_not_change_when_another_change_is_refused():
     """A change of category that would be permitted is refused beside any other, which is not told. (R122)"""
     old = an_event_type(partition_strategy=PartitionStrategy.HASH, partition_key_fields=("a",))
     told = refused_constraints(
@@ -232,7 +232,7 @@ def test_a_category_stays_when_anything_else_is_refused():
     assert told == CATEGORY
 
 
-def test_the_rest_is_free():
+def test_other_fields_may_change():
     """Owner, key and ordering fields, audience, retention, lists, annotations and labels are free to change. (R126)"""
     assert permitted(
         an_event_type(authorization=OWNED),

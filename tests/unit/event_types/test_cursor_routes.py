@@ -13,7 +13,7 @@ from tests.support.cursor_api import NAME, TIMELINE_NOT_FOUND, Api, cursor, pair
 from tests.support.places import Generation
 
 
-def test_distances_come_back_with_their_cursors():
+def test_distances_are_returned_with_their_cursors():
     """Pairs come back in order, cursors as sent, with the events after the first up to the last. (C37, C38)"""
     asked = [pair("BEGIN", "001-0001-1"), pair("4", "001-0001-00002"), pair("001-0001-1", "001-0001-1", "1")]
     response = Api(Generation([5, 5])).post("cursor-distances", asked)
@@ -51,13 +51,13 @@ def test_cursor_that_cannot_be_converted_is_refused(operation, offset):
     assert refusal(Api(Generation([3])).post(operation, body)) == (422, "problem converting cursors")
 
 
-def test_distance_of_a_partition_that_was_never_there():
+def test_distance_in_an_unknown_partition_is_refused():
     """A partition that is not in the timelines between is refused. (C43)"""
     response = Api(Generation([3]), Generation([3])).post("cursor-distances", [pair("0", "001-0002-0", "9")])
     assert refusal(response) == (422, "Partition not found.")
 
 
-def test_distances_do_not_ask_whether_there_are_events():
+def test_distances_do_not_require_stored_events():
     """Places beyond the end, expired ones, and partitions that are not there can be told apart. (C44, C45)"""
     asked = [pair("1", "1000"), pair("-1", "0"), pair("001-0001-3", "001-0001-7", "9")]
     response = Api(Generation([9], expired=[5]), refused=[Operation.READ]).post("cursor-distances", asked)
@@ -70,7 +70,7 @@ def test_distances_need_view():
     assert refusal(response) == (403, f"Access on VIEW event-type:{NAME} denied")
 
 
-def test_silent_log_makes_distances_unavailable():
+def test_distances_are_unavailable_while_the_log_does_not_answer():
     """While the log does not answer, asking again later may help; of old this was an internal error. (C50, C68)"""
     api = Api(Generation([9]))
     api.logs.down = True
@@ -137,7 +137,7 @@ def test_body_has_to_be_json_by_its_content_type(operation):
 
 
 @OPERATIONS
-def test_nothing_asked_nothing_answered(operation):
+def test_an_empty_list_has_an_empty_response(operation):
     """An empty array is answered by an empty array, if the event type is there. (C46, C56, C66)"""
     api = Api(Generation([9]))
     assert (api.post(operation, []).status_code, api.post(operation, []).json()) == (200, [])
@@ -225,7 +225,7 @@ def test_shifts_have_known_answers(offset, shift, reached):
     assert response.json() == [cursor(reached)]
 
 
-def test_shifts_come_back_in_order():
+def test_shifts_are_returned_in_order():
     """Moved cursors come back in the order of the request, as partition and offset only. (C10, C59)"""
     asked = [{**cursor("1", "1"), "shift": 1}, {**cursor("4", "0"), "shift": -2}]
     expected = [cursor("001-0001-000000000000000002", "1"), cursor("001-0001-000000000000000002", "0")]
@@ -269,7 +269,7 @@ def test_shift_before_the_first_timeline_is_refused():
     assert refusal(Api(Generation([9])).post("shifted-cursors", asked)) == (422, TIMELINE_NOT_FOUND)
 
 
-def test_shift_does_not_look_for_the_partition():
+def test_shift_does_not_require_the_partition():
     """In the open timeline a partition that is not there goes unnoticed. (C67)"""
     asked = [{**cursor("4", "7"), "shift": 1}]
     expected = [cursor("001-0001-000000000000000005", "7")]
@@ -304,7 +304,7 @@ BODIES = some.one_of(
 
 
 @given(operation=some.sampled_from(["cursor-distances", "cursors-lag", "shifted-cursors"]), body=BODIES)
-def test_no_body_breaks_the_operations(operation, body):
+def test_random_bodies_are_answered_without_a_fault(operation, body):
     """Whatever JSON is sent, the answer is a result or a refusal that says what is wrong. (C37, C48, C49, C51, C59)"""
     api = Api(Generation([3, 0]), Generation([0, 2], expired=[0, 1]))
     assert api.send(operation, json.dumps(body).encode()).status_code in (200, 400, 422)
@@ -315,7 +315,7 @@ def test_no_body_breaks_the_operations(operation, body):
     offset=OFFSETS,
     partition=some.sampled_from(["0", "1", "9"]),
 )
-def test_no_query_breaks_the_partitions(text, offset, partition):
+def test_random_queries_are_answered_without_a_fault(text, offset, partition):
     """Whatever is asked of partitions, the answer is a result or a refusal that says what is wrong. (C21, C28, C35)"""
     api = Api(Generation([3, 0]), Generation([0, 2], expired=[0, 1]))
     assert api.get(f"{NAME}/partitions", cursors=text).status_code in (200, 422)

@@ -6,7 +6,7 @@ from nakadi.model.cursor import Cursor, Position
 from tests.support.places import Generation, a_past
 
 
-def test_every_question_looks_anew():
+def test_each_call_asks_the_log_again():
     """What was stored between two questions is in the second answer."""
     event_type, logs = a_past(Generation([1]))
     cursors = Cursors(logs)
@@ -15,7 +15,7 @@ def test_every_question_looks_anew():
     assert (before, cursors.newest(event_type)["0"]) == (Position(1, 0), Position(1, 4))
 
 
-def test_answers_are_those_of_the_view():
+def test_results_are_those_of_a_snapshot():
     """The service answers for one event type what a view of it answers. (C13, L35, S97)"""
     event_type, logs = a_past(Generation([9], expired=[4]))
     cursors = Cursors(logs)
@@ -34,7 +34,7 @@ def test_position_can_be_checked_without_a_cursor():
         cursors.check_readable(event_type, "0", Position(1, 9))
 
 
-def test_reading_goes_on_only_in_a_known_partition():
+def test_the_next_event_is_found_only_in_a_known_partition():
     """What follows a position is told for the event type's partitions. (L24, L67)"""
     event_type, logs = a_past(Generation([2]), Generation([2]))
     timeline, offset = Cursors(logs).next_event(event_type, Position(1, 1), "0")

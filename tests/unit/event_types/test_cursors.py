@@ -39,7 +39,7 @@ def test_position_is_published_with_version_timeline_and_number(position, publis
     assert str(position) == published
 
 
-def test_published_positions_sort_as_texts():
+def test_published_positions_can_be_sorted_as_strings():
     """Positions of one partition sort as texts in the order of the stream, the start of a timeline before its events.
 
     (S89)
@@ -49,7 +49,7 @@ def test_published_positions_sort_as_texts():
 
 
 @pytest.mark.parametrize("position", [Position(1, -1), Position(1, 0), Position(31, 10**17 + 3)])
-def test_what_is_published_can_be_read(position):
+def test_published_positions_can_be_parsed(position):
     """Every published offset leads back to its position. (C1, C4)"""
     place = reading(str(position))
     assert isinstance(place, NumberedOffset)
@@ -67,7 +67,7 @@ def test_what_is_published_can_be_read(position):
         ("001-0002--17", 2, -17),
     ],
 )
-def test_versioned_offset_is_read_leniently(offset, order, number):
+def test_versioned_offset_is_parsed_leniently(offset, order, number):
     """A versioned offset needs no padding of its number, and its timeline may be in either case. (C4)"""
     place = reading(offset)
     assert isinstance(place, NumberedOffset)
@@ -84,7 +84,7 @@ def test_malformed_versioned_offset_is_refused_without_names(offset):
 
 
 @pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin"])
-def test_begin_is_read_in_any_letter_case(offset):
+def test_begin_is_parsed_in_any_letter_case(offset):
     """The word for the beginning is understood in any letter case. (C5, L34, S90)"""
     assert reading(offset) == BeginOffset()
 
@@ -106,7 +106,7 @@ def test_plain_number_means_the_first_timeline(offset, padded, number):
 
 
 @pytest.mark.parametrize("offset", ["", "xer", "1.5", "+1", "1 ", "٣", "000-0001-1", "002-0001-1", "--1", "END", "20-"])
-def test_anything_else_is_refused_by_name(offset):
+def test_any_other_offset_is_refused_with_its_partition(offset):
     """A text that is no offset of any form is refused with partition and offset. (C5, C8, C11, S93)"""
     assert refusal(offset) == f"invalid offset {offset} for partition 0"
 
@@ -120,7 +120,7 @@ def test_anything_else_is_refused_by_name(offset):
         ("1999-12-31T23:59:59.999999-00:30", datetime(2000, 1, 1, 0, 29, 59, 999_999, tzinfo=UTC)),
     ],
 )
-def test_date_time_is_a_place(offset, moment):
+def test_date_time_is_a_valid_offset(offset, moment):
     """Beyond the older forms, a date-time is understood, in whichever zone it is given."""
     assert reading(offset) == TimeOffset(moment)
 
@@ -154,7 +154,7 @@ def test_date_time_must_be_whole_and_exist(offset):
         ("0" * 10_000, True),
     ],
 )
-def test_number_beyond_64_bits_is_noticed(number, does):
+def test_number_beyond_64_bits_does_not_fit(number, does):
     """Numbers of any length are read, and those beyond 64 bits are told apart. (L29)"""
     assert fits_64_bits(Position(1, reading(number).offset)) is does
     assert fits_64_bits(Position(1, reading(f"001-0001-{number}").offset)) is does
@@ -177,12 +177,12 @@ def test_number_beyond_64_bits_is_noticed(number, does):
         (CursorErrorKind.INVALID_OFFSET, "invalid offset 12 for partition 7"),
     ],
 )
-def test_every_error_has_its_text(kind, text):
+def test_each_error_has_its_message(kind, text):
     """Each way in which a cursor can be wrong has its own text. (C11, S93)"""
     assert str(CursorError(kind, "7", "12", "order.created")) == text
 
 
-def test_error_without_a_cursor_says_null():
+def test_error_without_a_cursor_has_null_in_its_message():
     """Where an error is told without a cursor, the text says null. (C11, L22)"""
     assert str(CursorError(CursorErrorKind.INVALID_FORMAT)) == "invalid cursor format, partition: null offset: null"
     assert str(CursorError(CursorErrorKind.INVALID_OFFSET, "", "")) == "invalid offset  for partition "
@@ -198,6 +198,6 @@ def test_error_without_a_cursor_says_null():
         (Position(2, -1), "001-0001-5", "-1"),
     ],
 )
-def test_number_is_told_as_it_was_sent(position, sent, shown):
+def test_number_is_reported_as_it_was_sent(position, sent, shown):
     """The number in an error is the one that was sent, unless the cursor was carried to another place. (L28, S94)"""
     assert offset_digits(position, sent) == shown

@@ -29,7 +29,7 @@ def refusal(annotations, **options) -> str:
         {REASON: ""},
     ],
 )
-def test_sound_annotations(annotations):
+def test_valid_annotations(annotations):
     """Events are kept or not, for a period that has a reason. (R256)"""
     check_data_lake_annotations(annotations)
 
@@ -51,7 +51,7 @@ def test_sound_annotations(annotations):
         "1y",
     ],
 )
-def test_periods(period):
+def test_valid_periods(period):
     """A period is a number of days, weeks, months or years, spelt long or short, limits included. (R256)"""
     check_data_lake_annotations({PERIOD: period, **WHY})
 
@@ -64,7 +64,7 @@ def test_periods(period):
         "99999999999999999999d",
     ],
 )
-def test_no_periods(period):
+def test_invalid_periods_are_refused(period):
     """Anything else is refused, and where the rule can be read is told. (R256)"""
     told = refusal({PERIOD: period, **WHY})
     assert told.startswith(f"Annotation {PERIOD} does not comply with regex. See documentation (docs/analytics.md")
@@ -83,12 +83,12 @@ def test_no_periods(period):
         ({PERIOD: "1 year", REASON: ""}, f"Annotation {REASON} is required, when {PERIOD} is specified."),
     ],
 )
-def test_what_needs_what(annotations, message):
+def test_annotations_that_require_others(annotations, message):
     """To keep events needs a period, a period needs a reason. (R256)"""
     assert refusal(annotations) == message
 
 
-def test_the_decision_may_be_mandatory():
+def test_the_annotation_may_be_mandatory():
     """Where it is demanded, whether events are kept has to be said. (R256)"""
     assert refusal({}, mandatory=True) == f"Annotation {MATERIALIZE} is required"
     check_data_lake_annotations({MATERIALIZE: "off"}, mandatory=True)
@@ -106,6 +106,6 @@ def test_the_decision_may_be_mandatory():
         ({"cleanup_policy": CleanupPolicy.COMPACT_AND_DELETE}, timedelta(days=2)),
     ],
 )
-def test_how_long_events_are_kept(changes, kept):
+def test_retention_in_the_data_lake(changes, kept):
     """A data lake keeps events as long as it is told, or as the broker does. (R256)"""
     assert data_lake_retention(an_event_type(**changes)) == kept

@@ -24,14 +24,14 @@ def kept(event_type):
     return event_type_of(Document(event_type.name, event_type_body(event_type), event_type.revision))
 
 
-def test_an_event_type_with_nothing_set_is_kept():
+def test_an_event_type_without_optional_fields_is_stored_completely():
     """A plain event type comes out of the registry as it went in."""
     event_type = an_event_type()
 
     assert kept(event_type) == event_type
 
 
-def test_an_event_type_with_everything_set_is_kept():
+def test_an_event_type_with_all_fields_is_stored_completely():
     """No field of an event type is lost or changed in the registry."""
     event_type = an_event_type(
         category=Category.DATA,

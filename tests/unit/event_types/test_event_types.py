@@ -56,7 +56,7 @@ def test_of_many_creators_one_succeeds(event_types):
     assert sorted(outcomes) == ["conflict"] * 15 + ["created"]
 
 
-def test_a_change_is_made_from_what_is_stored(event_types):
+def test_a_change_requires_the_stored_revision(event_types):
     """A change that was made from an older state is not stored over a newer one."""
     event_types.add(an_event_type(name="a.b"))
     stale = event_types.get("a.b")
@@ -68,7 +68,7 @@ def test_a_change_is_made_from_what_is_stored(event_types):
     assert event_types.get("a.b").owning_application == "first"
 
 
-def test_what_is_stored_is_what_is_answered(event_types):
+def test_a_replaced_event_type_is_returned_as_stored(event_types):
     """The answer of a change is the event type as the next reader finds it."""
     event_types.add(an_event_type(name="a.b"))
     old = event_types.get("a.b")
@@ -76,7 +76,7 @@ def test_what_is_stored_is_what_is_answered(event_types):
     assert event_types.replace(old, replace(old, owning_application="x")) == event_types.get("a.b")
 
 
-def test_a_change_is_tried_until_nobody_is_faster(event_types):
+def test_a_change_is_retried_when_another_process_was_faster(event_types):
     """A change that met another one is made again from the new state; in the end the answer is to come back. (R129)"""
     met = []
 
@@ -92,7 +92,7 @@ def test_a_change_is_tried_until_nobody_is_faster(event_types):
         event_types.retry_if_changed(lambda: event_types.replace(an_event_type(revision=7), an_event_type()))
 
 
-def test_versions_are_remembered_from_the_newest(event_types):
+def test_schema_versions_are_listed_newest_first(event_types):
     """Every schema version is kept, and they are told newest first, in the order of their making. (R136)"""
     event_types.add(an_event_type(name="a.b"))
     for version in (Version(1, 0, 1), Version(1, 0, 10), Version(1, 2, 0), Version(10, 0, 0)):
@@ -104,7 +104,7 @@ def test_versions_are_remembered_from_the_newest(event_types):
     assert found == ["10.0.0", "1.2.0", "1.0.10", "1.0.1", "1.0.0"]
 
 
-def test_what_was_read_is_remembered_for_a_while(registry, clock):
+def test_event_types_are_cached_for_a_while(registry, clock):
     """A change by another process is seen when what is remembered is too old, one's own at once. (R108)"""
     here, there = (EventTypes(registry, Cache(clock, 1.0)) for _ in range(2))
     here.add(an_event_type(name="a.b"))
@@ -119,7 +119,7 @@ def test_what_was_read_is_remembered_for_a_while(registry, clock):
     assert here.cached("a.b").owning_application == "x"
 
 
-def test_what_does_not_exist_is_not_remembered(event_types):
+def test_missing_event_types_are_not_cached(event_types):
     """An event type can be used as soon as it is created, also by who asked for it too early. (R105)"""
     with pytest.raises(NotFound):
         event_types.cached("a.b")
@@ -128,7 +128,7 @@ def test_what_does_not_exist_is_not_remembered(event_types):
     assert event_types.cached("a.b").name == "a.b"
 
 
-def test_listeners_hear_of_changes(event_types):
+def test_listeners_are_called_after_changes(event_types):
     """Whoever listens is told the name of what was added, changed or removed."""
     heard = []
     event_types.on_change(heard.append)
@@ -139,7 +139,7 @@ def test_listeners_hear_of_changes(event_types):
     assert heard == ["a.b"] * 3
 
 
-def test_all_are_listed_however_many(event_types):
+def test_all_event_types_are_listed_beyond_one_page(event_types):
     """The list is complete beyond one page of the registry, and in the order of names. (R87)"""
     names = sorted(f"n{number}" for number in range(2100))
     for name in reversed(names):

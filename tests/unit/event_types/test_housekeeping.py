@@ -50,7 +50,7 @@ def values(broker, event_type):
     return [each.record.value for each in event_log.read(topic, 0, oldest).events]
 
 
-def test_events_go_when_their_time_is_over(broker, clock):
+def test_events_are_removed_after_their_retention_time(broker, clock):
     """Events older than the retention time are let go of, younger ones stay. (R128)"""
     event_type = registered(broker)
     append(broker, event_type, Record(b"old"))
@@ -71,7 +71,7 @@ def test_events_go_when_their_time_is_over(broker, clock):
         (CleanupPolicy.COMPACT_AND_DELETE, []),
     ],
 )
-def test_each_policy_cleans_up_its_own_way(broker, clock, policy, left):
+def test_each_cleanup_policy_removes_its_events(broker, clock, policy, left):
     """After the retention time only a purely compacted event type has events: the newest of each key. (P97)"""
     event_type = registered(
         broker,
@@ -87,7 +87,7 @@ def test_each_policy_cleans_up_its_own_way(broker, clock, policy, left):
     assert values(broker, event_type) == left
 
 
-def test_events_rest_before_they_are_compacted(broker, clock):
+def test_new_events_are_not_compacted_yet(broker, clock):
     """A reader close behind the newest event sees every event, also of a key that has a newer one. (P97, P144)"""
     event_type = registered(broker, category=Category.BUSINESS, cleanup_policy=CleanupPolicy.COMPACT)
     append(broker, event_type, Record(b"a1", key="a"), Record(b"a2", key="a"), Record(b"b1", key="b"))
@@ -100,7 +100,7 @@ def test_events_rest_before_they_are_compacted(broker, clock):
     assert values(broker, event_type) == [b"a2", b"b1"]
 
 
-def test_a_closed_timeline_goes_as_a_whole(broker, clock):
+def test_a_closed_timeline_is_removed_as_a_whole(broker, clock):
     """When a closed timeline has been kept for as long as promised, its topic goes and it is marked. (R243)"""
     event_type = registered(broker)
     append(broker, event_type, Record(b"1"))
@@ -126,7 +126,7 @@ def test_only_closed_timelines_expire():
     assert expired_timelines(event_type, A_MOMENT) == (due,)
 
 
-def test_what_could_not_be_cleared_is_cleared_later(broker, monkeypatch):
+def test_a_failed_removal_is_repeated_later(broker, monkeypatch):
     """A deletion succeeds though the events cannot be cleared at once; housekeeping does it. (R131, R134)"""
     event_type = registered(broker)
     append(broker, event_type, Record(b"1"))
@@ -149,7 +149,7 @@ def test_what_could_not_be_cleared_is_cleared_later(broker, monkeypatch):
     assert broker.registry.list("schemas", prefix=f"{event_type.id}/") == []
 
 
-def test_one_event_type_in_trouble_does_not_stop_the_rest(broker, clock, monkeypatch):
+def test_a_failure_of_one_event_type_does_not_stop_the_others(broker, clock, monkeypatch):
     """What fails for one event type is logged, and the others are looked after."""
     broken, fine = registered(broker, name="a.broken"), registered(broker, name="b.fine")
     append(broker, fine, Record(b"old"))
@@ -169,7 +169,7 @@ def test_one_event_type_in_trouble_does_not_stop_the_rest(broker, clock, monkeyp
     assert values(broker, fine) == []
 
 
-def test_an_event_type_that_is_deleted_meanwhile_is_no_failure(broker, clock, monkeypatch, caplog):
+def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, clock, monkeypatch, caplog):
     """A round that meets an event type which is deleted under its hands goes on with the others, and complains of
     nothing: what was to be done is done."""
     doomed, fine = registered(broker, name="a.doomed", partitions=2), registered(broker, name="b.fine")
@@ -194,7 +194,7 @@ def test_an_event_type_that_is_deleted_meanwhile_is_no_failure(broker, clock, mo
 
 
 @pytest.mark.parametrize("error", [Unavailable("not now"), UnknownTopic("lost"), KeyError("damaged"), OSError("disk")])
-def test_a_failure_is_told_with_the_operation_the_thing_and_the_cause(broker, clock, monkeypatch, caplog, error):
+def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monkeypatch, caplog, error):
     """Whatever fails in a round, for whatever reason, ends nothing but itself: the next partition of the same event
     type has its turn, and the log and the metrics tell of it."""
     event_type = registered(broker, name="a.broken", partitions=2)
@@ -220,7 +220,7 @@ def test_a_failure_is_told_with_the_operation_the_thing_and_the_cause(broker, cl
     assert as_json(broker.metrics, 0)["counters"]["nakadi.chores.failed.retention"]["count"] == before + 1
 
 
-def test_what_cannot_be_cleared_away_does_not_keep_the_rest(broker, monkeypatch):
+def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
     """What one deleted event type or subscription left cannot be cleared; what the others left is."""
     event_log = broker.logs.of("default")
     event_types = [registered(broker, name=name) for name in ("a", "b", "c")]

@@ -17,12 +17,12 @@ MEASURED = MeasuredStatistics(
 )
 
 
-def test_there_and_back():
+def test_measured_statistics_are_stored_completely():
     """What was measured is the same after it was written down."""
     assert measured_of(measured_body(MEASURED)) == MEASURED
 
 
-def test_a_name_that_is_used_again_begins_without():
+def test_a_recreated_event_type_has_no_measured_statistics():
     """What was measured belongs to one event type, not to whichever has its name."""
     registry = MemoryRegistry()
     event_types = EventTypes(registry, Cache(HandMovedClock(), 1))

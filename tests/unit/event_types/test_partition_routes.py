@@ -39,7 +39,7 @@ def test_partitions_are_listed_with_their_ends():
     assert api.get(f"{NAME}/partitions", cursors="[]").json() == response.json()
 
 
-def test_partitions_named_in_cursors_tell_what_is_unconsumed():
+def test_partitions_of_given_cursors_have_unconsumed_events():
     """The number of events behind a cursor is told for the partitions that are asked about. (C12, C19, C20, C27)"""
     asked = [cursor("BEGIN", "2"), cursor("001-0001-1", "0"), cursor("0", "3")]
     listed = Api(Generation([2, 5, 5, 3])).get(f"{NAME}/partitions", cursors=asked).json()
@@ -53,7 +53,7 @@ def test_cursors_of_partitions_are_read_leniently():
     assert [each["unconsumed_events"] for each in listed] == [3]
 
 
-def test_time_is_a_cursor_for_partitions():
+def test_a_time_is_a_valid_cursor_of_partitions():
     """A date-time asks for the events stored then or later."""
     moment = A_MOMENT + timedelta(hours=1, minutes=3)
     listed = Api(Generation([5])).get(f"{NAME}/partitions", cursors=[cursor(moment.isoformat())]).json()
@@ -125,7 +125,7 @@ def test_partitions_are_checked_in_order():
     ]
 
 
-def test_partitions_of_an_unknown_event_type():
+def test_partitions_of_an_unknown_event_type_are_not_found():
     """The partitions of an event type that is not there are not found. (C16, C33)"""
     expected = (404, 'EventType "unknown" does not exist.')
     assert refusal(Api(Generation([5])).get("unknown/partitions")) == expected
@@ -139,7 +139,7 @@ def test_listing_partitions_needs_view_only():
     assert refusal(blind.get(f"{NAME}/partitions")) == (403, f"Access on VIEW event-type:{NAME} denied")
 
 
-def test_silent_log_makes_partitions_unavailable():
+def test_partitions_are_unavailable_while_the_log_does_not_answer():
     """While the log does not answer, nothing is known of partitions. (C29)"""
     api = Api(Generation([5]))
     api.logs.down = True
@@ -165,7 +165,7 @@ def test_cursor_operations_need_the_scope_for_reading_streams(method, operation)
 # GET .../partitions/{partition}
 
 
-def test_one_partition_is_told_with_its_ends():
+def test_one_partition_is_returned_with_its_ends():
     """One partition looks like its entry in the list. (C30)"""
     api = Api(Generation([2, 7]))
     response = api.get(f"{NAME}/partitions/1")
@@ -173,7 +173,7 @@ def test_one_partition_is_told_with_its_ends():
     assert response.json() == api.get(f"{NAME}/partitions").json()[1]
 
 
-def test_one_partition_tells_what_is_unconsumed():
+def test_one_partition_has_its_unconsumed_events():
     """With a consumed offset, the number of events behind it is told. (C34, C27)"""
     api = Api(Generation([2, 7]))
     assert api.get(f"{NAME}/partitions/1", consumed_offset="001-0001-000000000000000004").json() == {

@@ -75,13 +75,13 @@ def test_distance_across_timelines_needs_the_partition():
     assert refused.value.detail == "Partition not found."
 
 
-def test_partition_that_came_later_is_empty_before():
+def test_a_partition_that_was_added_later_is_empty_before():
     """A partition that was added later counts as empty in the timelines before. (C43)"""
     event_type, _ = a_past(Generation([5]), Generation([5, 3]))
     assert positions.distance(event_type, "1", Position(1, -1), Position(2, 2)) == 3
 
 
-def test_distance_within_a_timeline_looks_at_nothing():
+def test_distance_within_a_timeline_does_not_require_the_partition():
     """In one timeline places need not exist, nor does the partition. (C44)"""
     assert positions.distance(event_type_with(2), "9", Position(1, 5), Position(1, 1_000_005)) == 1_000_000
 
@@ -121,19 +121,19 @@ def test_shifts_over_timelines_have_known_answers(start, shift, reached):
     ("counts", "start", "shift"),
     [((2,), Position(1, -1), -1), ((2, 2), Position(2, 1), -5), ((2,), Position(1, 1), -9)],
 )
-def test_going_back_needs_an_earlier_timeline(counts, start, shift):
+def test_a_shift_back_needs_an_earlier_timeline(counts, start, shift):
     """Before the first timeline there is nothing to move to. (C62, C65)"""
     with pytest.raises(Invalid, match=r"Timeline not found\. It might happen"):
         positions.shifted(event_type_with(*counts), "0", start, shift)
 
 
-def test_shifting_does_not_look_at_retention():
+def test_a_shift_ignores_retention():
     """A place whose event is gone is a place; also in a timeline whose events all went. (C63)"""
     event_type, _ = a_past(Generation([3], deleted=True), Generation([4], expired=[4]))
     assert positions.shifted(event_type, "0", Position(2, 3), -6) == Position(1, 0)
 
 
-def test_shifting_within_the_open_timeline_does_not_look_at_the_partition():
+def test_a_shift_within_the_open_timeline_does_not_require_the_partition():
     """In the open timeline a partition that is not there can be moved in. (C67)"""
     assert positions.shifted(event_type_with(2), "9", Position(1, 3), 4) == Position(1, 7)
 
@@ -179,13 +179,13 @@ def test_end_of_a_closed_timeline_is_the_start_of_the_next(position, carried):
         (Position(3, 17), 3, 18),
     ],
 )
-def test_reading_goes_on_in_the_next_timeline_that_has_events(position, order, offset):
+def test_the_next_event_is_in_the_next_timeline_that_has_events(position, order, offset):
     """Behind the last event of a timeline comes the first of the next that has one. (L67)"""
     timeline, following = positions.next_event(event_type_with(2, 0, 2), position, 0)
     assert (timeline.order, following) == (order, offset)
 
 
-def test_reading_steps_over_what_is_gone():
+def test_the_next_event_is_not_in_a_deleted_timeline():
     """Behind a place in a timeline that is gone comes the first timeline that is not. (L67)"""
     event_type, _ = a_past(
         Generation([3], deleted=True), Generation([3], deleted=True), Generation([4]), Generation([0])
@@ -194,14 +194,14 @@ def test_reading_steps_over_what_is_gone():
     assert (timeline.order, following) == (3, 0)
 
 
-def test_reading_cannot_go_on_from_an_unknown_timeline():
+def test_there_is_no_next_event_in_an_unknown_timeline():
     """A place in a timeline that there never was leads nowhere. (L27)"""
     with pytest.raises(CursorError):
         positions.next_event(event_type_with(1), Position(4, 0), 0)
 
 
 @given(counts=some.lists(some.integers(0, 3), min_size=1, max_size=5))
-def test_following_visits_every_event_once_in_order(counts):
+def test_next_events_are_all_events_in_order(counts):
     """Going on from each event to the next visits every event of every timeline once. (L67, L68)"""
     event_type = event_type_with(*counts)
     every = [Position(order, offset) for order, count in enumerate(counts, start=1) for offset in range(count)]
@@ -213,7 +213,7 @@ def test_following_visits_every_event_once_in_order(counts):
     assert visited == every
 
 
-def test_cursor_of_a_partition_that_came_later_is_carried_to_it():
+def test_a_position_before_a_partition_was_added_is_moved_to_its_first_timeline():
     """The start of a timeline that did not have the partition yet is the start of the one that has. (C7, C71)"""
     event_type, _ = a_past(Generation([5]), Generation([5, 3]))
     assert positions.canonical_position(event_type, Position(1, -1), 1) == Position(2, -1)
@@ -221,7 +221,7 @@ def test_cursor_of_a_partition_that_came_later_is_carried_to_it():
     assert (timeline.order, following) == (2, 0)
 
 
-def test_no_shift_moves_nothing():
+def test_a_shift_by_zero_changes_nothing():
     """Without a shift a place stays what it was, also one that no timeline has. (C60)"""
     assert positions.shifted(event_type_with(2, 2), "0", Position(1, 7), 0) == Position(1, 7)
     assert positions.shifted(event_type_with(2, 2), "0", Position(1, -7), 0) == Position(1, -7)

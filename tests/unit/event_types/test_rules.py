@@ -61,7 +61,7 @@ def test_compaction_needs_metadata(policy, category):
         (Category.DATA, (METADATA, METADATA), "enrichment strategies must not contain duplicated entries"),
     ],
 )
-def test_metadata_is_enriched_where_it_is(category, strategies, message):
+def test_metadata_is_enriched_in_all_categories_that_have_it(category, strategies, message):
     """Business and data events are enriched exactly once, others never. (R99)"""
     if message is None:
         rules.check_enrichment(strategies, category)
@@ -78,7 +78,7 @@ def test_metadata_is_enriched_where_it_is(category, strategies, message):
         ("user_defined", (), Category.BUSINESS),
     ],
 )
-def test_partition_strategies(name, key_fields, category):
+def test_valid_partition_strategies(name, key_fields, category):
     """A strategy is known by its name; key fields go with any and are not looked for. (R86, R100, R273)"""
     assert rules.partition_strategy(name, key_fields, category) is PartitionStrategy(name)
 
@@ -97,7 +97,7 @@ def test_partition_strategies(name, key_fields, category):
         ),
     ],
 )
-def test_unusable_partition_strategies(name, category, message):
+def test_invalid_partition_strategies_are_refused(name, category, message):
     """A strategy that is unknown, or lacks what it goes by, is refused. (R71, R100, R126)"""
     assert refusal(rules.partition_strategy, name, (), category) == message
 
@@ -129,7 +129,7 @@ EFFECTIVE = {"properties": {"data": {"properties": {"a": {}, "b": {}}}}}
         {"partition_key_fields": ("not.there",)},
     ],
 )
-def test_fields_in_the_schema(fields):
+def test_named_fields_in_the_schema_are_valid(fields):
     """Fields that events have may be named, and so may anything where no path is meant. (R75, R77, R82, R86)"""
     rules.check_fields_in_schema(EventTypeDraft(**fields), EFFECTIVE)
 
@@ -155,7 +155,7 @@ def test_fields_in_the_schema(fields):
         ),
     ],
 )
-def test_fields_absent_in_the_schema(fields, message):
+def test_named_fields_absent_in_the_schema_are_refused(fields, message):
     """Fields that events do not have are refused by name, the owner's first. (R75, R82, R84, R157)"""
     assert refusal(rules.check_fields_in_schema, EventTypeDraft(**fields), EFFECTIVE) == message
 
@@ -163,7 +163,7 @@ def test_fields_absent_in_the_schema(fields, message):
 @pytest.mark.parametrize(
     ("read", "write", "partitions"), [(1, 1, 1), (3, 2, 3), (2, 3, 3), (8, 1, 8), (9, 1, 8), (1, 100, 8)]
 )
-def test_the_busier_side_decides_the_number_of_partitions(read, write, partitions):
+def test_the_larger_parallelism_is_the_number_of_partitions(read, write, partitions):
     """There are as many partitions as the busier side needs, within the maximum; the traffic does not matter. (R103)"""
     statistic = Statistics(
         messages_per_minute=10_000, message_size=10_000, read_parallelism=read, write_parallelism=write

@@ -51,7 +51,7 @@ def test_ends_are_the_oldest_and_the_newest_event():
     assert ends_of(view, "1") == ("001-0001-000000000000000004", "001-0001-000000000000000008")
 
 
-def test_ends_when_everything_expired():
+def test_ends_after_all_events_have_expired():
     """When all events are gone, the newest offset is one before the oldest. (C14)"""
     view = a_view(Generation([5], expired=[5]))
     assert ends_of(view) == ("001-0001-000000000000000005", "001-0001-000000000000000004")
@@ -72,13 +72,13 @@ def test_empty_newest_timeline_does_not_hide_the_newest_event(counts, newest):
     assert ends_of(view) == ("001-0001-000000000000000000", newest)
 
 
-def test_deleted_timelines_do_not_count():
+def test_deleted_timelines_are_ignored():
     """The ends are those of the timelines whose events are not gone. (C13, C15)"""
     view = a_view(Generation([3], deleted=True), Generation([4], expired=[2]), Generation([0]))
     assert ends_of(view) == ("001-0002-000000000000000002", "001-0002-000000000000000003")
 
 
-def test_ends_of_a_partition_that_came_later():
+def test_ends_of_a_partition_that_was_added_later():
     """A partition that was added later begins in the timeline that it was added to. (C71)"""
     view = a_view(Generation([3]), Generation([4, 2]))
     assert ends_of(view, "1") == ("001-0002-000000000000000000", "001-0002-000000000000000001")
@@ -101,7 +101,7 @@ def test_newest_is_the_end_of_the_newest_timeline():
     assert view.newest() == {"0": Position(2, -1), "1": Position(2, 3)}
 
 
-def test_each_timeline_is_asked_once():
+def test_bounds_of_each_timeline_are_requested_once():
     """However much is asked of a view, it asks the log once for each timeline that it needs."""
     event_type, logs = a_past(Generation([3, 3]), Generation([2, 2]), Generation([1, 1]))
     view = PartitionSnapshot(event_type, logs)
@@ -112,7 +112,7 @@ def test_each_timeline_is_asked_once():
 
 
 @pytest.mark.parametrize("offset", ["BEGIN", "2026-11-21T12:00:00Z"])
-def test_silent_log_is_unavailable(offset):
+def test_a_log_that_does_not_answer_is_unavailable(offset):
     """A log that does not answer makes its places unavailable for now. (C29, C68, L19)"""
     event_type, logs = a_past(Generation([3]))
     logs.down = True
@@ -120,7 +120,7 @@ def test_silent_log_is_unavailable(offset):
         PartitionSnapshot(event_type, logs).resolve(Cursor("0", offset))
 
 
-def test_vanished_topic_is_unavailable():
+def test_a_topic_that_was_deleted_is_unavailable():
     """A topic that goes away while it is looked at is a thing to ask again about, not a fault. (C29)"""
     event_type, logs = a_past(Generation([3]))
     logs.topics.clear()
@@ -138,7 +138,7 @@ def test_begin_is_before_the_oldest_event():
     assert resolved(a_view(Generation([9], deleted=True), Generation([3])), "BEGIN") == "001-0002--1"
 
 
-def test_begin_of_an_empty_closed_timeline_stays_there():
+def test_begin_may_be_in_an_empty_closed_timeline():
     """The beginning is not carried into the next timeline. (C7)"""
     assert resolved(a_view(Generation([0]), Generation([3])), "BEGIN") == "001-0001--1"
 
@@ -150,7 +150,7 @@ def test_plain_number_is_of_the_first_timeline():
     assert resolved(view, "2") == "001-0001-000000000000000002"
 
 
-def test_versioned_end_of_a_closed_timeline_is_carried_over():
+def test_the_end_of_a_closed_timeline_is_the_start_of_the_next():
     """A versioned cursor at the end of a closed timeline becomes the start of the next. (C7, S91)"""
     view = a_view(Generation([3]), Generation([0]), Generation([4]))
     assert resolved(view, "001-0001-2") == "001-0003--1"
@@ -172,7 +172,7 @@ def test_unknown_partition_has_no_beginning(offset):
     assert str(refused.value) == "non existing partition 7"
 
 
-def test_number_beyond_64_bits_is_no_place():
+def test_number_beyond_64_bits_is_no_position():
     """A number that no event can have is refused with the number as it was sent. (C49, L29)"""
     with pytest.raises(CursorError) as refused:
         a_view(Generation([3])).resolve(Cursor("0", "001-0001-9223372036854775808"))
@@ -191,7 +191,7 @@ def test_number_beyond_64_bits_is_no_place():
         (500, "001-0003-000000000000000001"),  # after everything
     ],
 )
-def test_time_leads_before_the_first_event_stored_then_or_later(minutes, place):
+def test_a_time_is_before_the_first_event_stored_then_or_later(minutes, place):
     """A time means just before the first event stored then or later, whichever timeline it is in. (C5)"""
     view = a_view(Generation([3]), Generation([0]), Generation([2]))
     moment = A_MOMENT + timedelta(minutes=minutes)
@@ -199,7 +199,7 @@ def test_time_leads_before_the_first_event_stored_then_or_later(minutes, place):
     assert view.starts([Cursor("0", moment.isoformat())]) == {"0": view.resolve(Cursor("0", place))}
 
 
-def test_time_before_what_has_expired_leads_to_the_oldest_event():
+def test_a_time_before_expired_events_is_before_the_oldest_event():
     """A time whose events are gone means just before the oldest event that is left. (C5)"""
     view = a_view(Generation([9], deleted=True), Generation([9], expired=[4]))
     assert resolved(view, A_MOMENT.isoformat()) == "001-0002-000000000000000003"

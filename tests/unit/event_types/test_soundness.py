@@ -67,7 +67,7 @@ def test_schemas_that_expand_too_far_are_not_stored(api, category, mode):
     assert json.loads(api.get(path).json()["schema"]["schema"]) == {}
 
 
-def test_a_schema_that_was_stored_before_the_bound_locks_nothing(broker, api):
+def test_a_schema_stored_before_the_limit_has_batches_beyond_it_refused(broker, api):
     """An event type whose stored schema expands too far has its batches refused, within their bound. (P56)"""
     name = a_definition(schema={})["name"]
     assert api.post("/event-types", json=a_definition(name=name)).status_code == 201
@@ -96,7 +96,7 @@ def test_long_schemas_are_checked_in_turns(broker, api):
         assert busy.put(path, json=definition | {"schema": as_draft({"title": "short"})}).status_code == 200
 
 
-def test_no_equal_is_looked_for_of_a_schema_that_could_not_be_stored(api):
+def test_a_schema_beyond_the_limits_is_not_searched_for(api):
     """A text beyond the limit of schemas is refused before it is read. (R147)"""
     definition = a_definition()
     assert api.post("/event-types", json=definition).status_code == 201

@@ -41,7 +41,7 @@ def test_new_event_types_get_the_built_in_storage(storages):
     assert storages.chosen().id == "default"
 
 
-def test_a_chosen_storage_is_for_what_comes(storages):
+def test_a_chosen_storage_is_used_for_new_event_types(storages):
     """A chosen storage is the one that new event types get. (R239)"""
     storages.add(KAFKA)
     storages.choose("k")
@@ -49,7 +49,7 @@ def test_a_chosen_storage_is_for_what_comes(storages):
     assert storages.chosen().id == "k"
 
 
-def test_the_default_storage_cannot_go(storages):
+def test_the_default_storage_cannot_be_removed(storages):
     """A storage that new event types get is in use, though nothing is in it yet. (R238)"""
     storages.add(KAFKA)
     storages.choose("k")
@@ -58,7 +58,7 @@ def test_the_default_storage_cannot_go(storages):
         storages.remove("k", lambda _: False)
 
 
-def test_a_storage_in_use_stays_and_stays_usable(storages):
+def test_a_storage_in_use_is_not_removed_and_stays_usable(storages):
     """A removal that is refused leaves the storage as it was. (R238)"""
     storages.add(KAFKA)
 
@@ -69,7 +69,7 @@ def test_a_storage_in_use_stays_and_stays_usable(storages):
     assert storages.checks_for("k")
 
 
-def test_nobody_moves_into_a_storage_that_is_being_removed(storages, registry):
+def test_no_timeline_begins_in_a_storage_that_is_being_removed(storages, registry):
     """Whoever looked at a storage before its removal began cannot write a timeline into it after. (R238)"""
     storages.add(KAFKA)
     seen_before = storages.checks_for("k")
@@ -103,7 +103,7 @@ def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
     assert storages.find("k") is None
 
 
-def test_a_removal_that_always_loses_is_to_be_repeated_later(storages, registry):
+def test_a_removal_that_always_loses_is_refused_as_temporary(storages, registry):
     """A storage that is changed again and again is left as it is, and the client may ask again. (R238)"""
     storages.add(KAFKA)
     meanwhile(registry, *[lambda: touched(registry)] * 100)
@@ -112,7 +112,7 @@ def test_a_removal_that_always_loses_is_to_be_repeated_later(storages, registry)
         storages.remove("k", lambda _: False)
 
 
-def test_a_removal_does_not_take_what_was_added_since(storages):
+def test_a_removal_does_not_remove_a_storage_added_since(storages):
     """A removal that was overtaken by another one and by an addition looks again before it removes. (R238)"""
     storages.add(KAFKA)
     answers = iter([False, True])
@@ -162,7 +162,7 @@ def test_the_built_in_storage_can_always_be_chosen(storages, out_of_reach):
     assert storages.choose("default").default
 
 
-def test_a_storage_that_was_chosen_while_it_went_is_not_the_default(storages):
+def test_a_storage_chosen_during_its_removal_is_not_used(storages):
     """When a storage is chosen just as it is removed, new event types get the built-in one, and it says so. (R239)"""
     storages.add(KAFKA)
     storages.remove("k", lambda _: storages.choose("k") is None)
@@ -174,21 +174,21 @@ def test_a_storage_that_was_chosen_while_it_went_is_not_the_default(storages):
 @pytest.mark.parametrize(
     "storage_id", ["", " ", "a b", ".", "..", "a/b", "/", "-a", ".a", "a\n", "\x00", "a%2fb", "a;b", "é", "x" * 37]
 )
-def test_an_id_can_be_a_segment_of_a_path(storages, storage_id):
+def test_an_id_must_be_a_segment_of_a_path(storages, storage_id):
     """An id that no path could name is refused. (R236)"""
     with pytest.raises(Invalid, match="A storage id has 1 to 36 letters"):
         storages.add(Storage(id=storage_id, type=StorageType.EMBEDDED))
 
 
 @pytest.mark.parametrize("storage_id", ["a", "0", "_", "a.b-c_D", "x" * 36])
-def test_ids_that_were_always_fine_still_are(storages, storage_id):
+def test_valid_ids_are_accepted(storages, storage_id):
     """Letters, digits, underscores, hyphens and dots make an id. (R235)"""
     storages.add(Storage(id=storage_id, type=StorageType.EMBEDDED))
 
     assert storages.find(storage_id)
 
 
-def test_an_embedded_storage_has_nothing_to_configure(storages):
+def test_an_embedded_storage_has_no_configuration(storages):
     """Where events of an embedded storage lie is not for clients to say. (R233)"""
     with pytest.raises(Invalid, match="embedded_configuration has no members"):
         storages.add(Storage(id="e", type=StorageType.EMBEDDED, configuration={"path": "/etc"}))

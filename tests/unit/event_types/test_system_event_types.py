@@ -59,7 +59,7 @@ def names(broker):
     return [each.name for each in broker.event_types.all()]
 
 
-def test_the_queue_of_dead_letters_is_there_from_the_start(opened):
+def test_the_dead_letter_queue_is_created_at_start(opened):
     """It can be subscribed to before there is any dead letter. (R250, S266, S267)"""
     broker = opened()
 
@@ -78,7 +78,7 @@ def test_the_queue_of_dead_letters_is_there_from_the_start(opened):
 @pytest.mark.parametrize(
     ("feature", "added"), [(Feature.AUDIT_LOG_COLLECTION, {AUDIT_LOG}), (Feature.KPI_COLLECTION, set(KPI_EVENT_TYPES))]
 )
-def test_others_are_made_while_their_feature_is_on(opened, feature, added):
+def test_others_are_created_while_their_feature_is_on(opened, feature, added):
     """The audit log and the event types for figures are made at the first look after they were asked for. (R250)"""
     broker = opened()
     broker.prepare()
@@ -90,7 +90,7 @@ def test_others_are_made_while_their_feature_is_on(opened, feature, added):
     assert {each.owning_application for each in broker.event_types.all()} == {"stups_nakadi"}
 
 
-def test_what_is_there_is_left_as_it_is(opened):
+def test_existing_event_types_are_not_changed(opened):
     """An operator may have made or changed it, and it is not made anew. (R250)"""
     broker = opened()
     broker.prepare()
@@ -103,7 +103,7 @@ def test_what_is_there_is_left_as_it_is(opened):
     assert broker.event_types.get(QUEUE) == changed
 
 
-def test_many_may_begin_at_once(tmp_path):
+def test_several_processes_may_create_them_at_once(tmp_path):
     """Of several processes that find nothing, one makes it, and none leaves anything behind."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     brokers = [open_broker(Settings(registry=url, event_log=url)) for _ in range(6)]
@@ -131,7 +131,7 @@ def test_many_may_begin_at_once(tmp_path):
     "feature",
     [Feature.DISABLE_EVENT_TYPE_CREATION, Feature.FORCE_EVENT_TYPE_AUTHZ, Feature.FORCE_DATA_LAKE_ANNOTATIONS],
 )
-def test_what_binds_clients_does_not_bind_the_broker(opened, feature):
+def test_rules_for_clients_do_not_apply_to_the_broker(opened, feature):
     """Switches and limits for clients leave the broker's own event types as they are meant. (R250)"""
     broker = opened(retention_min_ms=2 * 86_400_000)
     broker.features.switch(feature, on=True)
@@ -154,7 +154,7 @@ def test_a_read_only_registry_is_not_written(opened):
     assert names(broker) == [QUEUE]
 
 
-def test_a_start_goes_on_without(opened, caplog):
+def test_a_broker_starts_without_them(opened, caplog):
     """A registry that does not answer delays the broker's own event types, and not the start."""
     broker = opened()
     get = broker.registry.get
@@ -175,7 +175,7 @@ def test_a_start_goes_on_without(opened, caplog):
 # Who may
 
 
-def test_with_tokens_they_are_for_administrators(guarded):
+def test_with_authentication_they_are_open_to_administrators_only(guarded):
     """Where tokens are asked for, those who administrate the broker may read its own event types, and no others."""
     broker = guarded()
     for feature in (Feature.AUDIT_LOG_COLLECTION, Feature.KPI_COLLECTION):
@@ -198,7 +198,7 @@ def test_with_tokens_they_are_for_administrators(guarded):
     ],
 )
 @pytest.mark.parametrize("members", [(("team", "a"), ("user", "b")), (("*", "*"),)])
-def test_settings_name_others(guarded, setting, name, feature, members):
+def test_settings_give_access_to_others(guarded, setting, name, feature, members):
     """An operator names those who may administer, read and write, for each kind of the broker's event types. (S266)"""
     broker = guarded(**{setting: members})
     if feature:
@@ -210,7 +210,7 @@ def test_settings_name_others(guarded, setting, name, feature, members):
     assert broker.event_types.get(name).authorization == Authorization(admins=listed, readers=listed, writers=listed)
 
 
-def test_nobody_may_where_nobody_administrates(guarded):
+def test_without_administrators_their_lists_are_empty(guarded):
     """Without an administrator the lists are empty, and only the broker itself gets in. (P154)"""
     broker = guarded(default_admin=())
     broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
@@ -229,7 +229,7 @@ def test_nobody_may_where_nobody_administrates(guarded):
 
 
 @pytest.mark.parametrize("lists", [None, OPEN])
-def test_what_was_left_open_is_closed(guarded, lists, caplog):
+def test_open_event_types_are_closed_when_authentication_is_on(guarded, lists, caplog):
     """An event type that an earlier version, or one without tokens, left open is closed at the next start."""
     broker = guarded()
     caplog.set_level(logging.INFO)
@@ -244,7 +244,7 @@ def test_what_was_left_open_is_closed(guarded, lists, caplog):
     assert "Authorization of system event type" in caplog.text
 
 
-def test_administrators_who_are_named_later_are_put_into_empty_lists(guarded, caplog):
+def test_empty_lists_get_the_administrators_of_later_settings(guarded, caplog):
     """An event type that was made while no administrator was named belongs to those of a later start."""
     broker = guarded()
     caplog.set_level(logging.INFO)
@@ -271,7 +271,7 @@ def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(
     assert broker.event_types.get(QUEUE) == first
 
 
-def test_what_an_operator_has_changed_stays_open(guarded, caplog):
+def test_an_event_type_changed_by_an_operator_stays_open(guarded, caplog):
     """An event type that was changed since it was made is left as it is, and a line of the log tells of it."""
     broker = guarded()
     broker.prepare()
@@ -286,7 +286,7 @@ def test_what_an_operator_has_changed_stays_open(guarded, caplog):
     assert f"{QUEUE} stays open to everyone" in caplog.text
 
 
-def test_what_is_to_be_open_stays_open(guarded):
+def test_an_event_type_that_settings_open_stays_open(guarded):
     """A setting that lets everybody in is what an operator wants."""
     broker = guarded(dead_letter_authorization=(("*", "*"),))
     broker.prepare()
@@ -296,7 +296,7 @@ def test_what_is_to_be_open_stays_open(guarded):
     assert broker.event_types.get(QUEUE).authorization == OPEN
 
 
-def test_without_tokens_nothing_is_closed(opened):
+def test_without_authentication_nothing_is_closed(opened):
     """While nobody is asked who they are, lists say nothing, and stay what they are."""
     broker = opened()
     broker.prepare()
@@ -319,7 +319,7 @@ def a_draft(name):
 
 
 @pytest.mark.parametrize("name", [QUEUE, REDRIVE, AUDIT_LOG, *sorted(KPI_EVENT_TYPES)])
-def test_their_names_are_not_for_everybody(guarded, name):
+def test_their_names_are_reserved(guarded, name):
     """Whoever could make the broker's event types before it does would read what it writes into them."""
     broker = guarded()
     somebody = Subject(name="ops", attributes=frozenset({Attribute("user", "ops")}))
@@ -331,7 +331,7 @@ def test_their_names_are_not_for_everybody(guarded, name):
 
 
 @pytest.mark.parametrize("name", [REDRIVE, EVENT_TYPE_LOG])
-def test_administrators_may_take_their_names(guarded, opened, name):
+def test_administrators_may_use_reserved_names(guarded, opened, name):
     """An administrator makes the redrive event type, and so does anybody where nobody is asked who they are. (S273)"""
     guarded_broker, open_to_all = guarded(), opened()
 
@@ -354,7 +354,7 @@ def test_a_redrive_event_type_has_writers(guarded, lists, attached, caplog):
     assert ("is not attached" in caplog.text) != attached
 
 
-def test_a_missing_administrator_is_told(caplog):
+def test_missing_administrators_are_logged(caplog):
     """Whoever asks for tokens and names no administrator reads in the log that there is none."""
     with closing(open_broker(Settings(auth="gateway"))) as broker:
         broker.prepare()

@@ -83,7 +83,7 @@ def test_one_switch_at_a_time(broker, event_type):
         broker.timelines.switch(event_type.name, "default", UNAUTHENTICATED)
 
 
-def test_a_switch_that_was_cut_short_is_finished(broker, event_type, clock):
+def test_an_interrupted_switch_is_finished(broker, event_type, clock):
     """Housekeeping finishes a switch whose process died after it had begun."""
     following = next_timeline(event_type, "default", clock.now())
     broker.logs.of("default").create_topic(following.topic, following.partitions)
@@ -98,7 +98,7 @@ def test_a_switch_that_was_cut_short_is_finished(broker, event_type, clock):
     assert broker.event_types.get(event_type.name).switching_to is None
 
 
-def test_a_switch_is_left_alone_while_it_may_be_going_on(event_type):
+def test_a_switch_in_progress_is_not_finished_by_others(event_type):
     """Only a switch that has taken much too long counts as cut short."""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
 
@@ -107,7 +107,7 @@ def test_a_switch_is_left_alone_while_it_may_be_going_on(event_type):
     assert is_switch_abandoned(announced, A_MOMENT + ABANDONED_AFTER + timedelta(seconds=1))
 
 
-def test_a_switch_of_the_future_was_cut_short(event_type):
+def test_a_switch_begun_in_the_future_counts_as_interrupted(event_type):
     """A switch that was cut short before the clock was set back is finished as soon as anybody looks, not an hour
     later: until then publishers find the topic closed."""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
@@ -115,7 +115,7 @@ def test_a_switch_of_the_future_was_cut_short(event_type):
     assert is_switch_abandoned(announced, A_MOMENT - timedelta(hours=1))
 
 
-def test_a_storage_out_of_reach_leaves_everything_as_it_was(broker, event_type):
+def test_a_storage_out_of_reach_changes_nothing(broker, event_type):
     """When the new storage does not answer, events go on to the old timeline. (R242)"""
     added = {"type": "kinesis", "configuration": {"stream": "s"}, "closed": False}
     broker.registry.write(Put("storages", "far", added))
@@ -148,7 +148,7 @@ def test_a_change_of_the_event_type_does_not_break_a_switch(broker, event_type, 
     assert found.labels
 
 
-def test_two_may_finish_a_switch(broker, event_type):
+def test_two_processes_may_finish_a_switch(broker, event_type):
     """A switch that another process finishes first is finished once. (R242)"""
     name = event_type.name
 
@@ -162,7 +162,7 @@ def test_two_may_finish_a_switch(broker, event_type):
     assert [each.order for each in broker.event_types.get(name).timelines] == [1, 2]
 
 
-def test_a_switch_of_what_is_deleted_meanwhile(broker, event_type):
+def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_type):
     """When the event type goes while its timeline is switched, it is not found. (R242)"""
     name = event_type.name
     meanwhile(broker.registry, lambda: None, lambda: broker.deletion.delete(name, UNAUTHENTICATED))
@@ -171,7 +171,7 @@ def test_a_switch_of_what_is_deleted_meanwhile(broker, event_type):
         broker.timelines.switch(name, "default", UNAUTHENTICATED)
 
 
-def test_partitions_for_what_is_deleted_meanwhile(broker, event_type):
+def test_partitions_for_an_event_type_deleted_meanwhile_are_refused(broker, event_type):
     """When the event type goes while it is to get partitions, it is not found. (R208)"""
     name = event_type.name
     before = broker.subscription_services.dependents.before_repartitioning
@@ -216,7 +216,7 @@ def test_a_storage_may_change_while_an_event_type_is_created(broker):
 
 
 @pytest.mark.usefixtures("spare")
-def test_a_storage_may_go_while_an_event_type_is_created(broker):
+def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
     """An event type whose storage is removed while it is created lives in the one that follows. (R104)"""
 
     def removed():
@@ -231,7 +231,7 @@ def test_a_storage_may_go_while_an_event_type_is_created(broker):
 
 
 @pytest.mark.usefixtures("spare")
-def test_a_storage_that_is_just_being_removed_takes_no_event_type(broker):
+def test_a_storage_being_removed_gets_no_event_type(broker):
     """A creation that meets a removal at work is to be repeated, and leaves no topic behind. (R104)"""
     document = broker.registry.get("storages", "spare")
     broker.registry.write(Put("storages", "spare", {**document.body, "closed": True}))

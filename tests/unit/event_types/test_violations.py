@@ -27,7 +27,7 @@ def told(**changes) -> list[tuple[str, str]]:
     return [(each.path, each.message) for each in draft_violations(replace(SOUND, **changes))]
 
 
-def test_a_sound_draft():
+def test_a_valid_draft_has_no_violations():
     """The mandatory fields are enough. (R67, R70)"""
     assert draft_violations(SOUND) == ()
     assert told(owning_application="") == []
@@ -55,7 +55,7 @@ def test_a_schema_has_a_type_and_a_text():
     assert told(schema=SchemaDraft()) == [("schema.type", "must not be null"), ("schema.schema", "must not be null")]
 
 
-def test_an_enrichment_strategy_is_something():
+def test_an_enrichment_strategy_must_not_be_null():
     """A null in the list of enrichment strategies is told with its place. (R19, R70)"""
     assert told(enrichment_strategies=(None,)) == [("enrichment_strategies[0]", "must not be null")]
 
@@ -73,7 +73,7 @@ def test_an_enrichment_strategy_is_something():
         "a_.b-",
     ],
 )
-def test_good_names(name):
+def test_valid_names(name):
     """Names are words of letters, digits, hyphens and underscores between dots. (R69)"""
     assert told(name=name) == []
 
@@ -96,26 +96,26 @@ def test_good_names(name):
         "ümlaut",
     ],
 )
-def test_bad_names(name):
+def test_invalid_names_have_violations(name):
     """A name that begins otherwise, or holds anything else, is refused. (R68, R69)"""
     assert told(name=name) == [("name", "format not allowed")]
 
 
-def test_long_and_short_names():
+def test_names_that_are_too_long_or_too_short():
     """A name has 1 to 255 characters. (R68, R69)"""
     length = ("name", "the length of the name must be >= 1 and <= 255")
     assert told(name="a" * 256) == [length]
     assert told(name="") == [("name", "format not allowed"), length]
 
 
-def test_statistics_are_complete():
+def test_statistics_must_be_complete():
     """A statistic has all four numbers. (R19, R72)"""
     numbers = ("messages_per_minute", "message_size", "read_parallelism", "write_parallelism")
     expected = [(f"default_statistic.{each}", "must not be null") for each in numbers]
     assert told(default_statistic=StatisticsDraft()) == expected
 
 
-def test_statistics_are_possible():
+def test_statistics_have_minimums():
     """The numbers of a statistic have a least value each. (R72)"""
     least = StatisticsDraft(messages_per_minute=0, message_size=1, read_parallelism=1, write_parallelism=1)
     less = StatisticsDraft(messages_per_minute=-1, message_size=0, read_parallelism=0, write_parallelism=0)
@@ -128,7 +128,7 @@ def test_statistics_are_possible():
     ]
 
 
-def test_authorization_is_complete():
+def test_authorization_must_be_complete():
     """All three lists of an authorization section are looked at. (R19, R49, R52)"""
     ann = AttributeDraft("user", "ann")
     section = AuthorizationDraft(admins=(ann,), readers=(AttributeDraft(value="x"),), writers=())
@@ -147,14 +147,14 @@ def test_authorization_is_complete():
         (OwnerSelectorDraft(type=OwnerSelectorType.STATIC, name="n", value="v"), []),
     ],
 )
-def test_an_owner_selector_is_complete(selector, expected):
+def test_an_owner_selector_must_be_complete(selector, expected):
     """An owner selector has a type, a name and a value. (R73)"""
     assert told(event_owner_selector=selector) == [
         (f"event_owner_selector.{each}", "must not be null") for each in expected
     ]
 
 
-def test_an_owner_selector_has_a_name_of_some_length():
+def test_the_name_of_an_owner_selector_must_not_be_empty():
     """The name of an owner selector is not empty. (R73)"""
     selector = OwnerSelectorDraft(type=OwnerSelectorType.STATIC, name="", value="v")
     assert told(event_owner_selector=selector) == [("event_owner_selector.name", "the length of the name must be >= 1")]
@@ -165,7 +165,7 @@ def test_an_owner_in_the_metadata_needs_no_value():
     assert told(event_owner_selector=OwnerSelectorDraft(type=OwnerSelectorType.METADATA, name="owner")) == []
 
 
-def test_annotations_and_labels_are_looked_at():
+def test_annotations_and_labels_are_checked():
     """Keys and values of both are looked at; a key is told as it was sent. (R20, R252, R255, deviation)"""
     assert told(annotations={"_My-Key": "a"}, labels={"ok": "!"}) == [
         ("annotations[_My-Key]", "Key name should start and end with a letter or a digit"),
@@ -173,7 +173,7 @@ def test_annotations_and_labels_are_looked_at():
     ]
 
 
-def test_everything_is_told_at_once():
+def test_all_violations_are_reported_at_once():
     """All violations are told together, a line each, with a line break behind the last. (R18, R19)"""
     detail = Violations(draft_violations(replace(SOUND, name="?", category=None))).detail
     assert detail == 'Field "name" format not allowed\nField "category" must not be null\n'
