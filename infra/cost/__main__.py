@@ -21,7 +21,7 @@ MODES = ("provisioned", "on-demand")
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser().parse_args(arguments)
     if asked.prices:
-        return _told(report.price_lines(PRICES))
+        return _print(report.price_lines(PRICES))
     try:
         prices = priced(asked.price)
         flows = Flows(
@@ -34,12 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadLoad as error:
         return _refused(str(error))
     except (UnknownPrice, ValueError) as error:
-        return _refused(f"--price is like api-request=0.0000035, and --prices tells the names; not like {error}")
+        return _refused(f"--price is like api-request=0.0000035, and --prices lists the names; not like {error}")
     others = elsewhere(flows.load, prices, asked.confluent_units)
-    return _told(report.lines(flows, lines, others, idle(flows, prices), details=asked.details))
+    return _print(report.lines(flows, lines, others, idle(flows, prices), details=asked.details))
 
 
-def _told(lines: Iterable[str]) -> int:
+def _print(lines: Iterable[str]) -> int:
     sys.stdout.write("".join([f"{line.rstrip()}\n" for line in lines]))
     return 0
 
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         deployment.add_argument(_option(name), action=argparse.BooleanOptionalAction, default=default, help=text)
     prices = made.add_argument_group("prices")
     prices.add_argument("--price", action="append", default=[], metavar="NAME=DOLLARS", help="another price")
-    prices.add_argument("--prices", action="store_true", help="tell all prices with their sources, and end")
+    prices.add_argument("--prices", action="store_true", help="print all prices with their sources, and end")
     prices.add_argument("--confluent-units", type=float, default=0.0, help="eCKUs beyond the first, which is free")
     made.add_argument("--details", action="store_true", help="every line of the bill")
     return made
@@ -89,7 +89,7 @@ LOAD = {
     "retention_days": "days that events are kept",
 }
 DEPLOYMENT = {
-    "kinesis_streams": "streams of Kinesis, whose shards are told together",
+    "kinesis_streams": "streams of Kinesis; their shards are given together",
     "shards": "shards at least; more are counted when they are needed",
     "index_seconds": "time that the indexer collects records",
     "publish_memory": "MiB of the functions that publish and index",

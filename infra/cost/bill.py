@@ -10,7 +10,7 @@ from infra.cost.prices import GB, HOURS, SECONDS, Price, Prices
 from infra.cost.standing import IMAGE_GB, callers_of_keys, standing
 
 AUTHORIZED_FOR = 60.0
-"""Seconds that an authorizer's word is taken for; see `authorizer_cache_seconds` of the CDK app."""
+"""Seconds that an authorizer's answer is cached; see `authorizer_cache_seconds` of the CDK app."""
 
 ROUNDS = HOURS * 12
 """Of housekeeping: one every five minutes."""
@@ -20,16 +20,16 @@ METRICS_OF_A_FUNCTION = 4
 
 METRICS_OF_THE_INDEXER = 3
 METRICS_WHEN_IDLE = 1
-"""How late the index is. Streaming tasks tell how many streams are open."""
+"""The delay of the index. Streaming tasks report the number of open streams."""
 
 METRICS_OF_A_METHOD = 5
-"""That API Gateway tells of each method that is called, when detailed metrics are asked for."""
+"""Of each method that is called, when detailed metrics of API Gateway are on."""
 
 KEY_SECONDS = 300
 """That a table or a stream remembers a key for each role that uses it."""
 
 IDLE_LOG_BYTES = 1_500
-"""Of a round of housekeeping, and of what streaming tasks and the network tell meanwhile."""
+"""Of a round of housekeeping, and of what streaming tasks and the network log meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +166,10 @@ def _network(flows: Flows) -> Iterator[Rest]:
 
 def _watching(flows: Flows) -> Iterator[Rest]:
     requests = flows.by_gateway
-    told = (requests + flows.index_batches) * flows.log_bytes + ROUNDS / SECONDS * IDLE_LOG_BYTES
+    logged = (requests + flows.index_batches) * flows.log_bytes + ROUNDS / SECONDS * IDLE_LOG_BYTES
     stands = standing(flows.deployment)
-    yield "log lines", told * SECONDS / GB, "logs-in"
-    yield "log lines, kept", told * flows.deployment.log_days * 86400 / GB, "logs-month"
+    yield "log lines", logged * SECONDS / GB, "logs-in"
+    yield "log lines, kept", logged * flows.deployment.log_days * 86400 / GB, "logs-month"
     yield "metrics", _metrics(flows), "metric-month"
     yield "alarms", stands.alarm_metrics, "alarm-month"
     yield "dashboard", stands.dashboards, "dashboard-month"
@@ -179,14 +179,14 @@ def _watching(flows: Flows) -> Iterator[Rest]:
 
 
 def _metrics(flows: Flows) -> int:
-    """Only those that are told: a metric without figures costs nothing."""
+    """Metrics that have figures; the others cost nothing."""
     publishing, streaming = flows.publishes > 0, flows.load.connections > 0
     asked = 0 if flows.deployment.direct else publishing + streaming
-    told = METRICS_WHEN_IDLE + (not flows.deployment.asleep)
-    told += METRICS_OF_A_FUNCTION * asked + METRICS_OF_THE_INDEXER * publishing
+    used = METRICS_WHEN_IDLE + (not flows.deployment.asleep)
+    used += METRICS_OF_A_FUNCTION * asked + METRICS_OF_THE_INDEXER * publishing
     if flows.deployment.detailed_metrics:
-        told += METRICS_OF_A_METHOD * (publishing + 2 * streaming) * (not flows.deployment.direct)
-    return told
+        used += METRICS_OF_A_METHOD * (publishing + 2 * streaming) * (not flows.deployment.direct)
+    return used
 
 
 def _keys_and_images(flows: Flows) -> Iterator[Rest]:

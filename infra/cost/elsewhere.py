@@ -1,4 +1,4 @@
-"""The same load with others. What they do not do is told beside what they cost."""
+"""The price of the same load elsewhere, and what is missing there."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from infra.cost.prices import SECONDS
 PUT_UNIT = 25 * 1024
 SHARD_BYTES = 1 << 20
 SHARD_READ_BYTES = 2 * SHARD_BYTES
-"""For all that ask together."""
+"""For all readers together."""
 SHARD_RECORDS = 1000
 ON_DEMAND_SHARDS = 4
 INDEX_RECORDS = 10_000
@@ -152,7 +152,7 @@ class Flows:
 
     @property
     def log_bytes(self) -> float:
-        """Of a request: what the function tells, and the gateway's line."""
+        """Of a request: the log lines of the function and of the gateway."""
         return self.measured.log_bytes_per_request + self.assumed.access_log_bytes
 
     @property

@@ -73,7 +73,7 @@ class Deployment:
 class Measured:
     """What was measured (see benchmarks/README.md): milliseconds are of one core of the machine they were measured on.
 
-    `packed` tells, for frames of so many events, what share of their plain bytes they take.
+    `packed` is the share of their plain bytes that frames of so many events take.
     """
 
     publish_request_ms: float = 1.6

@@ -1,7 +1,7 @@
 """Prices, once: of the region us-east-1, as they were at the date below, without free tiers and later tiers.
 
-Every price says where it was read. One that could not be read anywhere is `assumed`: bills mark it, and whoever knows
-better gives another.
+Every price says where it was read. One that could not be read anywhere is `assumed`: bills mark it, and `--price`
+replaces it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ PRICES: Prices = {
 
 
 def priced(changes: Iterable[str], prices: Prices = PRICES) -> Prices:
-    """The table with other prices, given as `name=dollars`; they are nobody's assumption any more."""
+    """Return the table with other prices, given as `name=dollars`; these are not marked as assumed."""
     changed = dict(prices)
     for change in changes:
         name, _, dollars = change.partition("=")
