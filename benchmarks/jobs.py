@@ -25,7 +25,7 @@ from nakadi.model.event_type import Category
 from nakadi_jobs import compaction, statistics
 from nakadi_jobs.columns import Field, Struct, ddl
 from nakadi_jobs.session import open_spark
-from nakadi_jobs.tables import columns_for
+from nakadi_jobs.tables import columns_of_all_versions
 from nakadi_jobs.transform import HEADER
 from tests.support.jobs import ORDERS, DataFolder
 
@@ -108,7 +108,7 @@ def measured(options: argparse.Namespace, data: DataFolder) -> dict[str, float]:
     tables = data.folder / "tables"
     spark = open_spark("benchmark", f"file://{tables.absolute()}", "hadoop", "local[*]", options.memory)
     event_type = data.event_types.get("order.placed")
-    columns = columns_for(data.event_types, event_type)
+    columns = columns_of_all_versions(data.event_types, event_type)
     schema = spark.createDataFrame([], ddl(Struct((*HEADER, Field("event", columns))))).schema
     files = str((data.folder / "archive").absolute())
     out = str((data.folder / "floor").absolute())

@@ -1,7 +1,7 @@
 """The columns of an event type's table, from the schemas that it ever had. No Spark is needed to know them.
 
 A property is a column if its values have one type and its name can be one. Everything else of an event is found in its
-text, which the table keeps for every event that its columns do not tell completely.
+text, which the table keeps for every event that its columns do not hold completely.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, 
 from nakadi.schemas.document import Document
 from nakadi.schemas.effective import effective_schema
 
-OURS = "nakadi_"
-"""How the columns begin that tell of an event's place; no property may have such a name."""
+RESERVED_PREFIX = "nakadi_"
+"""The beginning of the names of columns with an event's place; a property with such a name has no column."""
 
 NAME = re.compile(r"[A-Za-z0-9_]{1,120}")
 
 MOST_FIELDS = 1000
-"""Wider tables help nobody; what is left out is in the text."""
+"""Further columns are left out; their values are in the text."""
 
 
 class Scalar(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ Kind = Scalar | Json | Texts | Array | Struct
 
 
 class Field(msgspec.Struct, frozen=True):
-    """`contested`: it had another type once, so that its column does not tell what was written."""
+    """`contested`: it had another type in another version of the schema, so its column may lack what was published."""
 
     name: str
     kind: Kind
@@ -156,7 +156,7 @@ def _of_version(event_type: EventType, schema: Mapping[str, Any]) -> Struct:
     )
     kind = kind_of(effective, Document.of(effective))
     fields = kind.fields if isinstance(kind, Struct) else ()
-    fields = tuple(field for field in fields if not field.name.lower().startswith(OURS))
+    fields = tuple(field for field in fields if not field.name.lower().startswith(RESERVED_PREFIX))
     return Struct(tuple(map(_stamped, fields)) if event_type.category is not Category.UNDEFINED else fields)
 
 

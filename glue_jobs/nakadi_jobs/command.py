@@ -34,11 +34,11 @@ from nakadi_jobs.session import open_spark
 
 
 class BadArguments(Exception):
-    """Raised for arguments that make no sense together; the message says which."""
+    """Raised for arguments that contradict each other; the message names them."""
 
 
 class Workplace(Struct, frozen=True):
-    """Everything that a job works with."""
+    """The stores, the session and the options of a run."""
 
     spark: SparkSession
     registry: Registry
@@ -59,12 +59,12 @@ class Workplace(Struct, frozen=True):
         return (each for each in self.event_types.all() if not names or each.name in names)
 
     def show(self, table: str) -> None:
-        """What the job is about, for whoever started it; the rest of what is told goes elsewhere."""
+        """Print the result of the job to standard output; messages go to standard error."""
         print(table, flush=True)
 
     @contextmanager
-    def alone(self, name: str) -> Iterator[None]:
-        """Be the only one on this machine who works on something. In a folder, commits of two could meet unseen."""
+    def exclusive(self, name: str) -> Iterator[None]:
+        """Hold the lock of a name on this machine: nothing else keeps two commits to a table in a folder apart."""
         folder = local_folder(self.tables)
         if folder is None:
             yield
@@ -76,7 +76,7 @@ class Workplace(Struct, frozen=True):
 
 
 def parser(job: str, description: str) -> argparse.ArgumentParser:
-    """The arguments that all jobs have."""
+    """Return a parser with the arguments that all jobs have."""
     made = argparse.ArgumentParser(
         prog=f"python -m nakadi_jobs.{job}",
         description=description,
@@ -90,7 +90,7 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
     places.add_argument("--log-index", help="as NAKADI_LOG_INDEX; default sqlite:///DATA/nakadi.db")
     places.add_argument("--archive", help="as NAKADI_ARCHIVE; default DATA/archive")
     places.add_argument("--tables", help="folder or s3:// prefix of the tables; default DATA/tables")
-    places.add_argument("--catalog", choices=("hadoop", "glue"), default="hadoop", help="who knows the tables")
+    places.add_argument("--catalog", choices=("hadoop", "glue"), default="hadoop", help="the catalog of the tables")
     places.add_argument("--database", default="nakadi", help="the tables' database, default nakadi")
     places.add_argument("--report", help="folder or s3:// prefix to write a report of the run to, as JSON")
     work = made.add_argument_group("work")
@@ -101,7 +101,7 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
 
 
 EXIT_CODES = """\
-Exit codes: 0 done; 3 done, but for what the last lines name and somebody has to look at; 1 not done; 2 wrong arguments.
+Exit codes: 0 done, perhaps with warnings; 3 done, except for what the last lines list; 1 not done; 2 wrong arguments.
 A run can be repeated at any time, also after it was killed: nothing is done twice."""
 
 GLUE = (
@@ -157,16 +157,16 @@ WITH_OPTIONS_OF_OTHERS = ("--conf", "--python-modules-installer-option")
 
 
 def options(made: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """The arguments, without what Glue adds to them."""
+    """Parse the arguments without those that Glue adds; refuse unknown ones."""
     known, others = made.parse_known_args(arguments)
-    foreign = _without_glues(others)
+    foreign = _without_arguments_of_glue(others)
     if foreign:
         made.error(f"unknown arguments: {' '.join(foreign)}")
     return known
 
 
 def run(job: str, known: argparse.Namespace, work: Callable[[Workplace], None]) -> int:
-    """Open what the arguments name, do the work, and tell how it went; the exit code."""
+    """Open what the arguments name, run the job, print its summary, and return the exit code."""
     clock = SystemClock()
     report = Report(job, clock.now())
     try:
@@ -178,7 +178,7 @@ def run(job: str, known: argparse.Namespace, work: Callable[[Workplace], None]) 
     except (BadArguments, UnknownEngine, UnknownStore, BadDataFile, Unavailable) as reason:
         print(f"{job}: cannot be done. {reason}", file=sys.stderr)
         return NOT_DONE
-    except Exception:  # noqa: BLE001  # whatever it was, who started the job is told, and the exit code says so
+    except Exception:  # noqa: BLE001  # the traceback is printed, and the exit code says that the job failed
         traceback.print_exc()
         print(f"{job}: not done. It can be run again.", file=sys.stderr)
         return NOT_DONE
@@ -242,12 +242,12 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _without_glues(arguments: Sequence[str]) -> Sequence[str]:
-    """What Glue has not added: of its own arguments each may have a value, with `=` or as the next word."""
+def _without_arguments_of_glue(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments that Glue has not added. Each of its own may have a value, after `=` or as the next word."""
     foreign, may_be_value = [], False
     for before, each in pairwise(("", *arguments)):
         if each.startswith("--") and before not in WITH_OPTIONS_OF_OTHERS:
-            is_glues = _is_glues(each)
+            is_glues = _is_of_glue(each)
             may_be_value = is_glues and "=" not in each
         else:
             is_glues, may_be_value = may_be_value, False
@@ -256,13 +256,13 @@ def _without_glues(arguments: Sequence[str]) -> Sequence[str]:
     return foreign
 
 
-def _is_glues(argument: str) -> bool:
+def _is_of_glue(argument: str) -> bool:
     name = argument.removeprefix("--").partition("=")[0]
     return name in GLUE or name.startswith(GLUE_BEGINNINGS)
 
 
 def choices(made: argparse.ArgumentParser, name: str, values: Sequence[str], **more: Any) -> None:
-    """An argument that may stand alone on a laptop, and has to have a name on Glue."""
+    """Add an argument that is positional on a laptop and named on Glue."""
     group = made.add_mutually_exclusive_group()
     group.add_argument(name, nargs="?", choices=values, default=None, **more)
     group.add_argument(f"--{name}", dest=f"{name}_named", choices=values, help=argparse.SUPPRESS)

@@ -1,6 +1,6 @@
 """Tables from the archive: an Iceberg table for each event type, for compacted ones a second with the newest events.
 
-`python -m nakadi_jobs.compaction --help` tells how to run it, on a laptop as on Glue.
+`python -m nakadi_jobs.compaction --help` explains the arguments; they are the same on a laptop and on Glue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.event_types.rules import MATERIALIZE
 from nakadi.model.event_type import EventType
@@ -32,17 +32,17 @@ from nakadi_jobs.tables import (
     ChangedMeanwhile,
     Table,
     all_tables,
-    columns_for,
+    columns_of_all_versions,
     events_table,
     latest_table,
-    made_ready,
+    prepare,
 )
 
 DESCRIPTION = """\
 Keep the tables of the event types up to date with the archive.
 
 Each event type has a table, named after it (order.placed: order_placed), with a column for each property of its
-schema, and columns nakadi_… that tell an event's place. It is partitioned by day and sorted by partition and offset.
+schema, and columns nakadi_… with the event's place. It is partitioned by day and sorted by partition and offset.
 Event types that are compacted have a second table, …__latest, with the newest event of each key.
 An event is in its table exactly once, however often this runs; what was archived late is picked up by the next run."""
 
@@ -52,11 +52,11 @@ BranchWriter = Callable[[Reading], int]
 
 
 class Incomplete(Exception):
-    """Raised when there were fewer events in the archive than it is known to have."""
+    """Raised when the archive has fewer events than the log index says."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a batch came to."""
+    """The result of a batch."""
 
     events: int = 0
     misfits: int = 0
@@ -82,7 +82,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def compact(work: Workplace) -> None:
-    """Bring all tables up to date. What goes wrong with one event type stops no other."""
+    """Bring all tables up to date. A failure with one event type stops no other."""
     # Spark gives each thread a connection, and this takes it back.
     one = inheritable_thread_target(partial(_one, work))
     with ThreadPoolExecutor(max(1, work.options.at_once)) as pool:
@@ -92,7 +92,7 @@ def compact(work: Workplace) -> None:
 
 
 def table_of(tables: Sequence[Table]) -> str:
-    """What there is now, for a terminal."""
+    """Format the names and sizes of tables for a terminal."""
     lines = [f"{'table':40s} {'events':>14s} {'files':>8s} {'MB':>10s}"]
     for table in tables:
         known = table.summary()
@@ -104,54 +104,54 @@ def table_of(tables: Sequence[Table]) -> str:
 
 def _one(work: Workplace, event_type: EventType) -> None:
     if event_type.annotations.get(MATERIALIZE) == "off":
-        work.report.tell(event_type.name, f"no table, as its annotation {MATERIALIZE} says")
+        work.report.info(event_type.name, f"no table, as its annotation {MATERIALIZE} says")
         return
     try:
-        with work.alone(event_type.id):
-            tabulate(work, event_type)
+        with work.exclusive(event_type.id):
+            update_tables(work, event_type)
     except (Py4JError, PySparkException, Incomplete, ChangedMeanwhile) as error:
         if _is_gone(work, event_type):
-            work.report.complain(event_type.name, "was deleted meanwhile, and is left as it is")
+            work.report.complain(event_type.name, "was deleted during the run; its table was not changed")
         else:
             work.report.complain(event_type.name, f"is not done. {in_a_line(error)}")
 
 
-def tabulate(work: Workplace, event_type: EventType) -> None:
-    """Have the tables of an event type hold what the archive holds."""
+def update_tables(work: Workplace, event_type: EventType) -> None:
+    """Bring the tables of an event type up to date with the archive."""
     events = events_table(work.spark, work.database, event_type)
-    columns = columns_for(work.event_types, event_type)
-    made_ready(events, event_type, columns, by_day=True)
-    _filled(work, event_type, events, columns)
+    columns = columns_of_all_versions(work.event_types, event_type)
+    prepare(events, event_type, columns, by_day=True)
+    _fill_with_retries(work, event_type, events, columns)
     if event_type.cleanup_policy.compacts:
         latest = latest_table(events)
-        made_ready(latest, event_type, columns, by_day=False)
-        _renewed(work, event_type, events, latest)
-        _tidied(work, event_type, latest)
-    _tidied(work, event_type, events)
+        prepare(latest, event_type, columns, by_day=False)
+        _renew_with_retries(work, event_type, events, latest)
+        _tidy(work, event_type, latest)
+    _tidy(work, event_type, events)
 
 
 # All events
 
 
-def _filled(work: Workplace, event_type: EventType, table: Table, columns: Struct) -> None:
+def _fill_with_retries(work: Workplace, event_type: EventType, table: Table, columns: Struct) -> None:
     for _ in range(ATTEMPTS):
         try:
             return _fill(work, event_type, table, columns)
         except ChangedMeanwhile:
-            work.report.tell(event_type.name, "somebody else changed the table or the archive; looking again")
-    raise ChangedMeanwhile(f"somebody else changed the table {table.name} {ATTEMPTS} times")
+            work.report.info(event_type.name, "the table or the archive was changed by another run; trying again")
+    raise ChangedMeanwhile(f"table {table.name}: changed by other runs during {ATTEMPTS} attempts")
 
 
 def _fill(work: Workplace, event_type: EventType, table: Table, columns: Struct) -> None:
-    """Batch by batch; each is one commit, with which the table knows that it has these events."""
+    """Add what the archive has, batch by batch. Each is one commit, which also stores the progress."""
     progress = _progress(table)
-    found = _without_damaged(work, event_type, list(unread_parts(work.index, event_type, progress)), progress)
+    found = _leave_out_damaged(work, event_type, list(unread_parts(work.index, event_type, progress)), progress)
     if not found:
-        work.report.tell(event_type.name, "nothing new")
+        work.report.info(event_type.name, "nothing new")
         return
     work.report.expect(event_type.name, _offsets_in(found))
     for batch in in_batches(found, work.options.batch_mb * 2**20):
-        outcome, progress = _added(work, event_type, table, columns, batch, progress)
+        outcome, progress = _add_batch(work, event_type, table, columns, batch, progress)
         work.report.advance(event_type.name, _offsets_in(batch))
         _tell(work, event_type, table, outcome)
 
@@ -160,10 +160,10 @@ def _offsets_in(parts: Sequence[ArchiveRange]) -> int:
     return sum(part.end - part.first for part in parts)
 
 
-def _without_damaged(
+def _leave_out_damaged(
     work: Workplace, event_type: EventType, found: Sequence[ArchiveRange], progress: Progress
 ) -> Sequence[ArchiveRange]:
-    """What was damaged when it was read last is damaged still, and was told then."""
+    """Leave out ranges that were damaged when they were read last: each is reported once."""
     if work.options.read_damaged:
         return found
     left_out = [part for part in found if part.name in progress.damaged]
@@ -177,7 +177,7 @@ def _without_damaged(
     return [part for part in found if part.name not in progress.damaged]
 
 
-def _added(
+def _add_batch(
     work: Workplace,
     event_type: EventType,
     table: Table,
@@ -185,12 +185,12 @@ def _added(
     batch: Sequence[ArchiveRange],
     progress: Progress,
 ) -> tuple[Outcome, Progress]:
-    """Add a batch to a table, from where it lies if that goes well, else member by member."""
+    """Add a batch to a table: read in place if that succeeds, otherwise member by member."""
     if work.archive.worth_reading_in_place(batch):
         try:
             return _written(work, event_type, table, columns, work.archive.in_place(batch), progress)
         except (Py4JError, PySparkException, Incomplete) as error:
-            work.report.tell(event_type.name, f"looking at every member of the archive, because: {in_a_line(error)}")
+            work.report.info(event_type.name, f"reading each member of the archive by itself: {in_a_line(error)}")
     with work.archive.gathering(batch) as reading:
         return _written(work, event_type, table, columns, reading, progress)
 
@@ -205,28 +205,28 @@ def _written(
         count = change.append(transform.in_order(told.drop(transform.MISFIT)), following.written())
         if reading.expected() is not None and count != reading.expected():
             raise Incomplete(f"{reading.expected()} events should be there, {count} are")
-        _see_that_all_is_still_there(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
+        _check_unchanged(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
         if count or following != progress:
             change.publish()
     return Outcome(count, (seen.get["misfits"] or 0) if count else 0, reading.damaged), following
 
 
 def rows_of(reading: Reading, columns: Struct) -> DataFrame:
-    """From lines of the archive to rows of the table."""
+    """Make rows of the table from lines of the archive."""
     ours = transform.of_topics(reading.lines, (part.topic for part in reading.parts))
     wanted = transform.among(transform.located(ours), reading.wanted(), by_file=reading.by_file)
     return transform.rows(transform.parsed(wanted, columns), columns)
 
 
-def _see_that_all_is_still_there(work: Workplace, event_type: EventType, read: Sequence[ArchiveRange]) -> None:
-    """What was replaced while it was read, because something in it had to go, is read again."""
+def _check_unchanged(work: Workplace, event_type: EventType, read: Sequence[ArchiveRange]) -> None:
+    """Raise `ChangedMeanwhile` if a range was replaced while it was read: an erasure may have removed events."""
     now = {each.location for each in again(work.index, event_type, read)}
     if any(part.location not in now for part in read):
         raise ChangedMeanwhile(event_type.name)
 
 
 def _tell(work: Workplace, event_type: EventType, table: Table, outcome: Outcome) -> None:
-    work.report.tell(event_type.name, f"{outcome.events} events into {table.name}")
+    work.report.info(event_type.name, f"{outcome.events} events into {table.name}")
     if outcome.misfits:
         work.report.count("misfits", event_type.name, outcome.misfits)
         work.report.warn(
@@ -242,20 +242,20 @@ def _tell(work: Workplace, event_type: EventType, table: Table, outcome: Outcome
 # The newest event of each key
 
 
-def _renewed(work: Workplace, event_type: EventType, events: Table, latest: Table) -> None:
-    """Bring the second table up to the first. Doing it again changes nothing, so the note of it may come later."""
+def _renew_with_retries(work: Workplace, event_type: EventType, events: Table, latest: Table) -> None:
+    """Bring the second table up to date with the first. Repeating it is harmless: progress is stored later."""
     for _ in range(ATTEMPTS):
         known, there = _progress(latest), _progress(events)
         if known == there:
             return
         try:
-            _renew(event_type, events, latest, _news(known, there))
+            _renew(event_type, events, latest, _gained(known, there))
         except ChangedMeanwhile:
             continue
         latest.set(PROGRESS, there.written())
-        work.report.tell(event_type.name, f"newest events into {latest.name}")
+        work.report.info(event_type.name, f"newest events into {latest.name}")
         return
-    raise ChangedMeanwhile(f"somebody else changed the table {latest.name} {ATTEMPTS} times")
+    raise ChangedMeanwhile(f"table {latest.name}: changed by other runs during {ATTEMPTS} attempts")
 
 
 def _renew(event_type: EventType, events: Table, latest: Table, news: Sequence[tuple[str, int, int, int]]) -> None:
@@ -278,7 +278,7 @@ def _renew(event_type: EventType, events: Table, latest: Table, news: Sequence[t
 
 
 def merge_statement(table: str, newest: str) -> str:
-    """How newer events take the place of older ones, and tombstones take them away."""
+    """Return the statement that replaces older events by newer ones, and removes those that a tombstone deletes."""
     newer = " > ".join(
         f"struct({each}.nakadi_timeline, {each}.nakadi_time, {each}.nakadi_partition, {each}.nakadi_offset)"
         for each in ("new", "old")
@@ -291,8 +291,8 @@ def merge_statement(table: str, newest: str) -> str:
     """
 
 
-def _news(known: Progress, there: Progress) -> Sequence[tuple[str, int, int, int]]:
-    """What the first table has got since the second was brought up to it."""
+def _gained(known: Progress, there: Progress) -> Sequence[tuple[str, int, int, int]]:
+    """Return the ranges of offsets that the first table has gained since the second was brought up to date."""
     gained = [(*place, known.following.get(place, 0), end) for place, end in there.following.items()]
     filled = [(*place, *gap) for place, gaps in known.gaps.items() for gap in gaps]
     return [each for each in (*gained, *filled) if each[2] < each[3]]
@@ -301,7 +301,7 @@ def _news(known: Progress, there: Progress) -> Sequence[tuple[str, int, int, int
 # Housekeeping
 
 
-def _tidied(work: Workplace, event_type: EventType, table: Table) -> None:
+def _tidy(work: Workplace, event_type: EventType, table: Table) -> None:
     if work.options.no_tidying:
         return
     try:
@@ -311,11 +311,11 @@ def _tidied(work: Workplace, event_type: EventType, table: Table) -> None:
             orphans_after=timedelta(days=max(1.0, work.options.orphans_after_days)),
         )
     except (Py4JError, PySparkException) as error:
-        # Somebody else may be at it; the next run tidies as well.
-        work.report.tell(event_type.name, f"{table.name} is not tidied now. {in_a_line(error)}")
+        # Another run may be doing the same; the next run tidies as well.
+        work.report.info(event_type.name, f"{table.name} was not tidied. {in_a_line(error)}")
         return
     for what, count in done.items():
-        work.report.tell(event_type.name, f"{table.name}: {count} {what}")
+        work.report.info(event_type.name, f"{table.name}: {count} {what}")
 
 
 def _progress(table: Table) -> Progress:

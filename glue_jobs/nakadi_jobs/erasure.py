@@ -24,7 +24,7 @@ from nakadi.ports.log_index import LogIndex
 from nakadi_jobs.archive_ranges import ArchiveRange
 
 ENVELOPE = ("metadata", "data_type", "data_op")
-"""What a blanked event keeps: nothing that its publisher had to say."""
+"""The members that a blanked event keeps."""
 
 
 class How(StrEnum):
@@ -46,7 +46,7 @@ class Wanted(Struct, frozen=True):
         return any(self._is_it(value) for value in _values(event, self.path))
 
     def found_in_text(self, text: bytes) -> bool:
-        """What cannot be parsed holds whatever is written in it."""
+        """Search a text that cannot be parsed for the bytes of the value."""
         try:
             event = orjson.loads(text)
         except orjson.JSONDecodeError:
@@ -66,7 +66,7 @@ class Wanted(Struct, frozen=True):
 
 
 def erased(events: Sequence[StoredEvent], wanted: Wanted, how: How) -> tuple[list[StoredEvent], list[int]]:
-    """What stays of these events, and the offsets of those that were meant."""
+    """Return what is left of these events, and the offsets of those that hold the value."""
     kept: list[StoredEvent] = []
     meant: list[int] = []
     for event in events:
@@ -81,7 +81,7 @@ def erased(events: Sequence[StoredEvent], wanted: Wanted, how: How) -> tuple[lis
 
 
 def blank(record: Record) -> Record:
-    """The event without what was said in it; nobody finds it under its key any more."""
+    """Return the event without its payload and without its key."""
     assert record.value is not None
     event = orjson.loads(record.value)
     left = {name: event[name] for name in ENVELOPE if name in event}
@@ -130,7 +130,7 @@ def _number(text: str) -> Decimal | None:
 
 
 PATIENCE = 60.0
-"""How long compaction of the same partition is waited for."""
+"""Seconds to wait for a compaction of the same partition."""
 
 
 class Rewritten(Struct, frozen=True):
@@ -143,7 +143,7 @@ class Rewritten(Struct, frozen=True):
 
 
 class Unreadable(Exception):
-    """Raised for a part of the archive of which nobody can say what it holds."""
+    """Raised for a range of the archive that cannot be read."""
 
 
 class Rewriter(Struct, frozen=True):
@@ -152,7 +152,7 @@ class Rewriter(Struct, frozen=True):
     wanted: Wanted
     how: How
     compacted: Callable[[str, int, int], None]
-    """Told topic, partition and end of what was replaced, so that readers turn to the archive for it."""
+    """Called with topic, partition and end of what was replaced, so that readers read it from the archive."""
 
     def meant(self, part: ArchiveRange) -> Sequence[int]:
         """The offsets of the events in a part that have to go."""
@@ -189,7 +189,7 @@ class Rewriter(Struct, frozen=True):
 
     @contextmanager
     def _alone(self, part: ArchiveRange) -> Iterator[Callable[[], None]]:
-        """Be the only one who rewrites a partition; the broker's own compaction asks in the same way."""
+        """Hold the claim to a partition that the broker's own compaction needs as well."""
         give_up = time.monotonic() + PATIENCE
         with ExitStack() as claimed:
             while True:
@@ -206,7 +206,7 @@ class Rewriter(Struct, frozen=True):
                 raise self._not_alone(part) from busy
 
     def _not_alone(self, part: ArchiveRange) -> Unavailable:
-        return Unavailable(f"Somebody else compacts partition {part.partition} of {part.topic}")
+        return Unavailable(f"Partition {part.partition} of {part.topic} is being compacted by another process")
 
 
 def by_place(rewritten: Sequence[Rewritten]) -> Mapping[tuple[int, int], Sequence[int]]:

@@ -66,7 +66,7 @@ def recorded(
     until: datetime,
     now: datetime,
 ) -> None:
-    """Write what was measured in the place of what was measured before."""
+    """Replace earlier measurements of the same windows by these."""
     kinds = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
     rows = table.spark.createDataFrame([_row(each, length, now) for each in measurements], kinds)
     again = _again({each.event_type.id for each in measurements}, length, since, until)
@@ -80,11 +80,11 @@ def recorded(
             continue
         return
     if measurements:
-        raise ChangedMeanwhile(f"somebody else changed the table {table.name} {ATTEMPTS} times")
+        raise ChangedMeanwhile(f"table {table.name}: changed by other runs during {ATTEMPTS} attempts")
 
 
 def rows_since(table: Table, since: datetime) -> Sequence[Row]:
-    """What was measured from a moment on, by event type and time."""
+    """Return the measurements since a moment, by event type and time."""
     later = table.rows().where(f"window_start >= TIMESTAMP '{since:%Y-%m-%d %H:%M:%S}'")
     return later.orderBy("event_type", "window_start").collect()
 

@@ -1,4 +1,4 @@
-"""Pictures of what was measured: rates, sizes, and how unevenly partitions are filled."""
+"""Plots of measurements: rates, sizes, and how unevenly partitions are filled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import Any
 
 MOST = 8
-"""More lines than this cannot be told apart."""
+"""More lines than this cannot be distinguished."""
 
 Rows = Sequence[Any]
 

@@ -1,4 +1,4 @@
-"""What a run tells: lines while it works, a summary at its end, and an exit code that says whether to look."""
+"""The report of a run: messages while it works, a summary at its end, and an exit code."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class UnderWay(Struct, frozen=True):
 
     def line(self, now: float) -> str:
         """Done of all; as soon as some are done, how fast, and how many seconds are left."""
-        told = f"{self.subject}: {self.done} of {self.events} events"
+        line = f"{self.subject}: {self.done} of {self.events} events"
         if not self.done or now <= self.since:
-            return told
+            return line
         pace = self.done / (now - self.since)
-        return f"{told}, {pace:.0f}/s, {(self.events - self.done) / pace:.0f} s left"
+        return f"{line}, {pace:.0f}/s, {(self.events - self.done) / pace:.0f} s left"
 
 
 class Report(Struct):
-    """Facts by subject, warnings, and complaints: what somebody has to look at."""
+    """Facts, warnings and complaints by subject. A complaint needs attention, so the exit code is 3."""
 
     job: str
     begun: datetime
@@ -51,11 +51,11 @@ class Report(Struct):
     under_way: dict[str, UnderWay] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def tell(self, subject: str, fact: str) -> None:
+    def info(self, subject: str, fact: str) -> None:
         self._add(self.facts, subject, fact, "")
 
     def warn(self, subject: str, warning: str) -> None:
-        """Something that is known and goes on: the exit code does not speak of it."""
+        """Add what is known and may go on; it does not change the exit code."""
         self._add(self.warnings, subject, warning, "Warning: ")
 
     def count(self, what: str, subject: str, number: int) -> None:
@@ -65,8 +65,8 @@ class Report(Struct):
             counted[subject] = counted.get(subject, 0) + number
 
     def complain(self, subject: str, complaint: str) -> None:
-        """Something that somebody has to look at; the exit code says so."""
-        self._add(self.complaints, subject, complaint, "LOOK AT THIS: ")
+        """Add what needs attention; the exit code is 3."""
+        self._add(self.complaints, subject, complaint, "Needs attention: ")
 
     def expect(self, subject: str, events: int) -> None:
         """Begin on a subject with so many events."""
@@ -86,7 +86,7 @@ class Report(Struct):
         return LOOK_AT_IT if self.complaints else DONE
 
     def summary(self) -> str:
-        head = "done, but for what somebody has to look at:" if self.complaints else "done."
+        head = "done, except for what needs attention:" if self.complaints else "done."
         warnings = [f"  Warning: {subject}: {warning}" for subject, warning in self.warnings]
         complaints = [f"  {subject}: {complaint}" for subject, complaint in self.complaints]
         return "\n".join([f"{self.job}: {head}", *complaints, *warnings])
@@ -110,7 +110,7 @@ class Report(Struct):
 
 
 def in_a_line(error: Exception) -> str:
-    """What went wrong; of what happened in Java, what Java says of it."""
+    """Return the first line of an error, or of the error in Java that it stands for."""
     text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
     return str(text).strip().partition("\n")[0][:500]
 

@@ -1,6 +1,6 @@
-"""Letting go: of what is too old, of what deleted event types left, and of what somebody has a right to see erased.
+"""Removal of events: those that are too old, those of deleted event types, and those that have to be erased.
 
-`python -m nakadi_jobs.retention --help` tells how to run it, on a laptop as on Glue.
+`python -m nakadi_jobs.retention --help` explains the arguments; they are the same on a laptop and on Glue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive.archiver import cool
@@ -46,7 +46,7 @@ from nakadi_jobs.tables import (
 from nakadi_jobs.transform import ORDER, PLACES, of_topics
 
 DESCRIPTION = """\
-Let go of events.
+Remove events.
 
   expire   of tables, what is older than the event type's annotation datalake.zalando.org/retention-period says, or than
            its retention time if it has none; the tables of event types that were deleted; and of the archive, objects
@@ -99,7 +99,7 @@ def expire(work: Workplace) -> None:
     for table in list(all_tables(work.spark, work.database)):
         identity = table.properties()[EVENT_TYPE_ID]
         try:
-            with work.alone(identity):
+            with work.exclusive(identity):
                 _expire(work, table, known.get(identity), now)
         except (Py4JError, PySparkException, ChangedMeanwhile) as error:
             work.report.complain(table.name, f"is not done. {in_a_line(error)}")
@@ -111,7 +111,7 @@ def expire(work: Workplace) -> None:
 
 def _expire(work: Workplace, table: Table, event_type: EventType | None, now: datetime) -> None:
     if event_type is None:
-        _let_go(work, table, now)
+        _drop_table_of_deleted(work, table, now)
         return
     keep = data_lake_retention(event_type)
     if keep is None or table.name.endswith(LATEST):
@@ -119,30 +119,30 @@ def _expire(work: Workplace, table: Table, event_type: EventType | None, now: da
     before = f"nakadi_time < TIMESTAMP '{now - keep:%Y-%m-%d %H:%M:%S}'"
     count = table.rows().where(before).count()
     if count:
-        _changed(table, lambda path: f"DELETE FROM {path} WHERE {before}")  # noqa: S608  # nothing that anybody sent
-        work.report.tell(event_type.name, f"{count} events older than {keep} are gone from {table.name}")
+        _change_table(table, lambda path: f"DELETE FROM {path} WHERE {before}")  # noqa: S608  # values are dates and numbers of this job
+        work.report.info(event_type.name, f"{count} events older than {keep} are gone from {table.name}")
 
 
-def _let_go(work: Workplace, table: Table, now: datetime) -> None:
-    """The event type is deleted; its table goes when that was so for the grace time."""
+def _drop_table_of_deleted(work: Workplace, table: Table, now: datetime) -> None:
+    """Drop the table of a deleted event type once the grace time since it was first seen as deleted is over."""
     name, seen = table.properties()[EVENT_TYPE], table.properties().get(DELETED_SEEN)
     if seen is None:
         table.set(DELETED_SEEN, now.isoformat())
     grace = timedelta(hours=work.options.grace_hours)
     if now - datetime.fromisoformat(seen or now.isoformat()) >= grace:
         table.drop()
-        work.report.tell(name, f"was deleted, and {table.name} is gone too")
+        work.report.info(name, f"was deleted, and {table.name} is gone too")
     else:
-        work.report.tell(name, f"was deleted; {table.name} goes after {work.options.grace_hours:g} hours")
+        work.report.info(name, f"was deleted; {table.name} goes after {work.options.grace_hours:g} hours")
 
 
 def _sweep(work: Workplace, now: datetime) -> None:
     swept = Sweep(work.index, work.store).run(now - timedelta(hours=work.options.grace_hours))
-    work.report.tell("archive", f"{swept.removed} objects ({swept.bytes_freed} bytes) that nothing refers to are gone")
+    work.report.info("archive", f"{swept.removed} objects ({swept.bytes_freed} bytes) that nothing refers to are gone")
 
 
 def _merge(work: Workplace) -> None:
-    """Make few objects of many small ones. By time, for what was stored at one time lies in one object."""
+    """Merge small objects. In the order of time, because what was stored at one time lies in one object."""
     merger = Merger(
         index=work.index,
         store=Blocks(work.store),
@@ -156,13 +156,13 @@ def _merge(work: Workplace) -> None:
         try:
             found = merger.merge(piece)
         except Busy:
-            continue  # somebody else writes this partition anew; the next run may find it at rest
+            continue  # another process writes this partition anew; the next run tries again
         except (Lost, Unavailable) as problem:
             work.report.complain("archive", f"not everything could be merged: {problem}")
             continue
         merged, pieces = merged + found, pieces + (found > 0)
     if pieces:
-        work.report.tell("archive", f"{merged + pieces} small segments are {pieces} now")
+        work.report.info("archive", f"{merged + pieces} small segments are {pieces} now")
 
 
 def _places(index: LogIndex) -> Iterator[tuple[str, int]]:
@@ -175,27 +175,27 @@ def _places(index: LogIndex) -> Iterator[tuple[str, int]]:
 
 
 def erase(work: Workplace) -> None:
-    """Find, rewrite, and find again."""
-    event_type, wanted = _asked(work)
+    """Erase from the archive, then from tables, and verify."""
+    event_type, wanted = _requested(work)
     how = work.options.how
     work.report.details["erasure"] = about(event_type, wanted, how)
-    with _rewriter(work, wanted) as rewriter, work.alone(event_type.id):
+    with _rewriter(work, wanted) as rewriter, work.exclusive(event_type.id):
         rewritten = _rewritten(work, event_type, rewriter)
         for table in tables_of(work.spark, work.database, event_type):
             _erase_from(work, table, wanted, how)
         _remove_copies(work, event_type)
-        left = [each for each in _candidates(work, event_type, wanted) if _meant(work, rewriter, each)]
+        left = [each for each in _candidates(work, event_type, wanted) if _holds_value(work, rewriter, each)]
         _verify(work, event_type, wanted, left)
-    _tell_what_was_done(work, event_type, rewritten)
+    _report_erasure(work, event_type, rewritten)
 
 
 def about(event_type: EventType, wanted: Wanted, how: How) -> dict[str, str]:
-    """The report must not keep what was to be erased."""
+    """Describe the erasure for the report, with a digest in place of the value."""
     digest = hashlib.sha256(wanted.value.encode()).hexdigest()
     return {"event_type": event_type.name, "path": ".".join(wanted.path), "sha256_of_value": digest, "how": str(how)}
 
 
-def _asked(work: Workplace) -> tuple[EventType, Wanted]:
+def _requested(work: Workplace) -> tuple[EventType, Wanted]:
     asked = work.options
     if not (asked.event_type and asked.path and asked.value):
         raise BadArguments("To erase, --event-type, --path and --value are needed.")
@@ -212,14 +212,19 @@ def _rewriter(work: Workplace, wanted: Wanted) -> Iterator[Rewriter]:
     url = work.options.event_log or f"sqlite:///{Path(work.options.data).absolute() / 'nakadi.db'}"
     if url.startswith("sqlite:"):
         with closing(open_event_log(url, work.clock)) as hot:
-            yield Rewriter(work.index, work.store, wanted, work.options.how, lambda *place: _cooled(work, hot, *place))
+            yield Rewriter(
+                work.index, work.store, wanted, work.options.how, lambda *place: _trim_hot_log(work, hot, *place)
+            )
     else:
         yield Rewriter(work.index, work.store, wanted, work.options.how, work.index.note_compacted)
-        work.report.tell("stream", "what is still in the stream goes with the stream's own retention; nobody reads it")
+        work.report.info(
+            "stream",
+            "events still in the stream are removed by its retention, and are not delivered",
+        )
 
 
-def _cooled(work: Workplace, hot: EventLog, topic: str, partition: int, _end: int) -> None:
-    # A log that does not have the topic has nothing of it to let go of.
+def _trim_hot_log(work: Workplace, hot: EventLog, topic: str, partition: int, _end: int) -> None:
+    # A log without the topic has nothing of it to trim.
     with suppress(UnknownTopic):
         cool(hot, work.index, topic, partition)
 
@@ -234,12 +239,12 @@ def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter) -> Se
             continue
         if found is not None:
             done.append(found)
-            work.report.tell(event_type.name, f"{len(found.offsets)} events erased: {found.new} replaces {found.old}")
+            work.report.info(event_type.name, f"{len(found.offsets)} events erased: {found.new} replaces {found.old}")
     return done
 
 
 def _candidates(work: Workplace, event_type: EventType, wanted: Wanted) -> Sequence[ArchiveRange]:
-    """Parts of the archive that could hold the value; a number has too many ways to be written to be looked for."""
+    """Return the ranges that could hold the value. For a number that is all: there are too many ways to write it."""
     everything = list(unread_parts(work.index, event_type, NOTHING_READ))
     if wanted.is_number or not everything:
         return everything
@@ -251,7 +256,7 @@ def _candidates(work: Workplace, event_type: EventType, wanted: Wanted) -> Seque
 
 
 def holding(lines: DataFrame, value: str) -> DataFrame:
-    """Where lines are that could hold a value: as it is, or written with escapes."""
+    """Return the places of lines that could hold a value: as it is, or written with escapes."""
     possible = F.col("value").contains(value) | F.col("value").contains("\\")
     place = F.from_json("value", "topic string, partition int, offset bigint").alias("place")
     return lines.where(possible).select(place).select("place.*")
@@ -264,7 +269,7 @@ def _holds(part: ArchiveRange, found: set[tuple[str, int, int]]) -> bool:
     )
 
 
-def _meant(work: Workplace, rewriter: Rewriter, part: ArchiveRange) -> bool:
+def _holds_value(work: Workplace, rewriter: Rewriter, part: ArchiveRange) -> bool:
     try:
         return bool(rewriter.meant(part))
     except Unreadable as problem:
@@ -283,7 +288,7 @@ def _verify(work: Workplace, event_type: EventType, wanted: Wanted, left: Sequen
     gone = looked_through and not places and not work.report.complaints
     work.report.details["verified_gone"] = gone
     if gone:
-        work.report.tell(event_type.name, "verified: nothing of it is found in the archive or in tables")
+        work.report.info(event_type.name, "verified: nothing of it is found in the archive or in tables")
     for place in places:
         work.report.complain(event_type.name, f"still found in {place}; run this again")
 
@@ -302,17 +307,17 @@ def _left_on_disk(work: Workplace, event_type: EventType, wanted: Wanted) -> Ite
         yield from leftovers.in_gathered(work.table_files, timeline.topic, wanted)
 
 
-def _tell_what_was_done(work: Workplace, event_type: EventType, rewritten: Sequence[Rewritten]) -> None:
+def _report_erasure(work: Workplace, event_type: EventType, rewritten: Sequence[Rewritten]) -> None:
     work.report.details["archive"] = [
         {"timeline": timeline, "partition": partition, "offsets": sorted(offsets)}
         for (timeline, partition), offsets in by_place(rewritten).items()
     ]
     work.report.details["replaced_objects"] = [each.old for each in rewritten]
     count = sum(len(each.offsets) for each in rewritten)
-    work.report.tell(event_type.name, f"{count} events erased from the archive")
+    work.report.info(event_type.name, f"{count} events erased from the archive")
     if rewritten:
         hours = work.options.grace_hours
-        work.report.tell("archive", f"replaced objects go when --do expire runs, {hours:g} hours from now or later")
+        work.report.info("archive", f"replaced objects go when --do expire runs, {hours:g} hours from now or later")
 
 
 # Erasure in tables
@@ -325,10 +330,10 @@ def _erase_from(work: Workplace, table: Table, wanted: Wanted, how: How) -> None
     if found:
         view = f"erased_from_{table.name}"
         table.spark.createDataFrame(found, "timeline int, partition int, offset bigint").createOrReplaceTempView(view)
-        _changed(table, lambda path: statement(path, view, table.rows().columns, how))
-        work.report.tell(work.options.event_type, f"{len(found)} events erased from {table.name}")
+        _change_table(table, lambda path: statement(path, view, table.rows().columns, how))
+        work.report.info(work.options.event_type, f"{len(found)} events erased from {table.name}")
     # Old snapshots would still have them.
-    table.forget_before(work.clock.now())
+    table.expire_snapshots_before(work.clock.now())
     table.remove_lost_files(_cut_short_before(work))
 
 
@@ -364,17 +369,17 @@ def _row_holds(row: object, wanted: Wanted) -> bool:
 
 
 def statement(path: str, view: str, columns: Sequence[str], how: How) -> str:
-    """How the events of a view go, or lose what they say."""
+    """Return the statement that removes or blanks the events of a view."""
     meant = f"({', '.join(ORDER)}) IN (TABLE {view})"
     if how is How.REMOVE:
-        return f"DELETE FROM {path} WHERE {meant}"  # noqa: S608  # nothing that anybody sent
+        return f"DELETE FROM {path} WHERE {meant}"  # noqa: S608  # values are dates and numbers of this job
     kept = {*ENVELOPE, *(name for name, _, _ in PLACES)} - {"nakadi_event", "nakadi_key"}
     emptied = ", ".join(f"`{name}` = NULL" for name in columns if name not in kept)
     return f"UPDATE {path} SET {emptied} WHERE {meant}"  # noqa: S608  # as above
 
 
-def _changed(table: Table, wanted: Callable[[str], str]) -> None:
-    """Carry out a statement on a branch, and again when somebody else was faster."""
+def _change_table(table: Table, wanted: Callable[[str], str]) -> None:
+    """Carry out a statement on a branch, and again when another run was faster."""
     for _ in range(ATTEMPTS):
         try:
             with table.change() as change:
@@ -383,7 +388,7 @@ def _changed(table: Table, wanted: Callable[[str], str]) -> None:
         except ChangedMeanwhile:
             continue
         return
-    raise ChangedMeanwhile(f"somebody else changed the table {table.name} {ATTEMPTS} times")
+    raise ChangedMeanwhile(f"table {table.name}: changed by other runs during {ATTEMPTS} attempts")
 
 
 if __name__ == "__main__":

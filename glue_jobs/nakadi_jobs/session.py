@@ -20,11 +20,11 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 def open_spark(name: str, tables: str, catalog: str, master: str = "", memory: str = "") -> SparkSession:
     """Spark with the tables at this place as its catalog `nakadi`. `catalog` is `hadoop` or `glue`."""
-    _see_that_there_is_a_java(os.environ)
+    _ensure_java(os.environ)
     catalog_settings = _catalog(tables, catalog)
     there = SparkSession.getActiveSession()
     if there is not None:
-        return _beside(there, catalog_settings)
+        return _session_in(there, catalog_settings)
     settings = {**_always(), **catalog_settings, **_local(master, memory)}
     builder = SparkSession.builder.appName(f"nakadi {name}")
     for key, value in settings.items():
@@ -34,7 +34,7 @@ def open_spark(name: str, tables: str, catalog: str, master: str = "", memory: s
     return spark
 
 
-def _beside(there: SparkSession, catalog_settings: Mapping[str, str]) -> SparkSession:
+def _session_in(there: SparkSession, catalog_settings: Mapping[str, str]) -> SparkSession:
     """A session of its own in a Spark that is running already: a session's tables are in one place for good."""
     spark = there.newSession()
     for key, value in {"spark.sql.session.timeZone": "UTC", **catalog_settings}.items():
@@ -94,7 +94,7 @@ def _jar() -> Mapping[str, str]:
     return {"spark.jars": ",".join(map(str, folder.glob("iceberg-spark-runtime-*_2.12-*.jar")))}
 
 
-def _see_that_there_is_a_java(environ: os._Environ[str]) -> None:
+def _ensure_java(environ: os._Environ[str]) -> None:
     """The machine's own, or else the one that a package brings."""
     if environ.get("JAVA_HOME") or shutil.which("java"):
         return

@@ -1,6 +1,6 @@
-"""Measures of traffic from the archive, for each event type: sizes, rates, parallelism, and the partitions to have.
+"""Traffic of each event type, measured from the archive: sizes, rates, parallelism, and the partitions to have.
 
-`python -m nakadi_jobs.statistics --help` tells how to run it, on a laptop as on Glue.
+`python -m nakadi_jobs.statistics --help` explains the arguments; they are the same on a laptop and on Glue.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from nakadi_jobs.history import Measurement, history_table, recorded, rows_since
 from nakadi_jobs.measuring import Advice, Counts, Traffic, advice, begun, statistic, traffic, windows
 from nakadi_jobs.reading import Reading
 from nakadi_jobs.reports import in_a_line
-from nakadi_jobs.tables import columns_for
+from nakadi_jobs.tables import columns_of_all_versions
 from nakadi_jobs.transform import among, located, of_topics
 
 DESCRIPTION = """\
-Measure the traffic of each event type from the archive, and tell how many partitions it asks for.
+Measure the traffic of each event type from the archive, and recommend a number of partitions.
 
-For each window (an hour, unless told otherwise): sizes of events (mean, p50, p95, greatest), events a minute (mean,
+For each window (an hour by default): sizes of events (mean, p50, p95, greatest), events a minute (mean,
 peak), distinct publishers and consumers, how evenly partitions are filled, and the error of the number of partitions.
 Windows go to the table nakadi__statistics; measuring a window again replaces what was there. The whole period is what
-`GET /event-types/{name}` tells as measured_statistic."""
+`GET /event-types/{name}` returns as measured_statistic."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ def measure(work: Workplace) -> None:
     consumers = consumers_in(work)
     found = [each for event_type in work.chosen() for each in _one(work, event_type, since, until, length, consumers)]
     _write(work, found, length, since, until)
-    _forget_the_deleted(work)
+    _remove_measurements_of_deleted(work)
     work.show(table_of(found))
     if work.options.plots:
         _draw(work, until)
@@ -87,7 +87,7 @@ def period(options: argparse.Namespace, now: datetime) -> tuple[datetime, dateti
     until = datetime.fromisoformat(options.until) if options.until else now
     until = until.astimezone(UTC).replace(second=0, microsecond=0)
     if not options.until:
-        # The minute that is not over counts as far as it goes: who tries this out has just published.
+        # The current minute counts as far as it goes: a first try has just published.
         until += timedelta(minutes=1)
     return begun(until - timedelta(hours=options.hours), length), until, length
 
@@ -104,15 +104,15 @@ def _one(
         counts = counts_of(work, event_type, since, until)
     except (Py4JError, PySparkException) as error:
         gone = work.event_types.find(event_type.name) is None
-        problem = "was deleted meanwhile" if gone else f"is not measured. {in_a_line(error)}"
+        problem = "was deleted during the run" if gone else f"is not measured. {in_a_line(error)}"
         work.report.complain(event_type.name, problem)
         return []
     if not counts:
-        work.report.tell(event_type.name, "no events in the archive for this time")
+        work.report.info(event_type.name, "no events in the archive for this time")
         return []
     readers = consumers.get(event_type.name, 0)
     found = measured(event_type, counts, windows(since, until, length), readers, work.options.max_partitions)
-    work.report.tell(event_type.name, f"{found.period.events} events measured")
+    work.report.info(event_type.name, f"{found.period.events} events measured")
     return [found]
 
 
@@ -126,7 +126,7 @@ def measured(
     """Each window by itself, and all of them together."""
     partitions = event_type.timeline.partitions
     told = [traffic(_within(counts, *span), *span, partitions) for span in spans]
-    # What there was before the first event is no silence: nobody may have had anything to say yet.
+    # The time before the first event does not count: the event type may not have been in use yet.
     first = min(each.minute for each in counts)
     whole = traffic(counts, max(spans[0][0], first), spans[-1][1], partitions)
     return Found(
@@ -146,12 +146,12 @@ def counts_of(work: Workplace, event_type: EventType, since: datetime, until: da
     found = [each for each in unread_parts(work.index, event_type, NOTHING_READ) if _overlaps(each, since, until)]
     if not found:
         return []
-    publisher = publisher_in(columns_for(work.event_types, event_type), event_type)
+    publisher = publisher_in(columns_of_all_versions(work.event_types, event_type), event_type)
     if work.archive.worth_reading_in_place(found):
         try:
             return _counts(work.archive.in_place(found), publisher, since, until)
         except (Py4JError, PySparkException) as error:
-            work.report.tell(event_type.name, f"looking at every member of the archive, because: {in_a_line(error)}")
+            work.report.info(event_type.name, f"reading each member of the archive by itself: {in_a_line(error)}")
     with work.archive.gathering(found) as reading:
         for part, problem in reading.damaged:
             work.report.warn(event_type.name, f"left out: {part.location.key} {problem}")
@@ -207,7 +207,7 @@ def _write(work: Workplace, found: Sequence[Found], length: timedelta, since: da
     measurements = [
         Measurement(each.event_type, window, each.consumers, each.advice) for each in found for window in each.windows
     ]
-    with work.alone("statistics"):
+    with work.exclusive("statistics"):
         recorded(history_table(work.spark, work.database), measurements, length, since, until, work.clock.now())
     for each in found:
         told = MeasuredStatistics(
@@ -219,7 +219,7 @@ def _write(work: Workplace, found: Sequence[Found], length: timedelta, since: da
         work.registry.write(Put(MEASURED_KIND, each.event_type.id, measured_body(told)))
 
 
-def _forget_the_deleted(work: Workplace) -> None:
+def _remove_measurements_of_deleted(work: Workplace) -> None:
     known = {event_type.id for event_type in work.event_types.all()}
     for document in work.registry.list(MEASURED_KIND):
         if document.key not in known:
@@ -231,7 +231,7 @@ def _draw(work: Workplace, until: datetime) -> None:
     history = rows_since(history_table(work.spark, work.database), since)
     for name, content in plots.drawn(history).items():
         command.write(work.options.plots, name, content)
-        work.report.tell("plots", name)
+        work.report.info("plots", name)
 
 
 def table_of(found: Sequence[Found]) -> str:

@@ -1,6 +1,6 @@
 """Iceberg tables: made, grown, and changed by whole runs that either count or do not.
 
-A run writes to a branch of its own, and at its end the table becomes what the branch is, if nobody else changed it
+A run writes to a branch of its own, and at its end the table becomes what the branch is, unless another run changed it
 meanwhile. How far a run has read is written with what it has read, in the same commit.
 """
 
@@ -36,7 +36,7 @@ RUN = "run_"
 """How the branches of runs begin."""
 
 BRANCH_STAYS = timedelta(days=1)
-"""A run that was cut short leaves its branch; nobody runs longer than this."""
+"""A run that was killed leaves its branch for so long. No run takes longer."""
 
 BOUNDED = ("nakadi_timeline", "nakadi_partition", "nakadi_offset", "nakadi_time", "window_start")
 """Columns whose bounds are worth having: tables are sorted by them."""
@@ -48,7 +48,7 @@ SMALL_BYTES = 32 * 1024 * 1024
 
 
 class ChangedMeanwhile(Exception):
-    """Raised when somebody else changed the table since the run began."""
+    """Raised when another run changed the table since this one began."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class Table(msgspec.Struct, frozen=True):
         return {} if snapshot is None else dict(snapshot.summary())
 
     def progress(self) -> str:
-        """What the last run wrote about itself; nothing if there was none."""
+        """Return the progress that the last run stored; an empty text if there was none."""
         java = self._java()
         snapshot = java.currentSnapshot()
         while snapshot is not None:
@@ -102,7 +102,7 @@ class Table(msgspec.Struct, frozen=True):
     # Making and growing
 
     def create(self, columns: Sequence[tuple[str, str, str]], properties: Mapping[str, str], clauses: str = "") -> None:
-        """Make the table, if it is not there, with a first snapshot that has nothing in it."""
+        """Create the table with an empty first snapshot, if it does not exist."""
         listed = ", ".join(f"`{name}` {kind} COMMENT '{comment}'" for name, kind, comment in columns)
         bounded = {f"write.metadata.metrics.column.{name}": "full" for name, _, _ in columns if name in BOUNDED}
         all_properties = {**_DEFAULTS, **bounded, **properties}
@@ -144,7 +144,7 @@ class Table(msgspec.Struct, frozen=True):
 
     @contextmanager
     def change(self) -> Iterator[Change]:
-        """A branch to write to. What is published counts; without that, nothing was."""
+        """Open a branch to write to. Without `publish` the table does not change."""
         change = Change(self, f"{RUN}{uuid4().hex}")
         java = self._java()
         snapshots = java.manageSnapshots().createBranch(change.branch, java.currentSnapshot().snapshotId())
@@ -159,15 +159,15 @@ class Table(msgspec.Struct, frozen=True):
     # Maintenance
 
     def tidy(self, now: datetime, *, keep_snapshots: timedelta, orphans_after: timedelta) -> Mapping[str, int]:
-        """Make small files large ones, and let go of old snapshots and of files that nobody knows."""
-        done = {"files made larger": self._merged(), **self._expired(now - keep_snapshots)}
+        """Merge small files, expire old snapshots, and remove files that no snapshot has."""
+        done = {"files made larger": self._merge_small_files(), **self._expire_snapshots(now - keep_snapshots)}
         if self._due(now):
-            done["orphans removed"] = self._without_orphans(now - orphans_after)
+            done["orphans removed"] = self._remove_orphans(now - orphans_after)
             self.set(TIDIED, now.isoformat())
         return {what: count for what, count in done.items() if count}
 
-    def _merged(self) -> int:
-        if not self._crowded():
+    def _merge_small_files(self) -> int:
+        if not self._has_many_small_files():
             return 0
         options = (
             f"map('min-input-files', '2', 'min-file-size-bytes', '{SMALL_BYTES}', 'max-file-size-bytes', '{2**40}')"
@@ -179,20 +179,20 @@ class Table(msgspec.Struct, frozen=True):
         )
         return int(done["rewritten_data_files_count"])
 
-    def _crowded(self) -> bool:
+    def _has_many_small_files(self) -> bool:
         files = self.spark.table(f"{self.path}.files").where(f"file_size_in_bytes < {SMALL_BYTES}")
         by = [name for name in files.columns if name == "partition"]
         return not files.groupBy(*by).count().where(f"count >= {SMALL_FILES}").isEmpty()
 
-    def _expired(self, before: datetime) -> Mapping[str, int]:
+    def _expire_snapshots(self, before: datetime) -> Mapping[str, int]:
         oldest = self.spark.table(f"{self.path}.snapshots").agg({"committed_at": "min"}).first()
         branches = self.spark.table(f"{self.path}.refs").where(f"name != '{MAIN}'")
         if oldest is None or oldest[0] is None or (oldest[0] >= before.replace(tzinfo=None) and branches.isEmpty()):
             return {}
-        return {"old files removed": self.forget_before(before)}
+        return {"old files removed": self.expire_snapshots_before(before)}
 
-    def forget_before(self, moment: datetime) -> int:
-        """Let go of what only snapshots from before this moment need. How far the table is must not go with them."""
+    def expire_snapshots_before(self, moment: datetime) -> int:
+        """Expire the snapshots from before a moment, and keep the progress that the last of them has."""
         self.set(PROGRESS, self.progress())
         at = f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}'"
         done = self._call(f"expire_snapshots(table => '{self.plain_path}', older_than => {at}, retain_last => 1)")
@@ -202,7 +202,7 @@ class Table(msgspec.Struct, frozen=True):
         tidied = self.properties().get(TIDIED)
         return tidied is None or now - datetime.fromisoformat(tidied) > timedelta(days=1)
 
-    def _without_orphans(self, before: datetime) -> int:
+    def _remove_orphans(self, before: datetime) -> int:
         at = f"TIMESTAMP '{before:%Y-%m-%d %H:%M:%S.%f}'"
         statement = f"CALL {CATALOG}.system.remove_orphan_files(table => '{self.plain_path}', older_than => {at})"
         return self.spark.sql(statement).count()
@@ -267,16 +267,16 @@ class Change(msgspec.Struct):
         return int(dict(snapshot.summary()).get("added-records", "0"))
 
     def delete(self, condition: str) -> None:
-        """Delete rows; the condition is ours, and holds nothing that anybody sent."""
+        """Delete rows. The condition must be built from trusted values only."""
         self.table.spark.sql(f"DELETE FROM {self.path} WHERE {condition}")  # noqa: S608  # see above
 
     def publish(self) -> None:
-        """Have the table be what the branch is; raises `ChangedMeanwhile`."""
+        """Make the branch the state of the table. Raises `ChangedMeanwhile`."""
         snapshots = self.table._java().manageSnapshots()  # noqa: SLF001  # the two are one
         try:
             snapshots.fastForwardBranch(MAIN, self.branch).removeBranch(self.branch).commit()
         except (Py4JJavaError, PySparkException) as error:
-            if _was_changed(error):
+            if _is_conflict(error):
                 raise ChangedMeanwhile(self.table.name) from error
             raise
         self.published = True
@@ -287,12 +287,12 @@ def table_name(event_type: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", event_type.lower()).strip("_") or "events"
 
 
-def _was_changed(error: Py4JJavaError | PySparkException) -> bool:
+def _is_conflict(error: Py4JJavaError | PySparkException) -> bool:
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-    return any(each in text for each in _CHANGED)
+    return any(each in text for each in _CONFLICTS)
 
 
-_CHANGED = (
+_CONFLICTS = (
     "not an ancestor",
     "CommitFailed",
     "PendingUpdateFailed",
@@ -319,7 +319,7 @@ _DEFAULTS = {
     "write.metadata.previous-versions-max": "50",
     # Manifests outlive the files that they name: they hold no values but those of places.
     "write.metadata.metrics.default": "counts",
-    # Whatever writes to a table sees what it read, or is told that it changed.
+    # A write fails when what it has read was changed meanwhile.
     "write.delete.isolation-level": "serializable",
 }
 
@@ -357,14 +357,14 @@ def latest_table(events: Table) -> Table:
     return Table(events.spark, events.database, f"{events.name}{LATEST}")
 
 
-def columns_for(event_types: EventTypes, event_type: EventType) -> Struct:
+def columns_of_all_versions(event_types: EventTypes, event_type: EventType) -> Struct:
     """The columns that every version of the schema asks for, the oldest first."""
     versions = reversed(event_types.schemas(event_type))
     return columns_of(event_type, [orjson.loads(version.text) for version in versions])
 
 
-def made_ready(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:
-    """Have the table be there with these columns."""
+def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:
+    """Create the table if it does not exist, and add the columns that it lacks."""
     described = [
         *PLACES,
         *((field.name, ddl(field.kind), "") for field in columns.fields),

@@ -33,12 +33,12 @@ PLACES = (
     ("nakadi_owner", "struct<data_type:string,value:string>", "who alone may read the event"),
     ("nakadi_directed_to", "string", "the subscription that the event is for"),
     ("nakadi_tombstone", "boolean", "whether this says that there is nothing under the key any more"),
-    ("nakadi_event", "string", "the whole event as JSON, if the columns do not tell all of it"),
+    ("nakadi_event", "string", "the whole event as JSON, if the columns do not hold all of it"),
 )
 """Columns that every table has: name, type, and what it says."""
 
 ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
-"""What tells an event from every other, and what tables are sorted by."""
+"""The columns that identify an event, and by which tables are sorted."""
 
 MISFIT = "_misfit"
 
@@ -68,7 +68,7 @@ def wanted(spark: SparkSession, parts: Iterable[ArchiveRange], *, by_file: bool)
 
 
 def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
-    """The lines of some topics, before anybody looks closely."""
+    """Select the lines of some topics by their first characters."""
     beginnings = [F.col("value").startswith(f'{{"topic":"{topic}"') for topic in sorted(set(topics))]
     condition = F.lit(False)
     for beginning in beginnings:
@@ -77,7 +77,7 @@ def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
 
 
 def located(lines: DataFrame) -> DataFrame:
-    """Where each line belongs, as its beginning tells; `head` is what stands in front of the event.
+    """Add the place of each line, taken from its beginning; `head` is the text before the event.
 
     Lines are parsed only after it is known which of them are wanted: Spark would parse them once more to see whether
     what they are joined by is there.
@@ -115,7 +115,7 @@ def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
 def rows(events: DataFrame, columns: Struct) -> DataFrame:
     """The rows of the table: places, payload, and the text where it is needed."""
     misfit = F.col(f"line.`{MISFIT}`").isNotNull()
-    incomplete = misfit | F.expr(f"{told_by('line', _line(columns))} < {names_in('value')}")
+    incomplete = misfit | F.expr(f"{members_in_columns('line', _line(columns))} < {names_in('value')}")
     event = F.expr(f"substring(value, instr(value, '{EVENT}') + {len(EVENT)}, length(value))")
     has_event = F.instr(F.col("value"), EVENT) > 0
     text = F.when(has_event, event.substr(F.lit(1), F.length(event) - 1)).otherwise(F.col("value"))
@@ -143,7 +143,7 @@ def in_order(events: DataFrame) -> DataFrame:
 
 
 def newest_per_key(events: DataFrame) -> DataFrame:
-    """Of the events of each key the newest, which may be a tombstone. Those without a key are nobody's successors."""
+    """Of the events of each key the newest, which may be a tombstone. Events without a key are left out."""
     newness = F.struct("nakadi_timeline", "nakadi_time", "nakadi_partition", "nakadi_offset")
     whole = F.struct(*(F.col(f"`{name}`") for name in events.columns))
     newest = events.where("nakadi_key is not null").groupBy("nakadi_key").agg(F.max_by(whole, newness).alias("newest"))
@@ -168,12 +168,12 @@ def names_in(text: str) -> str:
     return f"((octet_length({text}) - octet_length(replace({text}, '\":', ''))) div 2)"
 
 
-def told_by(value: str, kind: Struct) -> str:
-    """The members that a value of this type tells, those of its members included."""
+def members_in_columns(value: str, kind: Struct) -> str:
+    """Return an expression for the number of members that a value of this type holds, nested ones included."""
     return _inside(value, kind, 0)
 
 
-def _told(value: str, field: Field, depth: int) -> str:
+def _members_of(value: str, field: Field, depth: int) -> str:
     if field.contested:
         return "0"
     if _is_plain(field.kind):
@@ -188,7 +188,7 @@ def _is_plain(kind: Kind) -> bool:
 def _inside(value: str, kind: Kind, depth: int) -> str:
     match kind:
         case Struct(fields):
-            told = [_told(f"{value}.`{field.name}`", field, depth) for field in fields]
+            told = [_members_of(f"{value}.`{field.name}`", field, depth) for field in fields]
             return "(" + " + ".join(told or ["0"]) + ")"
         case Texts():
             return f"coalesce(size({value}), 0)"

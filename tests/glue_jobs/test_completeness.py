@@ -1,7 +1,7 @@
 import pytest
 
 from nakadi_jobs.columns import BIGINT, STRING, Array, Field, Json, Struct, Texts
-from nakadi_jobs.transform import names_in, told_by
+from nakadi_jobs.transform import members_in_columns, names_in
 
 
 @pytest.mark.parametrize(
@@ -20,19 +20,19 @@ from nakadi_jobs.transform import names_in, told_by
 )
 def test_members_are_counted_by_type(kind, said):
     """Each member that a column tells counts once; one whose column was of another type counts for nothing."""
-    assert told_by("v", kind) == said
+    assert members_in_columns("v", kind) == said
 
 
 def test_elements_are_counted_one_by_one():
     """The members of the objects in a list count, each list with names of its own."""
     inner = Array(Struct((Field("c", BIGINT),)))
-    said = told_by("v", Struct((Field("a", Array(Struct((Field("b", inner),)))),)))
+    said = members_in_columns("v", Struct((Field("a", Array(Struct((Field("b", inner),)))),)))
     assert "each0" in said
     assert "each1.`c`" in said
 
 
 def test_names_in_free_text():
     """In free JSON only names that are certainly names count."""
-    said = told_by("v", Struct((Field("a", Json()),)))
+    said = members_in_columns("v", Struct((Field("a", Json()),)))
     assert names_in("v.`a`") in said
     assert "div 3" in said
