@@ -60,6 +60,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     events: int = 0
     misfits: int = 0
+    empty: int = 0
     damaged: Sequence[tuple[ArchiveRange, str]] = ()
 
 
@@ -208,7 +209,8 @@ def _written(
         _check_unchanged(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
         if count or following != progress:
             change.publish()
-    return Outcome(count, (seen.get["misfits"] or 0) if count else 0, reading.damaged), following
+    misfits = (seen.get["misfits"] or 0) if count else 0
+    return Outcome(count, misfits, _offsets_in(reading.parts) - count, reading.damaged), following
 
 
 def rows_of(reading: Reading, columns: Struct) -> DataFrame:
@@ -227,6 +229,9 @@ def _check_unchanged(work: Workplace, event_type: EventType, read: Sequence[Arch
 
 def _tell(work: Workplace, event_type: EventType, table: Table, outcome: Outcome) -> None:
     work.report.info(event_type.name, f"{outcome.events} events into {table.name}")
+    if outcome.empty:
+        work.report.count("empty_offsets", event_type.name, outcome.empty)
+        work.report.info(event_type.name, f"{outcome.empty} offsets had no event any more: compacted away, or erased")
     if outcome.misfits:
         work.report.count("misfits", event_type.name, outcome.misfits)
         work.report.warn(

@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,15 +24,18 @@ from nakadi.app.engines import open_event_log
 from nakadi.engines.archive.archiver import cool
 from nakadi.engines.archive.library import Unreadable as Lost
 from nakadi.engines.archive.maintenance import Blocks, Busy, Merger, Sweep
+from nakadi.engines.archive.stores import open_archive
 from nakadi.event_types.repository import TopicDirectory
 from nakadi.event_types.rules import data_lake_retention
 from nakadi.model.event_type import EventType
+from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveGone
 from nakadi.ports.event_log import EventLog, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 from nakadi_jobs import command, leftovers
-from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
-from nakadi_jobs.command import BadArguments, Workplace, local_folder
+from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, TopicPartition, unread_parts
+from nakadi_jobs.command import BadArguments, Workplace, local_folder, with_scheme
 from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.tables import (
@@ -60,6 +65,8 @@ DELETED_SEEN = "nakadi.deleted-seen-at"
 
 ATTEMPTS = 5
 
+MOST_VALUE_BYTES = 1 << 20
+
 MERGED_SPAN = 24 * 3600 * 1_000_000
 """Microseconds. A part of the archive goes when all of it is too old: nothing stays for longer than a day for that."""
 
@@ -84,7 +91,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     work = parser.add_argument_group("erase")
     work.add_argument("--event-type", help="the event type")
     work.add_argument("--path", help="where the value is, from the top of the event: customer.id, data.customer.id")
-    work.add_argument("--value", help="the value; for a number or a text")
+    value = work.add_mutually_exclusive_group()
+    value.add_argument("--value", help="the value; for a number or a text")
+    value.add_argument("--value-file", help="file or s3:// object with the value: arguments of a job on Glue are kept")
     work.add_argument("--how", type=How, choices=tuple(How), default=How.REMOVE, help="default remove")
     work.add_argument("--event-log", help="as NAKADI_EVENT_LOG; default sqlite:///DATA/nakadi.db")
     return command.options(parser, sys.argv[1:] if arguments is None else arguments)
@@ -197,14 +206,25 @@ def about(event_type: EventType, wanted: Wanted, how: How) -> dict[str, str]:
 
 def _requested(work: Workplace) -> tuple[EventType, Wanted]:
     asked = work.options
-    if not (asked.event_type and asked.path and asked.value):
-        raise BadArguments("To erase, --event-type, --path and --value are needed.")
+    value = asked.value or (asked.value_file and value_in(asked.value_file))
+    if not (asked.event_type and asked.path and value):
+        raise BadArguments("To erase, --event-type, --path and --value or --value-file are needed.")
     if asked.how is How.BLANK and asked.path.split(".")[0] in ENVELOPE:
         raise BadArguments("A blanked event keeps its metadata; use --how remove.")
     event_type = work.event_types.find(asked.event_type)
     if event_type is None:
         raise BadArguments(f'There is no event type "{asked.event_type}".')
-    return event_type, Wanted(tuple(asked.path.split(".")), asked.value)
+    return event_type, Wanted(tuple(asked.path.split(".")), value)
+
+
+def value_in(file: str) -> str:
+    """Return the first line of a file or of an object in a bucket."""
+    folder, _, name = with_scheme(file).rpartition("/")
+    try:
+        with closing(open_archive(folder)) as store:
+            return store.get(Location(name, 0, MOST_VALUE_BYTES)).decode().partition("\n")[0]
+    except (ArchiveGone, UnicodeDecodeError) as error:
+        raise BadArguments(f"--value-file {file} cannot be read.") from error
 
 
 @contextmanager
@@ -251,8 +271,11 @@ def _candidates(work: Workplace, event_type: EventType, wanted: Wanted) -> Seque
     with work.archive.gathering(everything) as reading:
         damaged = [part for part, _ in reading.damaged]
         lines = of_topics(reading.lines, (part.topic for part in reading.parts))
-        found = {(row["topic"], row["partition"], row["offset"]) for row in holding(lines, wanted.value).collect()}
-    return [*damaged, *(each for each in everything if each not in damaged and _holds(each, found))]
+        found: defaultdict[TopicPartition, list[int]] = defaultdict(list)
+        for row in holding(lines, wanted.value).orderBy("offset").collect():
+            found[row["topic"], row["partition"]].append(row["offset"])
+    left_out = set(damaged)
+    return [*damaged, *(each for each in everything if each not in left_out and holds_any(each, found))]
 
 
 def holding(lines: DataFrame, value: str) -> DataFrame:
@@ -262,11 +285,11 @@ def holding(lines: DataFrame, value: str) -> DataFrame:
     return lines.where(possible).select(place).select("place.*")
 
 
-def _holds(part: ArchiveRange, found: set[tuple[str, int, int]]) -> bool:
-    return any(
-        topic == part.topic and partition == part.partition and part.first <= offset < part.end
-        for topic, partition, offset in found
-    )
+def holds_any(part: ArchiveRange, found: Mapping[TopicPartition, Sequence[int]]) -> bool:
+    """Whether one of the offsets, which are sorted by partition, is in a range."""
+    offsets = found.get(part.place, ())
+    following = bisect_left(offsets, part.first)
+    return following < len(offsets) and offsets[following] < part.end
 
 
 def _holds_value(work: Workplace, rewriter: Rewriter, part: ArchiveRange) -> bool:

@@ -3,7 +3,11 @@ import json
 import pytest
 
 from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import Location
+from nakadi_jobs.archive_ranges import ArchiveRange
+from nakadi_jobs.command import BadArguments
 from nakadi_jobs.erasure import How, Wanted, erased
+from nakadi_jobs.retention import holds_any, value_in
 from tests.support.builders import A_MOMENT
 
 
@@ -87,3 +91,22 @@ def test_a_value_is_found_in_what_cannot_be_parsed():
     wanted = Wanted(("customer", "id"), "c-1")
     assert wanted.found_in_text(b'{broken "c-1"')
     assert not wanted.found_in_text(b'{broken "c-2"')
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "holds"),
+    [(0, 5, False), (0, 6, True), (5, 6, True), (6, 9, False), (6, 10, True), (10, 20, False)],
+)
+def test_ranges_that_hold_an_offset(first, end, holds):
+    """A range holds its first offset, and not its end."""
+    place = {"topic": "t", "timeline": 1, "partition": 0, "first": first, "end": end}
+    part = ArchiveRange(**place, location=Location("log/x", 0, 1), since=0, until=0, events=None)
+    assert holds_any(part, {("t", 0): [5, 9], ("t", 1): [0], ("u", 0): [0]}) == holds
+
+
+def test_the_value_can_be_in_a_file(tmp_path):
+    """The first line of a file is the value; a file that is not there is refused."""
+    (tmp_path / "value").write_text("Zoë 4711\nand more\n")
+    assert value_in(str(tmp_path / "value")) == "Zoë 4711"
+    with pytest.raises(BadArguments):
+        value_in(str(tmp_path / "other"))
