@@ -7,7 +7,7 @@ text, which the table keeps for every event that its columns do not hold complet
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -50,11 +50,15 @@ Kind = Scalar | Json | Texts | Array | Struct
 
 
 class Field(msgspec.Struct, frozen=True):
-    """`contested`: it had another type in another version of the schema, so its column may lack what was published."""
+    """`contested`: it had another type in another version of the schema, so its column may lack what was published.
+
+    `source` is the property of which this is a further column, for the values of another type that it had.
+    """
 
     name: str
     kind: Kind
     contested: bool = False
+    source: str = ""
 
 
 STRING, BIGINT, DOUBLE, BOOLEAN = Scalar("string"), Scalar("bigint"), Scalar("double"), Scalar("boolean")
@@ -69,8 +73,29 @@ def columns_of(event_type: EventType, schemas: Iterable[Mapping[str, Any]]) -> S
     """The columns for events of all these schemas, oldest first. Later schemas only ever add to them."""
     columns = Struct(())
     for schema in schemas:
-        columns = merged(columns, _of_version(event_type, schema))
+        version = _of_version(event_type, schema)
+        whole = merged(columns, version)
+        columns = merged(
+            whole, Struct(tuple(_further(columns, version, {field.name.lower() for field in whole.fields})))
+        )
     return _limited(columns)
+
+
+def read_as_text(columns: Struct) -> frozenset[str]:
+    """The properties that have further columns: their values are read as text, and each column takes what fits it."""
+    return frozenset(field.source for field in columns.fields if field.source)
+
+
+def _further(columns: Struct, version: Struct, taken: set[str]) -> Iterator[Field]:
+    """A further column for each property whose column cannot have the values of a new version, such as a__double."""
+    for field in version.fields:
+        known = next((each for each in columns.fields if each.name == field.name and not each.source), None)
+        if known is None or not isinstance(known.kind, Scalar) or _joined(known.kind, field.kind) is not None:
+            continue
+        kind = field.kind if isinstance(field.kind, Scalar) else STRING
+        name = f"{field.name}__{kind.name}"
+        if name.lower() not in taken and NAME.fullmatch(name):
+            yield Field(name, kind, contested=True, source=field.name)
 
 
 def merged(old: Struct, new: Struct) -> Struct:

@@ -14,6 +14,7 @@ from nakadi_jobs.columns import (
     columns_of,
     ddl,
     new_columns,
+    read_as_text,
 )
 from tests.support.builders import an_event_type
 
@@ -96,8 +97,11 @@ def test_new_columns_in_lists():
 
 
 def test_a_type_that_changed_is_contested():
-    """A column keeps its first type, and is marked as telling less than was written."""
-    assert of({"a": {"type": "string"}}, {"a": {"type": "integer"}}) == Struct((Field("a", STRING, contested=True),))
+    """A column keeps its first type, is marked as lacking values, and has a further column beside it."""
+    further = Field("a__bigint", BIGINT, contested=True, source="a")
+    assert of({"a": {"type": "string"}}, {"a": {"type": "integer"}}) == Struct(
+        (Field("a", STRING, contested=True), further)
+    )
 
 
 def test_the_metadata_of_a_business_event():
@@ -131,3 +135,22 @@ def test_the_types_as_spark_writes_them():
     """Types are written with their names quoted."""
     kind = Struct((Field("a", Array(Struct((Field("b", BIGINT),)))), Field("c", Json()), Field("d", Texts())))
     assert ddl(kind) == "struct<`a`:array<struct<`b`:bigint>>,`c`:string,`d`:map<string,string>>"
+
+
+def test_a_property_whose_type_changes_has_further_columns():
+    """One for each scalar type that it had; an object is text; a name that is taken already gets none."""
+    versions = [
+        {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "b__bigint": {"type": "string"}}},
+        {"properties": {"a": {"type": "number"}, "b": {"type": "integer"}}},
+        {"properties": {"a": {"properties": {"c": {"type": "string"}}}}},
+        {"properties": {"a": {"type": "number"}}},
+    ]
+    columns = columns_of(an_event_type(category=Category.UNDEFINED), versions)
+    assert [(field.name, ddl(field.kind), field.source) for field in columns.fields] == [
+        ("a", "bigint", ""),
+        ("b", "string", ""),
+        ("b__bigint", "string", ""),
+        ("a__double", "double", "a"),
+        ("a__string", "string", "a"),
+    ]
+    assert read_as_text(columns) == {"a"}

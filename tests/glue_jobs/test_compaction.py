@@ -73,6 +73,30 @@ def test_the_schema_grows(jobs, data):
     assert jobs.rows("order_placed", *wanted) == [("x", None, None), ("1", 2, '{"a":1,"b":{"c":2}}'), (None, 3, None)]
 
 
+def test_a_property_with_another_type_has_another_column(jobs, data):
+    """Integers that become numbers, and then texts, are in columns of their types, and nothing is a misfit."""
+    orders = data.event_type("order.placed", schema={"properties": {"a": {"type": "integer"}}})
+    data.archived(orders, [{"a": 1}])
+    jobs.compacted()
+    orders = data.new_schema("order.placed", {"properties": {"a": {"type": "number"}}})
+    data.archived(orders, [{"a": 1.5}, {"a": 2}])
+    jobs.compacted()
+    orders = data.new_schema("order.placed", {"properties": {"a": {"type": "string"}}})
+    data.archived(orders, [{"a": "1d"}, {"a": "x"}, {}])
+
+    told = jobs.compacted()
+
+    assert (told.code, "Warning" in told.told) == (0, False)
+    assert jobs.rows("order_placed", "a", "a__double", "a__string", "nakadi_event") == [
+        (1, None, None, None),
+        (None, 1.5, None, '{"a":1.5}'),
+        (2, 2.0, None, '{"a":2}'),
+        (None, None, "1d", '{"a":"1d"}'),
+        (None, None, "x", '{"a":"x"}'),
+        (None, None, None, None),
+    ]
+
+
 def test_compacted_event_types_have_a_second_table(jobs, data):
     """The second table has the newest event of each key; a tombstone takes its key away, until it comes again."""
     customers = data.event_type(

@@ -7,6 +7,7 @@ from nakadi.model.log_index import Location
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.command import BadArguments
 from nakadi_jobs.erasure import How, Wanted, erased
+from nakadi_jobs.leftovers import Unreadable, folder_in, in_bounds
 from nakadi_jobs.retention import holds_any, value_in
 from tests.support.builders import A_MOMENT
 
@@ -110,3 +111,27 @@ def test_the_value_can_be_in_a_file(tmp_path):
     assert value_in(str(tmp_path / "value")) == "Zoë 4711"
     with pytest.raises(BadArguments):
         value_in(str(tmp_path / "other"))
+
+
+class Bounds:
+    """A table with these bounds in its manifests."""
+
+    def __init__(self, *bounds):
+        self.bounds = lambda: frozenset(bounds)
+
+
+@pytest.mark.parametrize(
+    ("bound", "found"),
+    [(b"customer-4711-of", True), (b"customer-4711-og", True), (b"customer-4712-of", False), (b"customer", False)],
+)
+def test_bounds_that_are_the_beginning_of_a_value(bound, found):
+    """Manifests have sixteen characters of a text, of the greatest with the last one raised."""
+    assert in_bounds(Bounds(bound), Wanted(("id",), "customer-4711-of-the-long-name")) == found
+
+
+def test_folders_of_tables():
+    """A table's folder is found below that of all tables; one that lies elsewhere cannot be looked through."""
+    assert folder_in("file:///data/tables", "file:/data/tables/nakadi/orders") == "nakadi/orders"
+    assert folder_in("s3://bucket/tables", "s3://bucket/tables/nakadi.db/orders") == "nakadi.db/orders"
+    with pytest.raises(Unreadable):
+        folder_in("s3://bucket/tables", "s3://other/tables/nakadi.db/orders")
