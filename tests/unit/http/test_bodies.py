@@ -3,9 +3,8 @@
 import pytest
 
 from nakadi.http.bodies import Members, json_document, object_body
-from nakadi.http.drafts import event_type_draft
+from nakadi.http.drafts import event_type_draft, subscription_draft
 from nakadi.http.message import Request
-from nakadi.http.subscriptions import subscription_draft
 from nakadi.model.outcomes import Malformed
 
 

@@ -188,7 +188,7 @@ def _with_readable_body(request: Request, route: Route) -> Request:
         request = compression.unpacked(request, route.most_body)
     if route.most_parsed is not None and request.body and exceeds(request.body, route.most_parsed):
         raise TooLarge("The body has too many values within it")
-    if request.body and not route.any_body and request.method in ("POST", "PUT", "PATCH"):
+    if request.body and not route.any_body and request.headers.get("content-type") != JSON:
         negotiation.check_content_type(request)
     return request
 

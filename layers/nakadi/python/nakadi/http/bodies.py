@@ -24,7 +24,10 @@ Item = TypeVar("Item")
 
 def json_body(request: Request) -> Any:
     """The body of a request that must have one; null is none."""
-    body = json_document(request.body) if request.body else None
+    try:
+        body = orjson.loads(request.body) if request.body else None
+    except orjson.JSONDecodeError:
+        body = json_document(request.body)
     if body is None:
         raise Malformed(f"Required request body is missing: {request.method} {request.path}")
     return body

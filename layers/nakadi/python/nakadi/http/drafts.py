@@ -7,7 +7,7 @@ from typing import Any
 
 from nakadi.auth.permissions import authorization_body
 from nakadi.event_types.drafts import attributes
-from nakadi.http.bodies import Members, illegal_word
+from nakadi.http.bodies import Members, cannot_read, illegal_word
 from nakadi.http.message import Request
 from nakadi.model.administration import AdminLists
 from nakadi.model.authorization import Attribute, AttributeDraft, AuthorizationDraft
@@ -24,6 +24,7 @@ from nakadi.model.event_type import (
 )
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.schema import SchemaDraft, SchemaType
+from nakadi.model.subscription import ReadFrom, SubscriptionCursorDraft, SubscriptionDraft
 from nakadi.openapi.checks import body_violations
 
 AUTHORIZATION_LISTS = ("admins", "readers", "writers")
@@ -130,3 +131,38 @@ def _owner_selector_draft(body: Members) -> OwnerSelectorDraft:
         name=body.text("name"),
         value=body.text("value"),
     )
+
+
+def subscription_draft(body: Members) -> SubscriptionDraft:
+    authorization = body.object("authorization")
+    given: dict[str, Any] = {}
+    if "consumer_group" in body:
+        given["consumer_group"] = body.text("consumer_group")
+    if "read_from" in body:
+        given["read_from"] = body.word("read_from", ReadFrom)
+    return SubscriptionDraft(
+        owning_application=body.text("owning_application"),
+        event_types=_event_type_names(body),
+        initial_cursors=tuple(cursor_draft(each) for each in body.objects("initial_cursors") or ()),
+        authorization=None if authorization is None else authorization_draft(authorization),
+        annotations=body.mapping("annotations"),
+        labels=body.mapping("labels"),
+        **given,
+    )
+
+
+def _event_type_names(body: Members) -> tuple[str, ...] | None:
+    """The event types of a subscription: a set, whose order and repetitions mean nothing."""
+    if "event_types" not in body:
+        return None
+    names = body.texts("event_types")
+    if names is None:
+        raise cannot_read(None, "a list", body.at("event_types"))
+    known = {name for name in names if name is not None}
+    if None in names:
+        raise cannot_read(None, "a text", body.at("event_types"))
+    return tuple(sorted(known))
+
+
+def cursor_draft(body: Members) -> SubscriptionCursorDraft:
+    return SubscriptionCursorDraft(body.text("event_type"), body.text("partition"), body.text("offset"))

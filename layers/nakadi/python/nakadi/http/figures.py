@@ -1,4 +1,4 @@
-"""What is told of requests: a figure for each, taken when its answer is known, or has been streamed."""
+"""Figures of requests (KPIs): one for each, taken when its answer is known, or has been streamed."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from nakadi.http.message import Answer, Outlet, Request, Streaming, is_about_fig
 if TYPE_CHECKING:
     from nakadi.publishing.system_events import Figures
 
-# Whoever looks whether a process is alive would keep an idle broker writing.
-NOT_TOLD = ("/health", "/ready")
+# Health checks would keep an idle broker writing.
+UNCOUNTED = ("/health", "/ready")
 
 
 class RequestFigures:
-    """Told of every answer before it is sent; what it gives back is sent in its place."""
+    """Takes a figure of every answer before it is sent. What it returns is sent in the place of the answer."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
 
     def __call__(self, request: Request, answer: Answer, began: float) -> Answer:
-        if request.path.startswith(NOT_TOLD) or _is_about_figures(request):
+        # A reader of figures makes requests, and would never come to their end if each of these were a figure again.
+        is_about_them = is_about_figures.get() or request.path_parameters.get("name") in KPI_EVENT_TYPES
+        if is_about_them or request.path.startswith(UNCOUNTED):
             return answer
         if not isinstance(answer, Streaming):
-            self._tell(request, answer.status, began, len(answer.body))
+            self._record(request, answer.status, began, len(answer.body))
             return answer
 
         async def serve(outlet: Outlet) -> None:
-            counting = _Counting(outlet)
+            counting = _CountingOutlet(outlet)
             try:
                 await answer.serve(counting)
             finally:
-                self._tell(request, answer.status, began, counting.size)
+                self._record(request, answer.status, began, counting.size)
 
         return replace(answer, serve=serve)
 
-    def _tell(self, request: Request, status: int, began: float, size: int) -> None:
+    def _record(self, request: Request, status: int, began: float, size: int) -> None:
         path, _, query = request.target.partition("?")
         headers = request.headers
         figure = {
@@ -57,8 +59,8 @@ class RequestFigures:
         self._figures.requested(figure, request.subject, request.flow_id)
 
 
-class _Counting:
-    """An outlet that knows how much went through it."""
+class _CountingOutlet:
+    """An outlet that counts the bytes written to it."""
 
     def __init__(self, outlet: Outlet) -> None:
         self.size = 0
@@ -73,8 +75,3 @@ class _Counting:
 
     async def draining(self) -> None:
         await self._outlet.draining()
-
-
-def _is_about_figures(request: Request) -> bool:
-    """Whoever reads figures makes requests, and would never come to their end if each were a figure again."""
-    return is_about_figures.get() or request.path_parameters.get("name") in KPI_EVENT_TYPES

@@ -36,9 +36,9 @@ class _Range(Struct, frozen=True):
 
 
 def check_content_type(request: Request) -> None:
-    """Raise `UnsupportedMediaType` for a body that is not JSON by its name."""
+    """Raise `UnsupportedMediaType` for a body that is not JSON by its name, of a method whose bodies mean something."""
     content_type = request.headers.get("content-type", "")
-    if content_type != JSON and not JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()):
+    if request.method in ("POST", "PUT", "PATCH") and not JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()):
         raise UnsupportedMediaType(f"Content type '{content_type}' not supported")
 
 

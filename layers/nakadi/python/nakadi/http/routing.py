@@ -72,7 +72,7 @@ class Router:
 
     def _add(self, route: Route) -> None:
         node, names = self._root, []
-        for segment in _segments(route.template):
+        for segment in route.template.removeprefix("/").split("/"):
             if segment.startswith("{"):
                 names.append(segment[1:-1])
                 node.parameter = node.parameter or _Node()
@@ -114,9 +114,10 @@ class Router:
     def _match(self, raw_path: str) -> tuple[_Node, tuple[str, ...]] | None:
         """The node with routes that a path leads to, and the values of its parameters.
 
-        A word goes before a parameter, unless it leads nowhere: then the parameter, which waits on the stack, is next.
+        One slash at the end means nothing. A word goes before a parameter, unless it leads nowhere: then the parameter,
+        which waits on the stack, is next.
         """
-        segments = [*map(unquote, _segments(raw_path))]
+        segments = [*map(unquote, raw_path.removeprefix("/").removesuffix("/").split("/"))]
         waiting: list[tuple[_Node, int, tuple[str, ...]]] = [(self._root, 0, ())]
         while waiting:
             node, depth, values = waiting.pop()
@@ -135,8 +136,3 @@ class Router:
 def _allowed(node: _Node) -> str:
     implied = ("HEAD", "OPTIONS") if "GET" in node.routes else ("OPTIONS",)
     return ", ".join((*node.routes, *implied))
-
-
-def _segments(path: str) -> list[str]:
-    """A path's segments; one slash at the end means nothing."""
-    return path.removeprefix("/").removesuffix("/").split("/")

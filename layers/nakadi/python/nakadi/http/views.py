@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
+from uuid import uuid4
 
 from msgspec.structs import asdict
 
 from nakadi.event_types.documents import MeasuredStatistics
 from nakadi.model.administration import AdminLists, BlockedKind, Feature
 from nakadi.model.authorization import Attribute, Authorization
+from nakadi.model.coordination import Verdict
+from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.schema import Schema
 from nakadi.model.storage import Storage
+from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor
 from nakadi.model.timeline import Timeline
+
+if TYPE_CHECKING:
+    from nakadi.subscriptions.api.stats import EventTypeStats, PartitionStats
 
 Links = dict[str, dict[str, str]]
 
@@ -165,3 +172,83 @@ def _positions_view(timeline: Timeline) -> View | None:
     if timeline.latest_positions is None:
         return None
     return {"offsets": [timeline.latest_positions[number] for number in sorted(timeline.latest_positions)]}
+
+
+# Subscriptions -------------------------------------------------------------------------------------------------------
+
+
+def subscription_view(subscription: Subscription, status: Sequence[EventTypeStats] | None = None) -> View:
+    view: View = {
+        "owning_application": subscription.owning_application,
+        "event_types": subscription.event_types,
+        "consumer_group": subscription.consumer_group,
+        "read_from": subscription.read_from,
+        "initial_cursors": [_cursor_view(each) for each in subscription.initial_cursors],
+        "authorization": _subscription_authorization_view(subscription.authorization),
+        "annotations": subscription.annotations,
+        "labels": subscription.labels,
+        "id": subscription.id,
+        "created_at": timestamp(subscription.created_at),
+        "updated_at": timestamp(subscription.updated_at),
+    }
+    if status is not None:
+        view["status"] = stats_view(status)
+    return view
+
+
+def _subscription_authorization_view(authorization: Authorization | None) -> View | None:
+    if authorization is None:
+        return None
+    return {"admins": attributes_view(authorization.admins), "readers": attributes_view(authorization.readers)}
+
+
+def _cursor_view(cursor: SubscriptionCursor) -> View:
+    return {"event_type": cursor.event_type, "partition": cursor.partition, "offset": cursor.offset}
+
+
+def committed_view(committed: Sequence[tuple[EventTypePartition, Position]]) -> View:
+    return {
+        "items": [
+            {
+                "partition": place.partition,
+                "offset": str(position),
+                "event_type": place.event_type,
+                "cursor_token": str(uuid4()),
+            }
+            for place, position in committed
+        ]
+    }
+
+
+def results_view(items: Sequence[Mapping[str, str]], verdicts: Sequence[Verdict]) -> View:
+    """What became of each cursor, which is repeated as it was sent."""
+    names = ("partition", "offset", "event_type", "cursor_token")
+    return {
+        "items": [
+            {"cursor": {name: item[name] for name in names}, "result": verdict}
+            for item, verdict in zip(items, verdicts, strict=True)
+        ]
+    }
+
+
+def stats_view(stats: Sequence[EventTypeStats]) -> list[View]:
+    return [
+        {
+            "event_type": each.event_type,
+            "partitions": [_partition_stats_view(partition) for partition in each.partitions],
+        }
+        for each in stats
+    ]
+
+
+def _partition_stats_view(stats: PartitionStats) -> View:
+    view: View = {
+        "partition": stats.partition,
+        "state": stats.state,
+        "unconsumed_events": stats.unconsumed,
+        "consumer_lag_seconds": stats.lag_seconds,
+        "stream_id": stats.stream_id,
+        "assignment_type": stats.assignment_type,
+        "stalled": stats.stalled or None,
+    }
+    return {name: value for name, value in view.items() if value is not None}

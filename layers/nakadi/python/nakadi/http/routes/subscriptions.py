@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 import orjson
@@ -11,23 +12,17 @@ from msgspec import Struct
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
 from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
-from nakadi.http.bodies import object_body
-from nakadi.http.drafts import attribute_parameter
+from nakadi.http.bodies import Members, json_body, object_body
+from nakadi.http.drafts import attribute_parameter, subscription_draft
 from nakadi.http.message import Request, Response, empty_response, is_about_figures, json_response
 from nakadi.http.routing import Lane, Route
-from nakadi.http.subscriptions import (
-    committed_view,
-    listed_cursors,
-    results_view,
-    stats_view,
-    subscription_draft,
-    subscription_view,
-)
-from nakadi.http.views import View, timestamp
+from nakadi.http.views import View, committed_view, results_view, stats_view, subscription_view, timestamp
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation
 from nakadi.model.coordination import Verdict
-from nakadi.model.outcomes import Malformed
+from nakadi.model.outcomes import Malformed, Violations
+from nakadi.model.subscription import SubscriptionCursor
+from nakadi.openapi.checks import body_violations, conforms
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.listing import (
     DEFAULT_LIMIT,
@@ -52,7 +47,9 @@ STREAM_ID = "X-Nakadi-StreamId"
 # Characters that mean nothing but themselves in the value of a parameter.
 PLAIN = ":/?@!$'()*,~"
 
-BODIES = ("SubscriptionDraft", "SubscriptionCursorList", "CursorResetList")
+COMMITTED, RESET = "SubscriptionCursorList", "CursorResetList"
+
+BODIES = ("SubscriptionDraft", COMMITTED, RESET)
 """Schemas of bodies that come often enough to be compiled while a function starts."""
 
 
@@ -134,19 +131,19 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         return json_response(committed_view(self.cursors.committed(_id(request), request.subject)))
 
     def commit(self, request: Request) -> Response:
-        cursors, tokens = listed_cursors(request, with_tokens=True)
+        subscription_id, (items, cursors) = request.path_parameters["subscription_id"], _cursors(request, COMMITTED)
         stream_id = request.headers.get(STREAM_ID.lower())
         if stream_id is None:
             raise Malformed(f"Required request header '{STREAM_ID}' is not present")
-        verdicts = self.cursors.commit(_id(request), stream_id, cursors, request.subject)
-        if not KPI_EVENT_TYPES.isdisjoint(self.subscriptions.cached(_id(request)).event_types):
+        verdicts = self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
+        if not KPI_EVENT_TYPES.isdisjoint(self.subscriptions.cached(subscription_id).event_types):
             is_about_figures.set(True)
-        if all(each is Verdict.COMMITTED for each in verdicts):
-            return empty_response(204)
-        return json_response(results_view(cursors, tokens, verdicts))
+        if verdicts.count(Verdict.COMMITTED) == len(verdicts):
+            return Response(204)
+        return json_response(results_view(items, verdicts))
 
     def reset(self, request: Request) -> Response:
-        cursors, _ = listed_cursors(request, with_tokens=False)
+        _, cursors = _cursors(request, RESET)
         self.cursors.reset(_id(request), cursors, request.subject)
         return empty_response(204)
 
@@ -155,6 +152,25 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     def get_stats(self, request: Request) -> Response:
         found = self.stats.of(_id(request), request.subject, with_lag=request.flag("show_time_lag"))
         return json_response({"items": stats_view(found)})
+
+
+def _cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, str]], Sequence[SubscriptionCursor]]:
+    """The cursors of a commit or a reset, as they were sent and as they are meant."""
+    body = json_body(request)
+    if not conforms(schema, body):
+        body = _forgivingly(Members.of(body))
+        found = body_violations(schema, body)
+        if found:
+            raise Violations(found)
+    items = body["items"]
+    return items, [SubscriptionCursor(each["event_type"], each["partition"], each["offset"]) for each in items]
+
+
+def _forgivingly(body: Members) -> dict[str, Any]:
+    """The body of a commit or a reset with texts in the place of other scalars."""
+    items = body.objects("items")
+    names = ("event_type", "partition", "offset", "cursor_token")
+    return {"items": None if items is None else [{name: each.text(name) for name in names} for each in items]}
 
 
 def _id(request: Request) -> str:
