@@ -38,7 +38,7 @@ from nakadi.http.security import no_authentication
 from nakadi.http.server import Server, listen, new_event_loop, settle_in
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Fate, Record, Stored
-from nakadi.publishing.outcome import Verdict
+from nakadi.publishing.outcome import BatchStatus
 from nakadi.publishing.publisher import Publisher
 
 # By strategy; the first is what an event type gets that asks for nothing.
@@ -203,7 +203,7 @@ def publishing(broker: BrokerServices, name: str, body: bytes) -> Callable[[], o
 
     def publish() -> None:
         outcome = publisher.publish(name, body, UNAUTHENTICATED, "the-flow")
-        assert outcome.verdict is Verdict.STORED
+        assert outcome.status is BatchStatus.STORED
 
     return publish
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType
-from nakadi.schemas.document import Document
+from nakadi.schemas.document import SchemaDocument
 from nakadi.schemas.effective import effective_schema
 
 RESERVED_PREFIX = "nakadi_"
@@ -107,7 +107,7 @@ def merged(old: Struct, new: Struct) -> Struct:
     return Struct(tuple(fields.values()))
 
 
-def kind_of(schema: Any, document: Document, within: tuple[str, ...] = ()) -> Kind | None:
+def kind_of(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> Kind | None:
     """The type of the values that a schema lets in; None when there is no single one."""
     match schema:
         case {"$ref": str(reference)}:
@@ -121,7 +121,7 @@ def kind_of(schema: Any, document: Document, within: tuple[str, ...] = ()) -> Ki
     return None
 
 
-def _of_type(schema: Mapping[str, Any], document: Document, within: tuple[str, ...]) -> Kind | None:
+def _of_type(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[str, ...]) -> Kind | None:
     match _type_of(schema):
         case "object":
             return _object(schema, document, within)
@@ -179,7 +179,7 @@ def _of_version(event_type: EventType, schema: Mapping[str, Any]) -> Struct:
         mode=CompatibilityMode.FORWARD,
         cleanup_policy=policy,
     )
-    kind = kind_of(effective, Document.of(effective))
+    kind = kind_of(effective, SchemaDocument.of(effective))
     fields = kind.fields if isinstance(kind, Struct) else ()
     fields = tuple(field for field in fields if not field.name.lower().startswith(RESERVED_PREFIX))
     return Struct(tuple(map(_stamped, fields)) if event_type.category is not Category.UNDEFINED else fields)
@@ -191,7 +191,7 @@ def _stamped(field: Field) -> Field:
     return field
 
 
-def _object(schema: Mapping[str, Any], document: Document, within: tuple[str, ...]) -> Kind:
+def _object(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[str, ...]) -> Kind:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         others = schema.get("additionalProperties")
@@ -203,7 +203,7 @@ def _object(schema: Mapping[str, Any], document: Document, within: tuple[str, ..
     return taken if taken.fields else Json()
 
 
-def _of_all(schema: Mapping[str, Any], document: Document, within: tuple[str, ...]) -> Kind | None:
+def _of_all(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[str, ...]) -> Kind | None:
     rest = {keyword: value for keyword, value in schema.items() if keyword != "allOf"}
     kinds = [kind_of(each, document, within) for each in (rest, *schema["allOf"])]
     found = [kind for kind in kinds if kind is not None]

@@ -18,9 +18,9 @@ from nakadi.model.events import Fate, Record, Refused
 from nakadi.model.schema import Version
 from nakadi.ports.event_log import EventLog
 from nakadi.publishing.batch import BatchLimits
-from nakadi.publishing.outcome import BatchOutcome, Verdict
+from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Publisher
-from nakadi.publishing.system_events import Figures, hashing
+from nakadi.publishing.system_events import KpiCollector, name_hasher
 from nakadi.schemas.validation import Validators
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock
@@ -97,18 +97,18 @@ class House:
         )
 
         self.told: list[dict[str, Any]] = []
-        self.figures = Figures(
+        self.figures = KpiCollector(
             features=self.features,
             publish=self._told,
             clock=self.clock,
-            hashed=hashing("salt"),
+            hash_name=name_hasher("salt"),
             count=lambda _what, _number: None,
             collect_seconds=None,
         )
 
     def _told(self, _event_type: str, body: bytes) -> BatchOutcome:
         self.told += json.loads(body)
-        return BatchOutcome(Verdict.STORED)
+        return BatchOutcome(BatchStatus.STORED)
 
     def of(self, _storage_id: str) -> UnreliableLog:
         return self.log

@@ -15,7 +15,7 @@ from nakadi.model.administration import BlockedKind, Feature
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotPermitted
 from nakadi.ports.registry import ABSENT, Put
-from nakadi.publishing.outcome import Verdict
+from nakadi.publishing.outcome import BatchStatus
 from nakadi.streaming.access import AccessBlocked, EventTypeChanged, MonitoredReaders, StreamAccessMonitor
 from tests.support.aws import Aws, aws
 from tests.support.builders import an_event_type
@@ -81,7 +81,7 @@ def world(monkeypatch):
 def publish(broker: BrokerServices, name: str) -> None:
     broker.permissions.require_producer(UNAUTHENTICATED, name)
     outcome = broker.publisher.publish(name, b"[{}]", UNAUTHENTICATED, flow_id="")
-    assert outcome.verdict is Verdict.STORED
+    assert outcome.status is BatchStatus.STORED
 
 
 class TestPublishing:

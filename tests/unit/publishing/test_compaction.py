@@ -3,7 +3,7 @@ import pytest
 from nakadi.model.event_type import CleanupPolicy, PartitionStrategy
 from nakadi.model.outcomes import Malformed
 from nakadi.publishing.enrich import compaction_keys
-from nakadi.publishing.outcome import Verdict
+from nakadi.publishing.outcome import BatchStatus
 from tests.support.builders import an_event_type
 
 EVENTS = [{"metadata": {"partition_compaction_key": "one"}}, {"metadata": {"partition_compaction_key": ""}}]
@@ -14,7 +14,7 @@ def test_compacted_events_have_their_own_key(house, policy):
     """With a compacting policy the record key is the compaction key, empty or not. (P96, P142)"""
     event_type = house.add(an_event_type(cleanup_policy=policy, partitions=2))
     house.draws = [0.0, 0.9]
-    assert house.publish(event_type, EVENTS).verdict is Verdict.STORED
+    assert house.publish(event_type, EVENTS).status is BatchStatus.STORED
     assert [house.records(event_type, partition)[0].key for partition in (0, 1)] == ["one", ""]
 
 

@@ -11,7 +11,7 @@ from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
 from nakadi.publishing import batch as batches
 from nakadi.publishing.batch import FREE_STEPS, BatchLimits, WorkBudget
-from nakadi.publishing.outcome import Verdict
+from nakadi.publishing.outcome import BatchStatus
 from nakadi.publishing.reading import LONG_BODY
 from nakadi.schemas.values import Exhausted
 from tests.support.builders import a_schema, an_event_type
@@ -103,7 +103,7 @@ def test_the_work_of_a_batch_is_bounded_and_not_that_of_each_event(house):
     outcome = house.publish(event_type, [EVENT] * 20)
 
     status, detail = the_failure(outcome)
-    assert (outcome.verdict, status) == (Verdict.REJECTED, "validating")
+    assert (outcome.status, status) == (BatchStatus.REJECTED, "validating")
     assert detail.startswith("Validating the events of this batch takes more than 1000000 steps")
     assert steps(outcome).count(("failed", "validating")) == 1
     assert house.stored(event_type) == []
@@ -112,7 +112,7 @@ def test_the_work_of_a_batch_is_bounded_and_not_that_of_each_event(house):
 def test_events_that_fit_are_stored(house):
     """With enough steps the same batch is stored."""
     event_type = limited(house, 50_000_000).add(an_event_type(schema=SLOW))
-    assert house.publish(event_type, [EVENT] * 20).verdict is Verdict.STORED
+    assert house.publish(event_type, [EVENT] * 20).status is BatchStatus.STORED
 
 
 def test_a_single_event_may_take_more_than_what_is_free(house):
@@ -121,7 +121,7 @@ def test_a_single_event_may_take_more_than_what_is_free(house):
     event_type = limited(house, 50_000_000, turns).add(an_event_type(schema=SLOW))
     large = {"a": [1] * 30_000}
 
-    assert house.publish(event_type, [large]).verdict is Verdict.STORED
+    assert house.publish(event_type, [large]).status is BatchStatus.STORED
     assert turns.had == 1
 
 
@@ -130,7 +130,7 @@ def test_long_work_waits_for_its_turn(house):
     event_type = limited(house, 50_000_000, Unwilling()).add(an_event_type(schema=SLOW))
     with pytest.raises(TryLater, match="Not now"):
         house.publish(event_type, [EVENT] * 20)
-    assert house.publish(event_type, [{"a": [1]}]).verdict is Verdict.STORED
+    assert house.publish(event_type, [{"a": [1]}]).status is BatchStatus.STORED
     assert len(house.stored(event_type)) == 1
 
 
@@ -171,7 +171,7 @@ def test_keys_are_part_of_the_work(house, monkeypatch):
     event_type = limited(house, 5_000).add(a_business_type(**fields))
     event = {"metadata": metadata(), "k": "x" * 100}
 
-    assert house.publish(event_type, [event] * 2).verdict is Verdict.STORED
+    assert house.publish(event_type, [event] * 2).status is BatchStatus.STORED
     status, detail = the_failure(house.publish(event_type, [event] * 20))
     assert status == "partitioning"
     assert detail.startswith("The keys of this batch are too long")

@@ -5,8 +5,8 @@ import pytest
 
 from nakadi.model.event_type import EnrichmentStrategy
 from nakadi.model.schema import Version
-from nakadi.publishing.enrich import Origin, enriched, moment_text
-from nakadi.publishing.outcome import Rejected, Step
+from nakadi.publishing.enrich import Origin, enriched, timestamp_text
+from nakadi.publishing.outcome import BatchRejected, Step
 from nakadi.publishing.reading import read
 from tests.support.builders import an_event_type
 from tests.support.publishing import metadata
@@ -72,12 +72,12 @@ def test_only_where_it_is_asked_for():
 )
 def test_times_have_three_digits(moment, text):
     """The time of receipt always has exactly three digits of a second. (P100)"""
-    assert moment_text(moment) == text
+    assert timestamp_text(moment) == text
 
 
 def test_what_cannot_be_enriched():
     """An event without metadata to add to fails while enriching, and the whole batch with it. (P103)"""
-    with pytest.raises(Rejected) as caught:
+    with pytest.raises(BatchRejected) as caught:
         enrich({"metadata": metadata()}, {"metadata": 1}, partitions=[4, 5])
     assert (caught.value.step, caught.value.index, caught.value.detail) == (Step.ENRICHING, 1, "enrichment error")
     assert (caught.value.reached, caught.value.partitions) == (Step.PARTITIONING, [4, 5])

@@ -19,15 +19,15 @@ from nakadi.model.administration import Feature
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import Unavailable
 from nakadi.publishing import system_events as module
-from nakadi.publishing.outcome import BatchOutcome, Verdict
+from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from nakadi.publishing.system_events import (
-    MOST_AT_ONCE,
-    OLDEST_SECONDS,
-    TELL_SECONDS,
-    Figures,
-    Sent,
-    StreamFigures,
-    hashing,
+    FLUSH_AGE_SECONDS,
+    MOST_IN_BATCH,
+    REPORT_SECONDS,
+    KpiCollector,
+    SentSoFar,
+    StreamKpis,
+    name_hasher,
 )
 from tests.support.clock import HandMovedClock
 from tests.support.registry import settings_document
@@ -45,12 +45,15 @@ class World:
         self.written: list[tuple[str, list[dict]]] = []
         self.counted = {"written": 0, "dropped": 0}
         self.fails: Exception | None = None
+        self.bytes = 0
+        self.log_answers = threading.Event()
+        self.log_answers.set()
         self.changed = threading.Condition()
-        self.figures = Figures(
+        self.figures = KpiCollector(
             features=self.features,
             publish=self.publish,
             clock=self.clock,
-            hashed=hashing("salt"),
+            hash_name=name_hasher("salt"),
             count=self.count,
             collect_seconds=collect_seconds,
         )
@@ -62,10 +65,12 @@ class World:
     def publish(self, event_type, body):
         if self.fails is not None:
             raise self.fails
+        self.log_answers.wait(60)
         with self.changed:
+            self.bytes = len(body) - len("[]")
             self.written.append((event_type, json.loads(body)))
             self.changed.notify_all()
-        return BatchOutcome(Verdict.STORED)
+        return BatchOutcome(BatchStatus.STORED)
 
     def count(self, what, number):
         with self.changed:
@@ -74,11 +79,11 @@ class World:
 
     def batch(self, name="order.placed", subject=ANN, **changes):
         told = {"events": 3, "seconds": 0.0124, "size": 120, **changes}
-        self.figures.batch_published(name, subject, "flow", **told)
+        self.figures.record_batch(name, subject, "flow", **told)
 
     def flush(self):
         """Have what waits written, however young it is."""
-        self.clock.move(OLDEST_SECONDS)
+        self.clock.move(FLUSH_AGE_SECONDS)
         self.figures.flush_if_due()
 
     def events(self, event_type):
@@ -111,7 +116,7 @@ def test_a_batch_is_told(world):
     assert without_metadata(event) == {
         "event_type": "order.placed",
         "app": "ann",
-        "app_hashed": hashing("salt")("ann"),
+        "app_hashed": name_hasher("salt")("ann"),
         "token_realm": "/people",
         "number_of_events": 3,
         "ms_spent": 12,
@@ -124,7 +129,7 @@ def test_a_batch_is_told(world):
 
 def test_names_are_hashed_as_the_reference_hashes_them():
     """A name is hashed with the salt in front of it. (R251)"""
-    assert hashing("salt")("unauthenticated") == "6ba66e95cc581ac889f94984b85f312ea7e95ade8efa705c6b8944ecd58b60a5"
+    assert name_hasher("salt")("unauthenticated") == "6ba66e95cc581ac889f94984b85f312ea7e95ade8efa705c6b8944ecd58b60a5"
 
 
 @pytest.mark.parametrize(("subscription", "api"), [(None, "lola"), ("a-subscription", "hila")])
@@ -132,7 +137,7 @@ def test_a_stream_is_told(world, subscription, api):
     """Of a stream it is told how much it has sent of an event type, and for which subscription. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
 
-    world.figures.data_streamed(subscription, "order.placed", ANN, "flow", Sent(events=7, size=900, batches=2))
+    world.figures.record_streaming(subscription, "order.placed", ANN, "flow", SentSoFar(events=7, size=900, batches=2))
     world.flush()
 
     [event] = world.events(DATA_STREAMED)
@@ -144,15 +149,15 @@ def test_a_stream_is_told(world, subscription, api):
 def test_a_stream_is_told_now_and_then_and_at_its_end(world):
     """What was sent is told each half a minute, event type by event type, and begins anew. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
-    stream = StreamFigures(world.figures, world.clock, ANN, "flow")
-    stream.batch("a", 1, 10, world.clock.now())
-    stream.batch("b", 2, 20, world.clock.now())
-    stream.batch("a", 3, 30, world.clock.now())
-    world.clock.move(TELL_SECONDS)
-    stream.tell_if_due()
-    stream.batch("a", 5, 50, world.clock.now())
-    stream.tell()
-    stream.tell()
+    stream = StreamKpis(world.figures, world.clock, ANN, "flow")
+    stream.record("a", 1, 10, world.clock.now())
+    stream.record("b", 2, 20, world.clock.now())
+    stream.record("a", 3, 30, world.clock.now())
+    world.clock.move(REPORT_SECONDS)
+    stream.report_if_due()
+    stream.record("a", 5, 50, world.clock.now())
+    stream.report()
+    stream.report()
     world.flush()
 
     told = [
@@ -164,17 +169,17 @@ def test_a_stream_is_told_now_and_then_and_at_its_end(world):
 def test_a_request_is_told_while_the_access_log_is_on(world):
     """The access log has a feature of its own beside that of all figures. (R228, R250)"""
     world.on(Feature.KPI_COLLECTION)
-    world.figures.requested(REQUEST, ANN, "flow")
+    world.figures.record_request(REQUEST, ANN, "flow")
     world.flush()
     assert world.events(ACCESS_LOG) == []
 
     world.on(Feature.ACCESS_LOG_ENABLED)
-    world.clock.move(OLDEST_SECONDS + 1)
-    world.figures.requested(REQUEST, UNAUTHENTICATED, "flow")
+    world.clock.move(FLUSH_AGE_SECONDS + 1)
+    world.figures.record_request(REQUEST, UNAUTHENTICATED, "flow")
     world.flush()
 
     [event] = world.events(ACCESS_LOG)
-    assert (event["method"], event["app"], event["app_hashed"]) == ("GET", "-", hashing("salt")("-"))
+    assert (event["method"], event["app"], event["app_hashed"]) == ("GET", "-", name_hasher("salt")("-"))
 
 
 def test_nothing_is_written_while_the_feature_is_off(world):
@@ -182,10 +187,11 @@ def test_nothing_is_written_while_the_feature_is_off(world):
     world.batch()
     world.flush()
     world.batch()
+    world.on(Feature.KPI_COLLECTION)
+    world.flush()
 
     assert world.written == []
     assert world.counted == {"written": 0, "dropped": 0}
-    assert world.figures._waiting == []
 
 
 @pytest.mark.parametrize("name", sorted(KPI_EVENT_TYPES))
@@ -194,7 +200,7 @@ def test_figures_make_no_figures(world, name):
     world.on(Feature.KPI_COLLECTION)
 
     world.batch(name)
-    world.figures.data_streamed(None, name, ANN, "flow", Sent(1, 1, 1))
+    world.figures.record_streaming(None, name, ANN, "flow", SentSoFar(1, 1, 1))
     world.flush()
 
     assert world.written == []
@@ -204,7 +210,7 @@ def test_long_texts_are_cut(world):
     """What a client chooses is not kept in any length."""
     world.on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 
-    world.figures.requested(REQUEST | {"query": "?" + "x" * 100_000}, Subject(name="y" * 5_000), "flow")
+    world.figures.record_request(REQUEST | {"query": "?" + "x" * 100_000}, Subject(name="y" * 5_000), "flow")
     world.flush()
 
     [event] = world.events(ACCESS_LOG)
@@ -215,26 +221,29 @@ def test_what_cannot_be_text_is_let_go_of(world):
     """Half of a surrogate pair in a header fails no request."""
     world.on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 
-    world.figures.requested(REQUEST | {"user_agent": "\ud800"}, ANN, "flow")
+    world.figures.record_request(REQUEST | {"user_agent": "\ud800"}, ANN, "flow")
     world.flush()
 
     assert world.written == []
 
 
-def test_what_waits_is_bounded(world, monkeypatch, caplog):
-    """What finds no room is dropped and counted, be it by number or by bytes."""
-    monkeypatch.setattr(module, "MOST_WAITING", 5)
+@pytest.mark.parametrize("bound", ["number", "bytes"])
+def test_the_queue_is_bounded(world, monkeypatch, caplog, bound):
+    """What finds no room, by number or by bytes, is dropped and counted, until the queue is written."""
     world.on(Feature.KPI_COLLECTION)
-    for _ in range(8):
-        world.batch()
-    monkeypatch.setattr(module, "MOST_WAITING", 100)
-    monkeypatch.setattr(module, "MOST_WAITING_BYTES", world.figures._waiting_bytes)
     world.batch()
     world.flush()
+    if bound == "number":
+        monkeypatch.setattr(module, "MOST_QUEUED", 5)
+    else:
+        monkeypatch.setattr(module, "MOST_QUEUED_BYTES", 5 * world.bytes)
+    for _ in range(2):
+        for _ in range(8):
+            world.batch()
+        world.flush()
 
-    assert world.counted == {"written": 5, "dropped": 4}
-    assert "4 figures were dropped" in caplog.text
-    assert world.figures._waiting_bytes == 0
+    assert world.counted == {"written": 11, "dropped": 6}
+    assert "3 events were dropped" in caplog.text
 
 
 @pytest.mark.parametrize("error", [Unavailable("no log"), RuntimeError("a bug")])
@@ -249,19 +258,19 @@ def test_what_cannot_be_written_is_dropped(world, error, caplog):
     world.flush()
 
     assert world.counted == {"written": 1, "dropped": 1}
-    assert f"1 figures could not be written to {BATCH_PUBLISHED}" in caplog.text
+    assert f"Writing 1 KPI events to {BATCH_PUBLISHED} failed" in caplog.text
 
 
 def test_they_are_written_in_batches(world):
     """Many figures are written some at a time, each event type for itself."""
     world.on(Feature.KPI_COLLECTION)
-    for _ in range(2 * MOST_AT_ONCE + 1):
+    for _ in range(2 * MOST_IN_BATCH + 1):
         world.batch()
-    world.figures.data_streamed(None, "a", ANN, "flow", Sent(1, 1, 1))
+    world.figures.record_streaming(None, "a", ANN, "flow", SentSoFar(1, 1, 1))
     world.flush()
 
     assert [(name, len(events)) for name, events in world.written] == [
-        *[(BATCH_PUBLISHED, MOST_AT_ONCE)] * 2,
+        *[(BATCH_PUBLISHED, MOST_IN_BATCH)] * 2,
         (BATCH_PUBLISHED, 1),
         (DATA_STREAMED, 1),
     ]
@@ -272,32 +281,30 @@ def test_a_function_writes_when_much_or_old_is_waiting(world):
     world.on(Feature.KPI_COLLECTION)
     world.batch()
     world.figures.flush_if_due()
-    assert world.figures._thread is None
+    assert world.written == []
 
-    for _ in range(MOST_AT_ONCE - 1):
+    for _ in range(MOST_IN_BATCH - 1):
         world.batch()
     world.figures.flush_if_due()
-    assert len(world.events(BATCH_PUBLISHED)) == MOST_AT_ONCE
+    assert len(world.events(BATCH_PUBLISHED)) == MOST_IN_BATCH
 
     world.batch()
-    world.clock.move(OLDEST_SECONDS)
+    world.clock.move(FLUSH_AGE_SECONDS)
     world.figures.flush_if_due()
-    assert len(world.events(BATCH_PUBLISHED)) == MOST_AT_ONCE + 1
+    assert len(world.events(BATCH_PUBLISHED)) == MOST_IN_BATCH + 1
 
 
 def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
     """A log that does not answer holds an invocation up for a bounded time only."""
-    monkeypatch.setattr(module, "ASKED_SECONDS", 0.01)
+    monkeypatch.setattr(module, "FLUSH_SECONDS", 0.01)
     world.on(Feature.KPI_COLLECTION)
-    answers = threading.Event()
-    publish = world.figures._publish
-    world.figures._publish = lambda *batch: answers.wait(60) and publish(*batch)
+    world.log_answers.clear()
 
     world.batch()
     world.flush()
     assert world.written == []
 
-    answers.set()
+    world.log_answers.set()
     world.wait_for(lambda: world.written)
 
 

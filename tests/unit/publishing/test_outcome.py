@@ -1,7 +1,7 @@
 import pytest
 
 from nakadi.model.events import Refused, Stored
-from nakadi.publishing.outcome import Rejected, Step, Verdict, appended, eid_of, rejected
+from nakadi.publishing.outcome import BatchRejected, BatchStatus, Step, eid_of, outcome_of_append, outcome_of_rejection
 from tests.support.publishing import steps
 
 EVENTS = [{"metadata": {"eid": name}} for name in "abc"]
@@ -18,8 +18,8 @@ EVENTS = [{"metadata": {"eid": name}} for name in "abc"]
 )
 def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
     """Events before the failing one came as far as it did, those behind it one step less. (P116, P122, P123, P124)"""
-    outcome = rejected(EVENTS, Rejected(step, 1, "why", reached=reached))
-    assert outcome.verdict is Verdict.REJECTED
+    outcome = outcome_of_rejection(EVENTS, BatchRejected(step, 1, "why", reached=reached))
+    assert outcome.status is BatchStatus.REJECTED
     assert steps(outcome) == list(zip(["aborted", "failed", "aborted"], expected, strict=True))
     assert [item.eid for item in outcome.items] == ["a", "b", "c"]
     assert [item.detail for item in outcome.items] == ["", "why", ""]
@@ -27,27 +27,29 @@ def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
 
 def test_a_batch_given_up_as_a_whole_blames_nobody():
     """Without an event at fault, all are aborted where they were. (P121)"""
-    outcome = rejected(EVENTS, Rejected(Step.PARTITIONING, reached=Step.VALIDATING))
+    outcome = outcome_of_rejection(EVENTS, BatchRejected(Step.PARTITIONING, reached=Step.VALIDATING))
     assert steps(outcome) == [("aborted", "validating")] * 3
 
 
 def test_partitions_are_told_once_they_are_chosen():
     """An item has its partition from when it was chosen, and null before. (P120)"""
-    outcome = rejected(EVENTS, Rejected(Step.PARTITIONING, 1, "why", reached=Step.VALIDATING, partitions=[7]))
+    outcome = outcome_of_rejection(
+        EVENTS, BatchRejected(Step.PARTITIONING, 1, "why", reached=Step.VALIDATING, partitions=[7])
+    )
     assert [item.partition for item in outcome.items] == ["7", None, None]
 
 
 def test_everything_stored_needs_no_items():
     """When all is stored there is nothing to tell. (P110)"""
-    outcome = appended(EVENTS, [0, 1, 0], {0: Stored(), 1: Stored()})
-    assert (outcome.verdict, outcome.items) == (Verdict.STORED, ())
+    outcome = outcome_of_append(EVENTS, [0, 1, 0], {0: Stored(), 1: Stored()})
+    assert (outcome.status, outcome.items) == (BatchStatus.STORED, ())
 
 
 @pytest.mark.parametrize("reason", ["timed out", "internal error", "interrupted"])
 def test_storing_has_results_of_its_own_for_each_partition(reason):
     """What was stored is submitted, the rest failed with the log's reason. (P111, P117, P118, P121)"""
-    outcome = appended(EVENTS, [0, 1, 0], {0: Stored(), 1: Refused(reason)})
-    assert outcome.verdict is Verdict.NOT_ALL_STORED
+    outcome = outcome_of_append(EVENTS, [0, 1, 0], {0: Stored(), 1: Refused(reason)})
+    assert outcome.status is BatchStatus.NOT_ALL_STORED
     assert steps(outcome) == [("submitted", "publishing"), ("failed", "publishing"), ("submitted", "publishing")]
     assert [item.detail for item in outcome.items] == ["", reason, ""]
     assert [item.partition for item in outcome.items] == ["0", "1", "0"]

@@ -3,7 +3,7 @@ import pytest
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.event_type import OwnerSelector, OwnerSelectorType
-from nakadi.publishing.outcome import Verdict
+from nakadi.publishing.outcome import BatchStatus
 from tests.support.builders import an_event_type
 from tests.support.publishing import ANN, EID, House, a_business_type, metadata, steps, the_failure
 
@@ -56,7 +56,7 @@ def test_without_the_feature_nobody_owns_anything(house):
 def test_an_event_that_names_nobody(guarded, event):
     """Nothing, or null, at the path leaves the event without an owner, and it is published. (P131)"""
     event_type = guarded.add(an_event_type(event_owner_selector=PATH))
-    assert guarded.publish(event_type, [event], BOB).verdict is Verdict.STORED
+    assert guarded.publish(event_type, [event], BOB).status is BatchStatus.STORED
     assert owners(guarded, event_type) == [None]
 
 
@@ -82,7 +82,7 @@ def test_writing_for_somebody_else(guarded):
 def test_nobody_asks_while_authentication_is_off(guarded):
     """Without authentication everybody may write for everybody. (P133)"""
     event_type = guarded.add(an_event_type(event_owner_selector=PATH))
-    assert guarded.publish(event_type, [sold_by("bob")], UNAUTHENTICATED).verdict is Verdict.STORED
+    assert guarded.publish(event_type, [sold_by("bob")], UNAUTHENTICATED).status is BatchStatus.STORED
 
 
 def test_an_owner_in_metadata_is_for_other_formats(guarded):

@@ -6,7 +6,7 @@ import pytest
 from nakadi.common.turns import Turns, still_there
 from nakadi.model.event_type import Category, PartitionStrategy
 from nakadi.publishing.batch import MOST_STEPS, WorkBudget
-from nakadi.publishing.outcome import Rejected, Step
+from nakadi.publishing.outcome import BatchRejected, Step
 from nakadi.publishing.partition import choose_partitions
 from tests.support.builders import an_event_type
 
@@ -28,8 +28,8 @@ def by_hash(*fields, partitions, **more):
     } | more
 
 
-def refusal(events, **event_type) -> Rejected:
-    with pytest.raises(Rejected) as caught:
+def refusal(events, **event_type) -> BatchRejected:
+    with pytest.raises(BatchRejected) as caught:
         partitions_of(events, **event_type)
     assert caught.value.step is Step.PARTITIONING
     assert caught.value.reached is Step.VALIDATING

@@ -10,7 +10,7 @@ from nakadi.model.events import Record
 from nakadi.model.outcomes import Malformed, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.model.schema import Version
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
-from nakadi.publishing.outcome import BatchOutcome, Verdict
+from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from tests.support.builders import a_schema, a_timeline, an_event_type
 from tests.support.publishing import ANN, EID, a_business_type, metadata, steps, the_failure
 
@@ -30,7 +30,7 @@ def test_what_is_published_is_in_the_log(house):
     """A batch is stored, and there is nothing more to say. (P1, P110)"""
     event_type = house.add(a_business_type())
     outcome = house.publish(event_type, [{"metadata": metadata(), "a": 1}], ANN)
-    assert outcome == BatchOutcome(Verdict.STORED, stored=1)
+    assert outcome == BatchOutcome(BatchStatus.STORED, stored=1)
     [stored] = house.stored(event_type)
     assert stored["a"] == 1
     assert stored["metadata"]["published_by"] == "ann"
@@ -68,7 +68,8 @@ def test_an_empty_batch_is_fine(house):
     """An empty array is stored without asking the log, if the event type is there and open. (P23, P24)"""
     event_type = house.add(a_business_type(authorization=lists(writer="bob")))
     assert (
-        house.publish(event_type, [], Subject("bob", frozenset({Attribute("user", "bob")}))).verdict is Verdict.STORED
+        house.publish(event_type, [], Subject("bob", frozenset({Attribute("user", "bob")}))).status
+        is BatchStatus.STORED
     )
     assert house.log.appends == []
     with pytest.raises(NotPermitted):
@@ -98,7 +99,7 @@ def test_permission_to_write(house):
     with pytest.raises(NotPermitted) as caught:
         house.publish(closed, [{}], ANN)
     assert caught.value.detail == f"Access on WRITE event-type:{closed.name} denied"
-    assert house.publish(house.add(an_event_type()), [{}], ANN).verdict is Verdict.STORED
+    assert house.publish(house.add(an_event_type()), [{}], ANN).status is BatchStatus.STORED
 
 
 def test_all_are_validated_before_any_is_placed(house):
@@ -182,7 +183,7 @@ def test_partitions_succeed_and_fail_one_by_one(house):
     house.log.refusing = {1: "timed out"}
     house.draws = [0.1, 0.6, 0.4]
     outcome = house.publish(event_type, [{"n": 1}, {"n": 2}, {"n": 3}])
-    assert outcome.verdict is Verdict.NOT_ALL_STORED
+    assert outcome.status is BatchStatus.NOT_ALL_STORED
     assert steps(outcome) == [("submitted", "publishing"), ("failed", "publishing"), ("submitted", "publishing")]
     assert the_failure(outcome)[1] == "timed out"
     assert house.texts(event_type, 0) == ['{"n":1}', '{"n":3}']
@@ -193,7 +194,7 @@ def test_all_may_fail(house):
     event_type = house.add(an_event_type())
     house.log.refusing = {0: "timed out"}
     outcome = house.publish(event_type, [{}, {}])
-    assert outcome.verdict is Verdict.NOT_ALL_STORED
+    assert outcome.status is BatchStatus.NOT_ALL_STORED
     assert steps(outcome) == [("failed", "publishing")] * 2
 
 
@@ -225,7 +226,7 @@ def test_events_follow_a_switch_of_timelines(house, signal):
             house.event_types.replace(event_type, following)
 
     house.while_waiting = finish
-    assert house.publish(event_type, [{"metadata": metadata()}]).verdict is Verdict.STORED
+    assert house.publish(event_type, [{"metadata": metadata()}]).status is BatchStatus.STORED
     assert len(house.pauses) == 3
     assert house.stored(following)[0]["metadata"]["eid"] == EID
     assert house.records(event_type) == []
@@ -254,21 +255,21 @@ def test_an_event_type_deleted_meanwhile(house):
 def test_tombstones(house):
     """Deleting stores the key without a value, and neither validates nor enriches. (P2, P136, P137, P144)"""
     event_type = house.add(a_compacted_type(**STRICT))
-    assert house.delete(event_type, [tombstone("one"), tombstone("")]).verdict is Verdict.STORED
+    assert house.delete(event_type, [tombstone("one"), tombstone("")]).status is BatchStatus.STORED
     assert house.records(event_type) == [Record(None, "one"), Record(None, "")]
 
 
 def test_tombstones_go_where_events_would(house):
     """A tombstone is placed by the event type's strategy, and fails like an event if it cannot be. (P140)"""
     hashed = house.add(a_compacted_type(partitions=8, **BY_KEY))
-    assert house.delete(hashed, [tombstone(k="Hello")]).verdict is Verdict.STORED
+    assert house.delete(hashed, [tombstone(k="Hello")]).status is BatchStatus.STORED
     assert len(house.records(hashed, 2)) == 1
     assert the_failure(house.delete(hashed, [tombstone()])) == ("partitioning", "field k doesn't exist.")
 
     told = house.add(a_compacted_type(partitions=2, partition_strategy=PartitionStrategy.USER_DEFINED))
     assert the_failure(house.delete(told, [tombstone()]))[0] == "partitioning"
     body = {"metadata": {"partition": "1", "partition_compaction_key": "k"}}
-    assert house.delete(told, [body]).verdict is Verdict.STORED
+    assert house.delete(told, [body]).status is BatchStatus.STORED
     assert len(house.records(told, 1)) == 1
 
 
@@ -287,7 +288,7 @@ def test_deleting_from_what_is_not_compacted(house, events):
     (P138, P139)
     """
     outcome = house.delete(house.add(an_event_type()), events)
-    assert outcome.verdict is Verdict.REJECTED
+    assert outcome.status is BatchStatus.REJECTED
     assert steps(outcome) == [("aborted", "none")] * len(events)
     assert all(item.detail == "" and item.partition is None for item in outcome.items)
 
@@ -310,7 +311,7 @@ def test_deleting_meets_the_same_refusals(house):
     with pytest.raises(Malformed):
         house.delete(event_type, b"[1]", ANN)
     house.log.refusing = {0: "timed out"}
-    assert house.delete(event_type, [tombstone()], ANN).verdict is Verdict.NOT_ALL_STORED
+    assert house.delete(event_type, [tombstone()], ANN).status is BatchStatus.NOT_ALL_STORED
     house.log.seal_topic(event_type.timeline.topic)
     with pytest.raises(TryLater):
         house.delete(event_type, [tombstone()], ANN)
@@ -319,7 +320,7 @@ def test_deleting_meets_the_same_refusals(house):
 def test_features_are_only_asked_for_where_they_matter(house):
     """An event type without an owner selector is published to whatever the features say. (P129)"""
     house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
-    assert house.publish(house.add(an_event_type()), [{}], Subject("bob")).verdict is Verdict.STORED
+    assert house.publish(house.add(an_event_type()), [{}], Subject("bob")).status is BatchStatus.STORED
 
 
 def made_again(house, event_type, **changes):
@@ -340,10 +341,10 @@ def test_the_schema_of_a_deleted_event_type_is_not_used(house):
     has now: what only the old one refused is stored, what only the new one refuses is not."""
     strict, lenient = STRICT["schema"], a_schema("{}")
     another = made_again(house, house.add(an_event_type(schema=strict)), schema=lenient)
-    assert house.publish(another, [{"n": 1}]).verdict is Verdict.STORED
+    assert house.publish(another, [{"n": 1}]).status is BatchStatus.STORED
     assert house.stored(another) == [{"n": 1}]
     another = made_again(house, house.add(an_event_type(schema=lenient)), schema=strict)
-    assert house.publish(another, [{"n": 1}]).verdict is Verdict.REJECTED
+    assert house.publish(another, [{"n": 1}]).status is BatchStatus.REJECTED
     assert house.stored(another) == []
 
 
@@ -352,7 +353,7 @@ def test_a_refusal_is_by_the_schema_that_there_is(house):
     event_type = house.add(an_event_type(**STRICT))
     house.event_types.cached(event_type.name)
     house.elsewhere.replace(event_type, replace(event_type, schema=a_schema("{}", version=Version(1, 1, 0))))
-    assert house.publish(event_type, [{"n": 1}]).verdict is Verdict.STORED
+    assert house.publish(event_type, [{"n": 1}]).status is BatchStatus.STORED
 
 
 def test_permission_for_a_deleted_event_type_is_none_for_its_successor(house):
@@ -363,9 +364,9 @@ def test_permission_for_a_deleted_event_type_is_none_for_its_successor(house):
     another = made_again(house, event_type, authorization=lists(writer="bob"))
     with pytest.raises(NotPermitted):
         house.publish(another, [{"n": 1}], ANN)
-    assert house.publish(another, [{"n": 2}], bob).verdict is Verdict.STORED
+    assert house.publish(another, [{"n": 2}], bob).status is BatchStatus.STORED
     third = made_again(house, house.elsewhere.get(another.name), authorization=lists(writer="ann"))
-    assert house.publish(third, [{"n": 3}], ANN).verdict is Verdict.STORED
+    assert house.publish(third, [{"n": 3}], ANN).status is BatchStatus.STORED
     assert house.stored(third) == [{"n": 3}]
 
 
@@ -373,4 +374,4 @@ def test_tombstones_do_not_come_to_the_successor_of_a_compacted_event_type(house
     """A deletion is refused by an event type that is not compacted, though the one before it was."""
     event_type = house.add(a_compacted_type())
     another = made_again(house, event_type, cleanup_policy=CleanupPolicy.DELETE)
-    assert house.delete(another, [tombstone()]).verdict is Verdict.REJECTED
+    assert house.delete(another, [tombstone()]).status is BatchStatus.REJECTED

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from nakadi.app.engines import open_event_log
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.ports.clock import SystemClock
-from nakadi.publishing.outcome import Verdict
+from nakadi.publishing.outcome import BatchStatus
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.publishing import House, a_business_type, metadata
 
@@ -65,7 +65,7 @@ def test_batches_come_back_as_they_were(house, batches, spelled):
     expected = defaultdict(list)
     for batch in batches:
         events = [{"k": key, **event} for key, event in batch]
-        assert house.publish(event_type, spelled(events).encode()).verdict is Verdict.STORED
+        assert house.publish(event_type, spelled(events).encode()).status is BatchStatus.STORED
         for event in events:
             expected[ord(event["k"]) % PARTITIONS].append(event)
     found = read_back(house, event_type)
@@ -82,7 +82,7 @@ def test_enriched_events_keep_everything_else(house, events, spelled, at_the_end
     event_type = house.add(a_business_type(timelines=(a_timeline(partitions=1),)))
     about = {"metadata": metadata()}
     sent = [event | about if at_the_end else about | event for event in events]
-    assert house.publish(event_type, spelled(sent).encode()).verdict is Verdict.STORED
+    assert house.publish(event_type, spelled(sent).encode()).status is BatchStatus.STORED
     for stored, event in zip(house.stored(event_type), sent, strict=True):
         assert list(stored) == list(event)
         assert stored | about == event

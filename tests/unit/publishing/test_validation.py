@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.schema import SchemaType, Version
-from nakadi.publishing.outcome import Verdict
+from nakadi.publishing.outcome import BatchStatus
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import EID, House, a_business_type, metadata, steps, the_failure
 
@@ -18,7 +18,7 @@ def detail(house: House, event_type, event) -> str:
     if event_type.name not in [each.name for each in house.event_types.all()]:
         house.add(event_type)
     outcome = house.publish(event_type, [event])
-    if outcome.verdict is Verdict.STORED:
+    if outcome.status is BatchStatus.STORED:
         return ""
     step, found = the_failure(outcome)
     assert step == "validating"
@@ -313,7 +313,7 @@ def test_the_largest_event(house, around):
     """An event of exactly the limit is fine, counted with the blanks in it. (P37, P38)"""
     event_type = house.add(an_event_type())
     body = around.format(sized(999_000)).encode()
-    assert house.publish(event_type, body).verdict is Verdict.STORED
+    assert house.publish(event_type, body).status is BatchStatus.STORED
     assert house.texts(event_type)[-1] == '{"a":"x"}'
 
 
@@ -337,7 +337,7 @@ def test_enrichment_may_go_beyond_the_limit(house):
     event_type = house.add(a_business_type())
     text = json.dumps({"metadata": metadata(), "a": ""}, separators=(",", ":"))
     text = text.replace('"a":""', f'"a":"{"x" * (999_000 - len(text))}"')
-    assert house.publish(event_type, f"[{text}]".encode()).verdict is Verdict.STORED
+    assert house.publish(event_type, f"[{text}]".encode()).status is BatchStatus.STORED
     assert len(house.texts(event_type)[0]) > 999_000
 
 
@@ -345,4 +345,4 @@ def test_many_events(house):
     """There is no limit on how many events, or how many bytes in all, come at once. (P40)"""
     event_type = house.add(an_event_type())
     events = [{"a": "x" * 200} for _ in range(10_000)]
-    assert house.publish(event_type, events).verdict is Verdict.STORED
+    assert house.publish(event_type, events).status is BatchStatus.STORED

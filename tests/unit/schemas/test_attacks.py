@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas import limits
-from nakadi.schemas.document import Document
-from nakadi.schemas.explanation import LONG, UNTOLD, explained
+from nakadi.schemas.document import SchemaDocument
+from nakadi.schemas.explanation import NO_EXPLANATION, STEPS_OF_LONG_EXPLANATION, explain_violations
 from nakadi.schemas.formats import Patterns
 from nakadi.schemas.keywords import Constants
 from nakadi.schemas.limits import check_limits, check_tree
-from nakadi.schemas.validation import _VISIBLE, _Generator, compile_validator
+from nakadi.schemas.validation import NAMES_IN_CODE, _Generator, compile_validator
 from nakadi.schemas.values import MOST_STEPS, Exhausted
 from tests.support.patience import effort
 from tests.support.schemas import VALUES, schemas
@@ -31,8 +31,8 @@ SEVEN = "http://json-schema.org/draft-07/schema#"
 
 
 def source_of(schema) -> str:
-    document = Document.of(schema)
-    generator = _Generator(document, Constants(_VISIBLE))
+    document = SchemaDocument.of(schema)
+    generator = _Generator(document, Constants(NAMES_IN_CODE))
     generator.function_of(document.root)
     return "\n".join(generator.sources())
 
@@ -244,7 +244,7 @@ def test_what_code_can_see():
     """Code has no built-in functions beyond those it is given, and no way to import. (P56)"""
     names = {node.id for node in ast.walk(ast.parse(source_of(everywhere("a")))) if isinstance(node, ast.Name)}
 
-    assert Constants(_VISIBLE).namespace["__builtins__"] == {}
+    assert Constants(NAMES_IN_CODE).namespace["__builtins__"] == {}
     assert not names & {"__import__", "eval", "exec", "open", "getattr", "globals"}
 
 
@@ -273,7 +273,7 @@ def test_nonsense(schema, value):
         validator = compile_validator(schema)
     except Invalid:
         return
-    assert validator.accepts(value) == (validator.explain(value) == UNTOLD)
+    assert validator.accepts(value) == (validator.explain(value) == NO_EXPLANATION)
 
 
 # Without end
@@ -536,10 +536,13 @@ EXPLANATION_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
 def test_explanations_that_take_too_long(name):
     """What is wrong with an event is told with bounded effort and in a text of bounded length. (P71)"""
     schema, event = EXPLANATION_BOMBS[name]
-    document = Document.of(schema)
+    document = SchemaDocument.of(schema)
     told: list[str] = []
 
-    assert effort(lambda: told.append(explained(document, Patterns(), event, LONG).text)) < 5000
+    assert (
+        effort(lambda: told.append(explain_violations(document, Patterns(), event, STEPS_OF_LONG_EXPLANATION).text))
+        < 5000
+    )
     assert len(told[0]) < 300_000
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.document import Document, Draft, draft_of
+from nakadi.schemas.document import Draft, SchemaDocument, draft_of
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ ROOT = {"a": {"b/c": [{"d": 1}, True]}, "~": {"%": {}}, "text": "t"}
 )
 def test_references_are_json_pointers(reference, target):
     """A reference is a pointer from the root, with its escapes undone. (R153, R154)"""
-    assert Document.of(ROOT).target(reference) == target
+    assert SchemaDocument.of(ROOT).target(reference) == target

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
-from nakadi.schemas.document import Document
-from nakadi.schemas.effective import EID, effective_schema, metadata_schema, strict
+from nakadi.schemas.document import SchemaDocument
+from nakadi.schemas.effective import EID, closed_schema, effective_schema, metadata_schema
 from nakadi.schemas.submission import check_loadable
 
 DELETE = CleanupPolicy.DELETE
@@ -116,7 +116,7 @@ def test_references_of_data_events_keep_their_meaning():
     assert data["$ref"] == {"items": [{"not": {"$ref": "#/properties/data/properties/other"}}]}
     assert data["odd"] == {"enum": [{"$ref": "#"}], "default": {"$ref": "#"}}
     assert moved["definitions"] == {"d": {"additionalProperties": {"$ref": "#/properties/data"}}}
-    check_loadable(Document.of(moved))
+    check_loadable(SchemaDocument.of(moved))
 
 
 def test_data_events_keep_their_draft():
@@ -127,7 +127,7 @@ def test_data_events_keep_their_draft():
 
     assert moved["$schema"] == draft_7["$schema"]
     assert "$schema" not in moved["properties"]["data"]
-    check_loadable(Document.of(moved))
+    check_loadable(SchemaDocument.of(moved))
 
 
 def test_data_is_closed_in_mode_compatible():
@@ -210,7 +210,7 @@ OBJECT, ARRAY = {"additionalProperties": False}, {"additionalItems": False}
 )
 def test_strictness_closes_objects_and_arrays(schema, closed_by):
     """Objects and arrays are closed to what they do not name, whatever they said before. (R177, R179)"""
-    assert strict(schema) == schema | closed_by
+    assert closed_schema(schema) == schema | closed_by
 
 
 @pytest.mark.parametrize("criterion", ["allOf", "anyOf", "oneOf"])
@@ -218,7 +218,7 @@ def test_a_combination_is_closed_in_its_members(criterion):
     """A combinator itself stays open, each of its members is closed. (R177, R179)"""
     schema = {criterion: [{"properties": {"a": {"type": "string"}}}, {"type": "null"}]}
 
-    assert strict(schema) == {criterion: [{"properties": {"a": {"type": "string"}}, **OBJECT}, {"type": "null"}]}
+    assert closed_schema(schema) == {criterion: [{"properties": {"a": {"type": "string"}}, **OBJECT}, {"type": "null"}]}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_combination_is_closed_in_its_members(criterion):
 def test_strictness_reaches_schemas_within(around):
     """Schemas within properties, definitions, dependencies, items and combinators are closed too. (R177)"""
     within = {"type": "object", "properties": {"x": {"type": "object"}}}
-    assert _closed(strict(around(within)))
+    assert _closed(closed_schema(around(within)))
     assert not _closed(around(within))
 
 
@@ -252,4 +252,4 @@ def _closed(schema) -> bool:
 def test_strictness_leaves_some_schemas_alone(keyword):
     """Schemas under `patternProperties` and `not` are left as they are. (R177)"""
     within = {"a": {"type": "object"}} if keyword == "patternProperties" else {"type": "object"}
-    assert strict({"type": "object", keyword: within})[keyword] == within
+    assert closed_schema({"type": "object", keyword: within})[keyword] == within

@@ -9,9 +9,9 @@ from nakadi.model.event_type import CompatibilityMode
 from nakadi.model.outcomes import Incompatible, Invalid
 from nakadi.model.schema import ChangeLevel, Version
 from nakadi.schemas.diff import ChangeKind, differences
-from nakadi.schemas.evolution import evolved, level_of
+from nakadi.schemas.evolution import level_of_change, next_schema
 from nakadi.schemas.submission import check_restricted
-from nakadi.schemas.values import MAX_TOLD
+from nakadi.schemas.values import MOST_MESSAGE_CHARACTERS
 from tests.support.builders import A_MOMENT, a_schema, an_event_type
 
 FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE
@@ -24,7 +24,7 @@ def text_of(schema) -> str:
 
 def after(old, new, mode=FORWARD, new_mode=None, version="1.2.3"):
     current = an_event_type(schema=a_schema(text_of(old), version=Version.parse(version)), compatibility_mode=mode)
-    return evolved(current, text_of(new), new_mode or mode, LATER)
+    return next_schema(current, text_of(new), new_mode or mode, LATER)
 
 
 def refusal(old, new, mode=FORWARD, new_mode=None) -> Incompatible:
@@ -235,7 +235,7 @@ def test_measured_versions_in_mode_none(old, new, changes, forward):
 def test_no_change_keeps_everything():
     """The same text again is the same schema: version, time and text. (R189, R190)"""
     current = an_event_type(schema=a_schema('{"a":1}', version=Version(3, 1, 4)))
-    assert evolved(current, '{"a":1}', FORWARD, LATER) is current.schema
+    assert next_schema(current, '{"a":1}', FORWARD, LATER) is current.schema
 
 
 def test_a_new_version_is_of_now():
@@ -290,7 +290,7 @@ def test_every_refusal_has_its_text(kind):
 
 def test_every_kind_of_change_is_a_refusal_or_harmless():
     """Three kinds of change are never refused, all others can be. (R192, R193)"""
-    never = {kind for kind in ChangeKind if level_of(kind, COMPATIBLE) < ChangeLevel.MAJOR}
+    never = {kind for kind in ChangeKind if level_of_change(kind, COMPATIBLE) < ChangeLevel.MAJOR}
     assert {kind.value for kind in never} == {"DESCRIPTION_CHANGED", "TITLE_CHANGED", "PROPERTIES_ADDED"}
     assert {kind.value for kind in ChangeKind} == {kind.value for kind in never} | TEXTS.keys()
 
@@ -380,7 +380,7 @@ def test_a_refusal_is_of_bounded_length():
 
     refused = refusal(old, {"properties": {}})
 
-    assert len(refused.detail) < 3 * MAX_TOLD
+    assert len(refused.detail) < 3 * MOST_MESSAGE_CHARACTERS
     assert len(refused.reasons) < 500
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from nakadi.model.event_type import Category
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas import limits
-from nakadi.schemas.document import Document, Draft
-from nakadi.schemas.limits import MOST, check_expansion
-from nakadi.schemas.submission import check_loadable, checked
+from nakadi.schemas.document import Draft, SchemaDocument
+from nakadi.schemas.limits import MOST_SCHEMAS_OF_VALUE, check_expansion
+from nakadi.schemas.submission import check_loadable, parse_submitted
 from tests.support.schemas import VALUES, schemas
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
@@ -57,7 +57,7 @@ DOUBLING = {
 
 
 def submitted(schema, category=Category.UNDEFINED):
-    return checked(json.dumps(schema), category=category)
+    return parse_submitted(json.dumps(schema), category=category)
 
 
 @pytest.mark.parametrize("category", Category)
@@ -152,9 +152,9 @@ def test_large_honest_schemas_are_taken():
 def test_the_samples_are_taken(path):
     """Every sample event type is far within the bound."""
     schema = json.loads(json.loads(path.read_text())["schema"]["schema"])
-    document = Document.of(schema)
+    document = SchemaDocument.of(schema)
     check_loadable(document)
-    assert limits._Expansion(document).widest() < MOST / 1000
+    assert limits._Expansion(document).widest() < MOST_SCHEMAS_OF_VALUE / 1000
 
 
 def test_counting_has_an_end_itself(monkeypatch):
@@ -175,7 +175,7 @@ def test_counting_has_an_end_itself(monkeypatch):
 class _Counting:
     """Holds a value and all within it against a schema, without ever taking a short cut, and counts how often."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self.seen: Counter[str] = Counter()
 
@@ -222,7 +222,7 @@ class _Counting:
 @given(st.sampled_from([4, 6, 7]).flatmap(schemas), VALUES)
 def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
     """Whatever the schema and the event, the count is never exceeded, unless the schema contains itself."""
-    document = Document.of(schema)
+    document = SchemaDocument.of(schema)
     try:
         check_loadable(document)
         widest = limits._Expansion(document).widest()
@@ -250,6 +250,6 @@ def _contains_itself(schema: Any) -> bool:
 
 def test_the_count_is_exact_for_a_plain_schema():
     """A schema of three parts about one value counts four."""
-    document = Document.of({"properties": {"a": {"allOf": [{}, {"not": {}}]}}})
+    document = SchemaDocument.of({"properties": {"a": {"allOf": [{}, {"not": {}}]}}})
     check_expansion(document)
     assert limits._Expansion(document).widest() == 4

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.effective import effective_schema, strict
-from nakadi.schemas.evolution import evolved
-from nakadi.schemas.nodes import missing
+from nakadi.schemas.effective import closed_schema, effective_schema
+from nakadi.schemas.evolution import next_schema
+from nakadi.schemas.nodes import undefined_paths
 from nakadi.schemas.strict_json import MAX_DEPTH
-from nakadi.schemas.submission import check_language, checked
+from nakadi.schemas.submission import check_language, parse_submitted
 from tests.support.builders import A_MOMENT, a_schema, an_event_type
 
 NAMES = st.sampled_from(["a", "b", "$ref", "type", "metadata", ""])
@@ -112,9 +112,9 @@ MODES, CATEGORIES = st.sampled_from(CompatibilityMode), st.sampled_from(Category
 
 
 def taken(text, category, mode):
-    schema = checked(text, category=category)
+    schema = parse_submitted(text, category=category)
     if mode is CompatibilityMode.COMPATIBLE:
-        strict(schema)
+        closed_schema(schema)
     check_language(schema, mode)
     return schema
 
@@ -142,9 +142,9 @@ def test_what_is_taken_can_be_worked_with(old, new, mode, category):
         )
         taken(json.dumps(effective), Category.UNDEFINED, CompatibilityMode.FORWARD)
         with suppress(Invalid):
-            missing(effective, ["a", "a.b.a", "metadata.eid", "data.a"])
+            undefined_paths(effective, ["a", "a.b.a", "metadata.eid", "data.a"])
     with suppress(Invalid):
-        evolved(an_event_type(schema=a_schema(texts[0]), compatibility_mode=mode), texts[1], mode, A_MOMENT)
+        next_schema(an_event_type(schema=a_schema(texts[0]), compatibility_mode=mode), texts[1], mode, A_MOMENT)
 
 
 @pytest.mark.parametrize("around", ['{"items":%s}', '{"not":%s}', '{"allOf":[%s]}', '{"properties":{"a":%s}}', "[%s]"])
@@ -174,7 +174,7 @@ def test_long_names_are_not_spelt_out_for_each_schema(fault, mode):
     with suppress(Invalid):
         taken(text, Category.UNDEFINED, mode)
     with suppress(Invalid):
-        evolved(an_event_type(schema=a_schema(text), compatibility_mode=mode), '{"properties":{}}', mode, A_MOMENT)
+        next_schema(an_event_type(schema=a_schema(text), compatibility_mode=mode), '{"properties":{}}', mode, A_MOMENT)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 

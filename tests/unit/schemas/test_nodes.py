@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.schemas import nodes
 from nakadi.schemas.document import Draft
-from nakadi.schemas.nodes import About, classified
+from nakadi.schemas.nodes import Annotations, node_of
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ from nakadi.schemas.nodes import About, classified
 )
 def test_every_schema_is_of_one_kind(schema, kind):
     """The first of a fixed list of signs decides what a schema is. (R195)"""
-    assert type(classified(schema, Draft.FOUR)) is kind
+    assert type(node_of(schema, Draft.FOUR)) is kind
 
 
 @pytest.mark.parametrize(
@@ -60,29 +60,31 @@ def test_every_schema_is_of_one_kind(schema, kind):
 def test_some_signs_are_of_later_drafts(schema, since, kind):
     """A keyword is a sign only in drafts that know it. (R195)"""
     for draft in Draft:
-        assert (type(classified(schema, draft)) is kind) is (draft >= since)
+        assert (type(node_of(schema, draft)) is kind) is (draft >= since)
 
 
 def test_keywords_beside_a_combinator_are_a_schema_of_their_own():
     """A combinator with company is all of the company and the combinator. (R195)"""
     schema = {"title": "t", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}], "definitions": {}}
 
-    assert classified(schema, Draft.FOUR) == nodes.Combined(
-        About(title="t"), "allOf", ({"properties": {"a": {}}, "definitions": {}}, {"anyOf": [{"required": ["a"]}]})
+    assert node_of(schema, Draft.FOUR) == nodes.Combined(
+        Annotations(title="t"),
+        "allOf",
+        ({"properties": {"a": {}}, "definitions": {}}, {"anyOf": [{"required": ["a"]}]}),
     )
     bare = {"title": "t", "oneOf": [{}, True], "definitions": {}, "default": 1}
-    assert classified(bare, Draft.FOUR) == nodes.Combined(About(title="t"), "oneOf", ({}, True))
+    assert node_of(bare, Draft.FOUR) == nodes.Combined(Annotations(title="t"), "oneOf", ({}, True))
 
 
 def test_several_types_are_a_choice():
     """Each of several types makes a schema with everything else that is said. (R195)"""
-    assert classified({"description": "d", "type": ["string", "null"], "maxLength": 5}, Draft.FOUR) == nodes.Combined(
-        About(description="d"), "anyOf", ({"type": "string", "maxLength": 5}, {"type": "null", "maxLength": 5})
+    assert node_of({"description": "d", "type": ["string", "null"], "maxLength": 5}, Draft.FOUR) == nodes.Combined(
+        Annotations(description="d"), "anyOf", ({"type": "string", "maxLength": 5}, {"type": "null", "maxLength": 5})
     )
 
 
 def test_the_identifier_is_spelt_as_the_draft_says():
     """Draft 4 has `id`, later drafts have `$id`. (R196)"""
     schema = {"id": "old", "$id": "new"}
-    assert classified(schema, Draft.FOUR).about.id == "old"
-    assert classified(schema, Draft.SIX).about.id == "new"
+    assert node_of(schema, Draft.FOUR).about.id == "old"
+    assert node_of(schema, Draft.SIX).about.id == "new"

@@ -5,7 +5,7 @@ import pytest
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.effective import effective_schema
-from nakadi.schemas.nodes import MAX_SEGMENTS, defines, missing
+from nakadi.schemas.nodes import MAX_SEGMENTS, defines, undefined_paths
 from tests.support.patience import effort
 
 ORDER = {
@@ -93,7 +93,7 @@ def test_combinations_define_what_their_criterion_says(schema, found):
 
 def test_tells_only_the_missing_ones():
     """Of several paths only the missing ones are told, in order. (R82)"""
-    assert missing(ORDER, ["zebra", "id", "apple", "customer.name"]) == ("zebra", "apple")
+    assert undefined_paths(ORDER, ["zebra", "id", "apple", "customer.name"]) == ("zebra", "apple")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,6 @@ def test_a_search_comes_to_an_end(schema):
 
     def search():
         with pytest.raises(Invalid, match="too entangled"):
-            missing(schema, [".".join("a" * (MAX_SEGMENTS - 1)) + ".b"])
+            undefined_paths(schema, [".".join("a" * (MAX_SEGMENTS - 1)) + ".b"])
 
     assert effort(search) < 10_000

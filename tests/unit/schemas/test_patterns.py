@@ -4,12 +4,12 @@ import pytest
 import re2
 
 from nakadi.schemas import formats
-from nakadi.schemas.formats import MOST_INSTRUCTIONS, MOST_LARGE, BadPattern, Patterns, compiled
+from nakadi.schemas.formats import MOST_INSTRUCTIONS, MOST_LARGE, BadPattern, Patterns, compile_pattern
 from nakadi.schemas.values import MOST_STEPS, Exhausted
 
 
 def found(pattern: str, text: str, steps: int = MOST_STEPS) -> bool:
-    return compiled(pattern).found_in(text, [steps])
+    return compile_pattern(pattern).found_in(text, [steps])
 
 
 @pytest.mark.parametrize(
@@ -56,21 +56,21 @@ def test_search(pattern, text, expected):
 def test_bad_patterns(pattern, words):
     """What RE2 does not take is refused with its reason and the part at fault. (R155)"""
     with pytest.raises(BadPattern) as refused:
-        compiled(pattern)
+        compile_pattern(pattern)
     assert str(refused.value) == words
 
 
 @pytest.mark.parametrize("pattern", ["a{1000}", "^[A-Za-z ]{1,255}$", ".{0,1000}", r"^[\p{L}\p{N} .'-]{1,80}$"])
 def test_repeats(pattern):
     """Counted repeats up to 1000 are fine, also of large classes of characters. (R155)"""
-    assert compiled(pattern).size > 500
+    assert compile_pattern(pattern).size > 500
 
 
 @pytest.mark.parametrize("pattern", [r"\pL{1000}", "x{0,1000}" * 60, r"\pL" * 3000, "(?:a?){1000}" * 50])
 def test_patterns_that_are_too_large(pattern):
     """A pattern that takes too much memory or too long to make ready is refused. (R155)"""
     with pytest.raises(BadPattern, match="pattern too large"):
-        compiled(pattern)
+        compile_pattern(pattern)
 
 
 def test_patterns_of_a_schema():
@@ -104,8 +104,8 @@ def test_too_many_usual_patterns():
 def test_searches_cost_steps():
     """A search takes steps away: a few for a short text, what it took for a long one. (R155)"""
     short, long = [MOST_STEPS], [MOST_STEPS]
-    compiled("^[a-z]+$").found_in("abc", short)
-    compiled("^[a-z]{1,1000}$").found_in("a" * 10_000, long)
+    compile_pattern("^[a-z]+$").found_in("abc", short)
+    compile_pattern("^[a-z]{1,1000}$").found_in("a" * 10_000, long)
 
     assert 1 <= MOST_STEPS - short[0] < 100
     assert 1 <= MOST_STEPS - long[0] < MOST_STEPS // 2
@@ -119,7 +119,7 @@ def test_searches_that_could_take_too_long():
 
 def test_nothing_is_left_in_the_cache_of_the_library():
     """Patterns go when their schema goes: the library that runs them keeps none."""
-    compiled("^something-that-nobody-else-uses$")
+    compile_pattern("^something-that-nobody-else-uses$")
 
     assert re2._Regexp._make.cache_info().currsize == 0
 
@@ -127,7 +127,7 @@ def test_nothing_is_left_in_the_cache_of_the_library():
 def test_nothing_is_written_about_bad_patterns(capfd):
     """What strangers write does not fill our logs."""
     with pytest.raises(BadPattern):
-        compiled("a(?!b)")
+        compile_pattern("a(?!b)")
     assert capfd.readouterr() == ("", "")
 
 
@@ -135,4 +135,4 @@ def test_memory_for_instructions():
     """What is called large does not fit the usual memory."""
     with pytest.raises(re2.error):
         re2.compile(r"\pL{20}", formats._options(formats._MEMORY))
-    assert compiled(r"\pL{20}").size > formats._MOST_OF_USUAL
+    assert compile_pattern(r"\pL{20}").size > formats._MOST_OF_USUAL

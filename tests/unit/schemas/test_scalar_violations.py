@@ -3,17 +3,17 @@
 import pytest
 
 from nakadi.schemas.formats import Patterns
-from nakadi.schemas.keywords import REASONS, VALUES, is_of_type
+from nakadi.schemas.keywords import KEYWORD_REASONS, VALUE_REASONS, is_of_type
 from nakadi.schemas.values import MOST_STEPS, Exhausted
 
 
 def reason(schema, value, steps=MOST_STEPS):
-    reasons = {**VALUES, **REASONS}
+    reasons = {**VALUE_REASONS, **KEYWORD_REASONS}
     (keyword,) = [each for each in schema if each in reasons][:1]
     return reasons[keyword](schema, value, Patterns(), [steps])
 
 
-@pytest.mark.parametrize("keyword", [*VALUES, *REASONS])
+@pytest.mark.parametrize("keyword", [*VALUE_REASONS, *KEYWORD_REASONS])
 @pytest.mark.parametrize("value", [None, True])
 def test_values_that_a_keyword_is_not_about(keyword, value):
     """Keywords about texts, numbers, arrays and objects are no matter to other values. (P56)"""

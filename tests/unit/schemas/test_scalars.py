@@ -4,11 +4,11 @@ import pytest
 
 from nakadi.schemas.document import Draft
 from nakadi.schemas.effective import EID
-from nakadi.schemas.keywords import ALWAYS, Check, Constants, all_of, scalar_check
+from nakadi.schemas.keywords import ALWAYS, CodeCheck, Constants, all_of, check_of_scalar
 
 
 def expression(schema, draft=Draft.FOUR) -> str:
-    return scalar_check(schema, draft, "x", Constants({})).expression
+    return check_of_scalar(schema, draft, "x", Constants({})).expression
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_pattern_of_identifiers():
     """The one pattern that each event has is checked without RE2. (P65)"""
     constants = Constants({})
 
-    assert scalar_check({"pattern": EID, "type": "string"}, Draft.FOUR, "x", constants).expression == (
+    assert check_of_scalar({"pattern": EID, "type": "string"}, Draft.FOUR, "x", constants).expression == (
         "type(x) is str and k1(x) is not None"
     )
     with pytest.raises(KeyError):
@@ -51,5 +51,5 @@ def test_the_pattern_of_identifiers():
 
 def test_all_of():
     """What is always true is left out, and costs add up. (P56)"""
-    assert all_of([ALWAYS, Check("a", 2), ALWAYS, Check("b", 3)]) == Check("a and b", 5)
+    assert all_of([ALWAYS, CodeCheck("a", 2), ALWAYS, CodeCheck("b", 3)]) == CodeCheck("a and b", 5)
     assert all_of([ALWAYS]) is ALWAYS

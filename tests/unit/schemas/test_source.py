@@ -1,14 +1,14 @@
 """Source as it grows."""
 
-from nakadi.schemas.keywords import ALWAYS, Check
-from nakadi.schemas.validation import Lines
+from nakadi.schemas.keywords import ALWAYS, CodeCheck
+from nakadi.schemas.validation import SourceLines
 
 
 def test_blocks():
     """What is written in a block stands under its head. (P56)"""
-    lines = Lines()
+    lines = SourceLines()
     with lines.block("for item in value:"):
-        lines.refuse_unless(Check("item"))
+        lines.refuse_unless(CodeCheck("item"))
     lines.refuse_if("value")
 
     assert lines.written == [
@@ -20,7 +20,7 @@ def test_blocks():
 
 def test_what_is_always_true():
     """What is always true needs no line. (P56)"""
-    lines = Lines()
+    lines = SourceLines()
 
     assert lines.refuse_unless(ALWAYS) == 0
     assert lines.written == []

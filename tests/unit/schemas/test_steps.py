@@ -2,15 +2,15 @@
 
 import pytest
 
-from nakadi.schemas.values import Exhausted, spend
+from nakadi.schemas.values import Exhausted, spend_steps
 
 
 def test_spending():
     """Steps can be spent until there are none; one more is too much. (P56)"""
     steps = [3]
-    spend(steps, 2)
-    spend(steps, 1)
+    spend_steps(steps, 2)
+    spend_steps(steps, 1)
 
     assert steps == [0]
     with pytest.raises(Exhausted):
-        spend(steps, 1)
+        spend_steps(steps, 1)

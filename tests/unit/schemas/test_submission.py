@@ -6,8 +6,8 @@ import pytest
 
 from nakadi.model.event_type import Category, CompatibilityMode
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.effective import strict
-from nakadi.schemas.submission import check_language, checked
+from nakadi.schemas.effective import closed_schema
+from nakadi.schemas.submission import check_language, parse_submitted
 
 FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE
 
@@ -19,7 +19,7 @@ def refusal(schema, category=Category.UNDEFINED, mode=FORWARD) -> str:
 
 
 def accepted(schema, category=Category.UNDEFINED, mode=FORWARD):
-    tree = checked(schema if isinstance(schema, str) else json.dumps(schema), category=category)
+    tree = parse_submitted(schema if isinstance(schema, str) else json.dumps(schema), category=category)
     check_language(tree, mode)
     return tree
 
@@ -136,7 +136,7 @@ def test_unknown_keywords_are_not_welcome_in_mode_compatible():
 def test_mode_compatible_needs_objects_for_schemas(schema, place):
     """In mode `compatible` a list of names or a boolean cannot stand for a schema; elsewhere both can. (R168)"""
     with pytest.raises(Invalid) as refused:
-        strict(schema)
+        closed_schema(schema)
     assert refused.value.detail == f"schema must be a valid json: {place} is not a JSONObject."
     assert accepted(schema)
 
@@ -144,13 +144,13 @@ def test_mode_compatible_needs_objects_for_schemas(schema, place):
 def test_mode_compatible_needs_lists_for_combinations():
     """In mode `compatible` a combinator has a list, also where the schema around it is not in use. (R168)"""
     with pytest.raises(Invalid, match=r'^schema must be a valid json: JSONObject\["anyOf"\] is not a JSONArray\.$'):
-        strict({"definitions": {"d": {"anyOf": {}}}})
+        closed_schema({"definitions": {"d": {"anyOf": {}}}})
 
 
 def test_what_has_no_place_in_the_language_is_told_by_the_language():
     """Values that are no schemas, in schemas that are not in use, are left to the language of the mode. (R158)"""
     schema = {"definitions": {"d": {"items": 5, "properties": [{}, 5]}}}
-    assert strict(schema)["definitions"]["d"]["items"] == 5
+    assert closed_schema(schema)["definitions"]["d"]["items"] == 5
     assert "[#/definitions/d/items]: expected type: JSONObject, found: Integer" in refusal(schema, mode=COMPATIBLE)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.formats import problem_with
+from nakadi.schemas.formats import timestamp_problem
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from nakadi.schemas.formats import problem_with
 )
 def test_moments(text):
     """A date that exists, a time with seconds and an offset make a moment, T and Z in either case. (P67, R181)"""
-    assert problem_with(text) is None
+    assert timestamp_problem(text) is None
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_moments(text):
 )
 def test_oddities(text):
     """A decimal point without digits, years of more than four digits, and years with a minus are let through. (P69)"""
-    assert problem_with(text) is None
+    assert timestamp_problem(text) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_oddities(text):
 )
 def test_places_of_faults(text, reason):
     """A text of another form is refused with the place where it goes wrong. (P66, P68, R181)"""
-    assert problem_with(text) == f"must be a valid date-time Text '{text}' could not be parsed {reason}"
+    assert timestamp_problem(text) == f"must be a valid date-time Text '{text}' could not be parsed {reason}"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_places_of_faults(text, reason):
 )
 def test_trailing_text(text, at):
     """Nothing may follow, least of all minutes without their colon. (P68, P72)"""
-    assert problem_with(text) == (
+    assert timestamp_problem(text) == (
         f"must be a valid date-time Text '{text}' could not be parsed, unparsed text found at index {at}"
     )
 
@@ -96,7 +96,7 @@ def test_trailing_text(text, at):
 )
 def test_what_is_too_short_or_too_long(text):
     """A time without seconds, and an offset without minutes or with seconds, are refused in a few words. (P68, P72)"""
-    assert problem_with(text) == "must be a valid date-time"
+    assert timestamp_problem(text) == "must be a valid date-time"
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_what_is_too_short_or_too_long(text):
 )
 def test_values_that_do_not_exist(text, reason):
     """Days, hours, seconds and offsets that do not exist are refused, and the reason says which. (P66, P68, R181)"""
-    assert problem_with(text) == f"must be a valid date-time Text '{text}' could not be parsed: {reason}"
+    assert timestamp_problem(text) == f"must be a valid date-time Text '{text}' could not be parsed: {reason}"
 
 
 def test_long_texts_are_cut():
     """A long text is not repeated in full. (P66)"""
-    problem = problem_with("x" * 100_000)
+    problem = timestamp_problem("x" * 100_000)
 
     assert problem == f"must be a valid date-time Text '{'x' * 64}...' could not be parsed at index 0"

@@ -2,22 +2,30 @@
 
 import pytest
 
-from nakadi.schemas.keywords import MOST_LINES, Violation, cut, member_pointer, mismatch, quoted, together
+from nakadi.schemas.keywords import (
+    MOST_LINES,
+    SchemaViolation,
+    combined_violation,
+    member_pointer,
+    quoted_value,
+    truncated_text,
+    type_mismatch,
+)
 from nakadi.schemas.values import Exhausted, text_of
 
 
 def test_one():
     """One violation stays as it is, and none is none. (P71)"""
-    one = Violation("#/a", "is wrong")
+    one = SchemaViolation("#/a", "is wrong")
 
-    assert together("#", (one,)) is one
-    assert together("#", ()) is None
+    assert combined_violation("#", (one,)) is one
+    assert combined_violation("#", ()) is None
 
 
 def test_several():
     """Several are counted with all that is inside of them, each telling its place. (P71)"""
-    inside = together("#/b", (Violation("#/b/c", "is wrong"), Violation("#/b/d", "is wrong")))
-    outside = together("#", (Violation("#/a", "is wrong"), inside))
+    inside = combined_violation("#/b", (SchemaViolation("#/b/c", "is wrong"), SchemaViolation("#/b/d", "is wrong")))
+    outside = combined_violation("#", (SchemaViolation("#/a", "is wrong"), inside))
 
     assert list(outside.lines()) == [
         "#: 3 schema violations found",
@@ -30,7 +38,7 @@ def test_several():
 
 def test_very_many():
     """Beyond a bound nobody counts. (P71)"""
-    many = together("#", tuple(Violation(f"#/{each}", "is wrong") for each in range(MOST_LINES + 1)))
+    many = combined_violation("#", tuple(SchemaViolation(f"#/{each}", "is wrong") for each in range(MOST_LINES + 1)))
 
     assert many.text == "more than 100 schema violations found"
 
@@ -38,10 +46,10 @@ def test_very_many():
 def test_quoting():
     """Texts are quoted as they are, other values as JSON, and neither at any length. (P72)"""
     steps = [100_000]
-    assert quoted("a", steps) == "a"
-    assert quoted(None, steps) == "null"
-    assert quoted({"ä": [1.5, True]}, steps) == '{"ä":[1.5,true]}'
-    assert quoted("a" * 2_000, steps) == cut("a" * 2_000) == "a" * 1_000 + "…"
+    assert quoted_value("a", steps) == "a"
+    assert quoted_value(None, steps) == "null"
+    assert quoted_value({"ä": [1.5, True]}, steps) == '{"ä":[1.5,true]}'
+    assert quoted_value("a" * 2_000, steps) == truncated_text("a" * 2_000) == "a" * 1_000 + "…"
 
 
 LARGE = [
@@ -58,20 +66,20 @@ LARGE = [
 def test_a_large_value_is_quoted_by_its_beginning(value):
     """Of a value that is too large to be told, no more is written than what is told. (P72)"""
     steps = [1_000_000]
-    assert quoted(value, steps) == cut(text_of(value))
+    assert quoted_value(value, steps) == truncated_text(text_of(value))
     assert steps[0] > 1_000_000 - 6_000 - 5 * len(value)
 
 
 def test_quoting_is_work():
     """What is to be quoted counts as work, of which there may be too much. (P71)"""
     with pytest.raises(Exhausted):
-        quoted({str(number): 1 for number in range(1_000)}, [1_000])
+        quoted_value({str(number): 1 for number in range(1_000)}, [1_000])
 
 
 def test_types():
     """Types have the names that Java has for them. (P72)"""
-    assert mismatch("string", 1) == "expected type: String, found: Integer"
-    assert mismatch("object", 2**40) == "expected type: JSONObject, found: Long"
+    assert type_mismatch("string", 1) == "expected type: String, found: Integer"
+    assert type_mismatch("object", 2**40) == "expected type: JSONObject, found: Long"
 
 
 def test_places():

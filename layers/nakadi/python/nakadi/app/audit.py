@@ -14,7 +14,7 @@ from nakadi.http.views import subscription_view
 from nakadi.model.administration import Feature
 from nakadi.model.coordination import Redrive, SetOffsets
 from nakadi.model.event_type import EventType
-from nakadi.publishing.system_events import SystemEvents, hashing
+from nakadi.publishing.system_events import SystemEvents, name_hasher
 from nakadi.subscriptions.api.parked_events import event_key
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def audit_of(broker: BrokerServices) -> Audit:
     events = SystemEvents(own=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
-    return Audit(broker.features, events, AuditedResources(broker).audited(), hashing(broker.settings.hash_salt))
+    return Audit(broker.features, events, AuditedResources(broker).audited(), name_hasher(broker.settings.hash_salt))
 
 
 def timelines_view(event_type: EventType) -> list[views.View]:

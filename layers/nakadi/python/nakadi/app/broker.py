@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nakadi.model.event_type import EventType
     from nakadi.publishing.outcome import BatchOutcome
     from nakadi.publishing.publisher import Publisher
-    from nakadi.publishing.system_events import Figures
+    from nakadi.publishing.system_events import KpiCollector
     from nakadi.schemas.validation import Validators
     from nakadi.streaming.streams import EventStreams
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
@@ -223,8 +223,8 @@ class BrokerServices(EventTypeServices):
         )
 
     @cached_property
-    def figures(self) -> Figures:
-        from nakadi.publishing.system_events import BROKER, COLLECT_SECONDS, Figures, hashing
+    def figures(self) -> KpiCollector:
+        from nakadi.publishing.system_events import BROKER, COLLECT_SECONDS, KpiCollector, name_hasher
 
         def publish(event_type: str, body: bytes) -> BatchOutcome:
             return self.publisher.publish(event_type, body, BROKER, flow_id="")
@@ -234,11 +234,11 @@ class BrokerServices(EventTypeServices):
             if self._figures_dropped is not None and what == "dropped":
                 self._figures_dropped(number)
 
-        return Figures(
+        return KpiCollector(
             features=self.features,
             publish=publish,
             clock=self.clock,
-            hashed=hashing(self.settings.hash_salt),
+            hash_name=name_hasher(self.settings.hash_salt),
             count=count,
             collect_seconds=COLLECT_SECONDS if self._figures_dropped is None else None,
         )

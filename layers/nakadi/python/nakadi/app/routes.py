@@ -57,10 +57,10 @@ def _publishing(broker: BrokerServices) -> list[Route]:
 
 def _streams(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import streams
-    from nakadi.publishing.system_events import StreamFigures
+    from nakadi.publishing.system_events import StreamKpis
 
-    def figures_of(request: Request) -> StreamFigures:
-        return StreamFigures(broker.figures, broker.clock, request.subject, request.flow_id, metrics=broker.metrics)
+    def figures_of(request: Request) -> StreamKpis:
+        return StreamKpis(broker.figures, broker.clock, request.subject, request.flow_id, metrics=broker.metrics)
 
     return streams.routes(broker.streams, figures_of)
 
@@ -80,10 +80,10 @@ def _subscriptions(broker: BrokerServices) -> list[Route]:
 
 def _subscription_streams(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import subscription_streams
-    from nakadi.publishing.system_events import StreamFigures
+    from nakadi.publishing.system_events import StreamKpis
 
-    def figures_of(request: Request, subscription_id: str) -> StreamFigures:
-        return StreamFigures(
+    def figures_of(request: Request, subscription_id: str) -> StreamKpis:
+        return StreamKpis(
             broker.figures, broker.clock, request.subject, request.flow_id, subscription_id, broker.metrics
         )
 

@@ -24,7 +24,7 @@ from nakadi.model.event_type import (
     Statistics,
 )
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.nodes import missing
+from nakadi.schemas.nodes import undefined_paths
 
 
 def check_retention(retention_time: int | None, *, minimum: int, maximum: int) -> None:
@@ -85,7 +85,7 @@ def check_fields_in_schema(wanted: EventType | EventTypeDraft, effective: Mappin
 
 
 def _check_present(field: str, paths: Sequence[str], effective: Mapping[str, Any]) -> None:
-    absent = missing(effective, paths)
+    absent = undefined_paths(effective, paths)
     if absent:
         raise Invalid(f"{field} [{', '.join(absent)}] absent in schema")
 

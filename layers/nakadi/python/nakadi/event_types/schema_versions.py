@@ -23,12 +23,12 @@ from nakadi.model.schema import Schema, SchemaDraft, SchemaType
 from nakadi.openapi.checks import body_violations
 from nakadi.ports.clock import Clock
 from nakadi.schemas.effective import effective_schema
-from nakadi.schemas.evolution import evolved
+from nakadi.schemas.evolution import next_schema
 from nakadi.schemas.limits import check_limits
 from nakadi.schemas.strict_json import StrictJsonError, parse
-from nakadi.schemas.submission import check_language, checked
+from nakadi.schemas.submission import check_language, parse_submitted
 from nakadi.schemas.validation import compile_validator
-from nakadi.schemas.values import canonical
+from nakadi.schemas.values import canonical_text
 
 NO_AVRO = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
 
@@ -53,7 +53,7 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
     if schema.type is SchemaType.AVRO:
         raise Invalid(NO_AVRO)
     check_limits(schema.text)
-    tree = checked(schema.text, category=wanted.category)
+    tree = parse_submitted(schema.text, category=wanted.category)
     whole = _effective(tree, wanted)
     # Refuses a schema that cannot be compiled now, rather than when the first event is published.
     compile_validator(whole)
@@ -127,10 +127,10 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         text = _required_text(draft)
         check_limits(text)
         event_type = self._get_visible(name, subject)
-        wanted = canonical(_parse(text))
+        wanted = canonical_text(_parse(text))
         for schema in self.event_types.schemas(event_type):
             # Stored schemas have passed the strict parser, and there may be thousands of versions: use the fast one.
-            if canonical(orjson.loads(schema.text)) == wanted:
+            if canonical_text(orjson.loads(schema.text)) == wanted:
                 return schema
         raise NotFound(f"schema is not found for {name}")
 
@@ -150,7 +150,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         with schema_turn(draft, self.turns):
             check_schema(draft, event_type)
             try:
-                evolved(replace(event_type, schema=against), text, event_type.compatibility_mode, self.clock.now())
+                next_schema(replace(event_type, schema=against), text, event_type.compatibility_mode, self.clock.now())
             except Incompatible as refusal:
                 return SchemaEvaluation(event_type, against, refusal.detail)
         return SchemaEvaluation(event_type, against, None)
@@ -161,7 +161,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         now = now_in_milliseconds(self.clock)
         with schema_turn(draft, self.turns):
             text = check_schema(draft, event_type)
-            schema = evolved(event_type, text, event_type.compatibility_mode, now)
+            schema = next_schema(event_type, text, event_type.compatibility_mode, now)
         if schema != event_type.schema:
             self.event_types.replace(event_type, replace(event_type, schema=schema, updated_at=now))
 

@@ -25,7 +25,7 @@ from nakadi.model.outcomes import Invalid
 from nakadi.model.timeline import Timeline
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
-from nakadi.schemas.evolution import evolved
+from nakadi.schemas.evolution import next_schema
 
 
 class EventTypeUpdate(Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
             is_event_type_admin=self.permissions.allows(Operation.ADMIN, old.resource, subject),
             is_nakadi_admin=self._may_override(subject),
         )
-        new = replace(new, schema=evolved(old, text, new.compatibility_mode, new.updated_at))
+        new = replace(new, schema=next_schema(old, text, new.compatibility_mode, new.updated_at))
         rules.check_statistics_change(old.default_statistic, drafts.statistics(draft.default_statistic))
         return new
 

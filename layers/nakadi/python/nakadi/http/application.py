@@ -25,7 +25,7 @@ from nakadi.http.routing import Lane, Route, Router
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Malformed, NotAuthenticated, NotPermitted, Outcome, TooLarge
 from nakadi.model.sizes import MOST_CHARACTERS
-from nakadi.schemas.strict_json import exceeds
+from nakadi.schemas.strict_json import memory_exceeds
 
 access_log = logging.getLogger("nakadi.access")
 
@@ -186,7 +186,7 @@ def _with_readable_body(request: Request, route: Route) -> Request:
         raise TooLarge(f"The body is longer than {route.most_body} bytes")
     if "content-encoding" in request.headers:
         request = compression.unpacked(request, route.most_body)
-    if route.most_parsed is not None and request.body and exceeds(request.body, route.most_parsed):
+    if route.most_parsed is not None and request.body and memory_exceeds(request.body, route.most_parsed):
         raise TooLarge("The body has too many values within it")
     if request.body and not route.any_body and request.headers.get("content-type") != JSON:
         negotiation.check_content_type(request)

@@ -11,7 +11,7 @@ from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.message import Answer, Outlet, Request, Streaming, is_about_figures
 
 if TYPE_CHECKING:
-    from nakadi.publishing.system_events import Figures
+    from nakadi.publishing.system_events import KpiCollector
 
 # Health checks would keep an idle broker writing.
 UNCOUNTED = ("/health", "/ready")
@@ -20,7 +20,7 @@ UNCOUNTED = ("/health", "/ready")
 class RequestFigures:
     """Takes a figure of every answer before it is sent. What it returns is sent in the place of the answer."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: KpiCollector) -> None:
         self._figures = figures
 
     def __call__(self, request: Request, answer: Answer, began: float) -> Answer:
@@ -56,7 +56,7 @@ class RequestFigures:
             "request_length": len(request.body),
             "response_length": size,
         }
-        self._figures.requested(figure, request.subject, request.flow_id)
+        self._figures.record_request(figure, request.subject, request.flow_id)
 
 
 class _CountingOutlet:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from nakadi.common.turns import GIVEN_UP, Turns
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
-from nakadi.schemas.strict_json import Text, exceeds, parsed_memory
+from nakadi.schemas.strict_json import Text, memory_exceeds, parsed_memory
 from nakadi.schemas.values import Exhausted, Steps
 
 Event = dict[str, Any]
@@ -88,7 +88,7 @@ class Batch(Protocol):
     def events(self) -> Sequence[Event]:
         """All of them."""
 
-    def pieces(self) -> Iterable[Piece]:
+    def pieces(self) -> Iterable[BatchPiece]:
         """All of them, some at a time."""
 
     def texts(self) -> list[bytes]:
@@ -98,7 +98,7 @@ class Batch(Protocol):
         """The sizes, as received, of the events that are larger than this."""
 
 
-class Piece(Struct, frozen=True):
+class BatchPiece(Struct, frozen=True):
     """Events that follow each other: a short batch, or a part of a long one.
 
     `own_texts` has the text, without blanks, of those events that would be written differently here, by their index.
@@ -108,11 +108,11 @@ class Piece(Struct, frozen=True):
     own_texts: Mapping[int, bytes]
     received: bytes
 
-    def pieces(self) -> Iterable[Piece]:
+    def pieces(self) -> Iterable[BatchPiece]:
         return (self,)
 
     def sizes_above(self, limit: int) -> Mapping[int, int]:
-        return _sizes_above(limit, ARRAY_DECODER.decode(self.received)) if len(self.received) > limit else {}
+        return _sizes_of_large(limit, ARRAY_DECODER.decode(self.received)) if len(self.received) > limit else {}
 
     def texts(self) -> list[bytes]:
         """Each event as it came, less the blanks."""
@@ -150,7 +150,7 @@ class LongBatch:
         # Made anew each time: two that hold each other would keep the body in memory until garbage is collected.
         return _EventsOfLongBatch(self)
 
-    def pieces(self) -> Iterable[Piece]:
+    def pieces(self) -> Iterable[BatchPiece]:
         return map(parse_piece, self.arrays())
 
     def texts(self) -> list[bytes]:
@@ -161,7 +161,7 @@ class LongBatch:
         return (array_of(self.received[first:last]) for first, last in self._bounds)
 
     def sizes_above(self, limit: int) -> Mapping[int, int]:
-        return _sizes_above(limit, self.received)
+        return _sizes_of_large(limit, self.received)
 
 
 class _EventsOfLongBatch(Sequence[Event]):
@@ -207,7 +207,7 @@ def memory_of_event(index: int, text: Text, limits: BatchLimits) -> int:
     if len(text) > max(MOST_PARSED_BYTES, limits.event_bytes):
         raise TooLarge(f"Event too large: {len(text)} bytes, max size is {limits.event_bytes} bytes")
     needed = parsed_memory(text)
-    if needed > EVENT_MEMORY and exceeds(text, EVENT_MEMORY):
+    if needed > EVENT_MEMORY and memory_exceeds(text, EVENT_MEMORY):
         raise too_many_values(index)
     return needed
 
@@ -220,7 +220,7 @@ def array_of(texts: Sequence[Text]) -> bytes:
     return b"[%b]" % b",".join(texts)
 
 
-def parse_piece(body: bytes) -> Piece:
+def parse_piece(body: bytes) -> BatchPiece:
     """The events of an array; raises one of `PARSE_ERRORS` if it is not strict JSON, or holds anything but objects."""
     events = orjson.loads(body)
     if type(events) is not list:
@@ -228,16 +228,16 @@ def parse_piece(body: bytes) -> Piece:
     for event in events:
         if type(event) is not dict:
             raise NotStrict
-    written, small = _written(events)
+    written, small = _serialized(events)
     if written == body and small:
-        return Piece(events, {}, body)
+        return BatchPiece(events, {}, body)
     packed = msgspec.json.format(body, indent=-1)
     if packed == written and small:
-        return Piece(events, {}, body)
-    return Piece(events, dict(_texts_written_differently(events, packed)), body)
+        return BatchPiece(events, {}, body)
+    return BatchPiece(events, dict(_texts_written_differently(events, packed)), body)
 
 
-def _written(events: list[Event]) -> tuple[bytes, bool]:
+def _serialized(events: list[Event]) -> tuple[bytes, bool]:
     """The events as they are written here, and whether all integers are so small that every parser reads the same."""
     nested: list[Any] = events
     for _ in range(_SPARE_DEPTH):
@@ -272,7 +272,7 @@ def _holds_too_long_integer(text: bytes) -> bool:
     return any(len(digits) > 19 or digits > _LARGEST[sign] for sign, digits in found)
 
 
-def _sizes_above(limit: int, texts: Iterable[Text | msgspec.Raw]) -> Mapping[int, int]:
+def _sizes_of_large(limit: int, texts: Iterable[Text | msgspec.Raw]) -> Mapping[int, int]:
     sizes = (memoryview(text).nbytes for text in texts)
     return {index: size for index, size in enumerate(sizes) if size > limit}
 

@@ -12,7 +12,7 @@ from nakadi.model.event_type import EnrichmentStrategy, EventType
 from nakadi.model.outcomes import Malformed
 from nakadi.model.schema import Version
 from nakadi.publishing.batch import Batch
-from nakadi.publishing.outcome import Rejected, Step
+from nakadi.publishing.outcome import BatchRejected, Step
 
 COMPACTION_KEY = "partition_compaction_key"
 
@@ -32,7 +32,7 @@ def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Se
         return batch.texts()
     stamp = {
         "published_by": origin.published_by,
-        "received_at": moment_text(origin.received_at),
+        "received_at": timestamp_text(origin.received_at),
         "event_type": event_type.name,
         "version": str(origin.version),
     }
@@ -44,14 +44,14 @@ def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Se
             if not isinstance(metadata, dict):
                 index = len(texts) + len(enriched_metadata)
                 detail = "enrichment error"
-                raise Rejected(Step.ENRICHING, index, detail, reached=Step.PARTITIONING, partitions=partitions)
+                raise BatchRejected(Step.ENRICHING, index, detail, reached=Step.PARTITIONING, partitions=partitions)
             flow_id = metadata.get("flow_id") or origin.flow_id
             enriched_metadata.append({**metadata, **stamp, "flow_id": flow_id, "partition": str(partition)})
         texts += piece.texts_with("metadata", enriched_metadata)
     return texts
 
 
-def moment_text(moment: datetime) -> str:
+def timestamp_text(moment: datetime) -> str:
     """UTC with exactly three digits of a second's fraction."""
     return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 

@@ -40,7 +40,7 @@ class ItemResult(Struct, frozen=True, kw_only=True):
     partition: str | None = None
 
 
-class Verdict(Enum):
+class BatchStatus(Enum):
     STORED = auto()
     REJECTED = auto()
     NOT_ALL_STORED = auto()
@@ -50,13 +50,13 @@ class BatchOutcome(Struct, frozen=True):
     """`items` are empty when everything is stored: then there is nothing to tell about them but their number. `step` is
     the one that refused the batch."""
 
-    verdict: Verdict
+    status: BatchStatus
     items: tuple[ItemResult, ...] = ()
     stored: int = 0
     step: Step = Step.PUBLISHING
 
 
-class Rejected(Exception):
+class BatchRejected(Exception):
     """Raised by a step that gives the batch up, because of the event `index` or, without one, as a whole.
 
     `reached` is the last step of the events that this step did not come to; `partitions` are those chosen so far.
@@ -79,7 +79,7 @@ class Rejected(Exception):
         self.partitions = partitions
 
 
-def rejected(events: Sequence[Mapping[str, Any]], rejection: Rejected) -> BatchOutcome:
+def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRejected) -> BatchOutcome:
     """The outcome of a batch of which nothing is stored, because of one of its events or as a whole."""
     items: list[ItemResult] = []
     for index, event in enumerate(events):
@@ -94,17 +94,19 @@ def rejected(events: Sequence[Mapping[str, Any]], rejection: Rejected) -> BatchO
                 detail=rejection.detail if at_fault else "",
             )
         )
-    return BatchOutcome(Verdict.REJECTED, tuple(items), step=rejection.step)
+    return BatchOutcome(BatchStatus.REJECTED, tuple(items), step=rejection.step)
 
 
-def appended(events: Sequence[Mapping[str, Any]], partitions: Sequence[int], fates: Mapping[int, Fate]) -> BatchOutcome:
+def outcome_of_append(
+    events: Sequence[Mapping[str, Any]], partitions: Sequence[int], fates: Mapping[int, Fate]
+) -> BatchOutcome:
     """The outcome of a batch whose partitions had these fates."""
     refused: dict[int, str] = {}
     for partition, fate in fates.items():
         if isinstance(fate, Refused):
             refused[partition] = fate.reason
     if not refused:
-        return BatchOutcome(Verdict.STORED, stored=len(events))
+        return BatchOutcome(BatchStatus.STORED, stored=len(events))
     items: list[ItemResult] = []
     for event, partition in zip(events, partitions, strict=True):
         failed = partition in refused
@@ -117,7 +119,7 @@ def appended(events: Sequence[Mapping[str, Any]], partitions: Sequence[int], fat
                 detail=refused.get(partition, ""),
             )
         )
-    return BatchOutcome(Verdict.NOT_ALL_STORED, tuple(items))
+    return BatchOutcome(BatchStatus.NOT_ALL_STORED, tuple(items))
 
 
 def eid_of(event: Mapping[str, Any]) -> str:

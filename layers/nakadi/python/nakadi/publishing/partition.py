@@ -9,8 +9,8 @@ from typing import Any
 
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
 from nakadi.publishing.batch import WorkBudget
-from nakadi.publishing.outcome import Rejected, Step
-from nakadi.schemas.values import Exhausted, NoSuchField, segments, text_of, value_at
+from nakadi.publishing.outcome import BatchRejected, Step
+from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
 
 Event = Mapping[str, Any]
 
@@ -42,22 +42,24 @@ def choose_partitions(
             number, of = len(events), event_type.timeline.partitions
             return [int(random_number() * of) for _ in range(number)] if of > 1 else [0] * number, [None] * number
         case PartitionStrategy.USER_DEFINED:
-            choose = _by_metadata(event_type.partitions)
+            choose = _chooser_by_metadata(event_type.partitions)
         case PartitionStrategy.HASH:
-            choose = _by_hash(event_type, budget)
+            choose = _chooser_by_hash(event_type, budget)
     for event in events:
         try:
             partition, key = choose(event)
         except (NoPartition, Exhausted) as error:
             detail = str(error) if isinstance(error, NoPartition) else TOO_MUCH
             index = len(partitions)
-            raise Rejected(Step.PARTITIONING, index, detail, reached=Step.VALIDATING, partitions=partitions) from error
+            raise BatchRejected(
+                Step.PARTITIONING, index, detail, reached=Step.VALIDATING, partitions=partitions
+            ) from error
         partitions.append(partition)
         keys.append(key)
     return partitions, keys
 
 
-def _by_metadata(partitions: tuple[str, ...]) -> Callable[[Event], _Choice]:
+def _chooser_by_metadata(partitions: tuple[str, ...]) -> Callable[[Event], _Choice]:
     numbers = {name: int(name) for name in partitions}
 
     def choose(event: Event) -> _Choice:
@@ -74,15 +76,15 @@ def _by_metadata(partitions: tuple[str, ...]) -> Callable[[Event], _Choice]:
     return choose
 
 
-def _by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Event], _Choice]:
+def _chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Event], _Choice]:
     if not event_type.partition_key_fields:
-        raise Rejected(Step.PARTITIONING, reached=Step.VALIDATING)
+        raise BatchRejected(Step.PARTITIONING, reached=Step.VALIDATING)
     fields = [field for field in event_type.partition_key_fields if field is not None]
     if len(fields) < len(event_type.partition_key_fields):
-        return _by_null
+        return _choose_by_null
     root = ("data",) if event_type.category is Category.DATA else ()
-    paths = [(*root, *segments(field)) for field in fields]
-    numbers = _in_order_of_texts(event_type.timeline.partitions)
+    paths = [(*root, *path_segments(field)) for field in fields]
+    numbers = _in_text_order(event_type.timeline.partitions)
 
     def choose(event: Event) -> _Choice:
         keys: list[str] = []
@@ -97,19 +99,19 @@ def _by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Event], _Ch
             # A key may be as long as an event. The hash takes a step for each character, and to write one takes more.
             work += len(key) if key is value else 5 * len(key)
         budget.spend(work)
-        total = signed(sum(map(string_hash, keys)))
+        total = as_signed_32_bit(sum(map(string_hash, keys)))
         return numbers[abs(total) % len(numbers)], ",".join(keys)
 
     return choose
 
 
-def _by_null(_: Event) -> _Choice:
+def _choose_by_null(_: Event) -> _Choice:
     """By a list of key fields with a null in it, which is a field that no event has."""
     raise NoPartition(str(NoSuchField("null")))
 
 
 @lru_cache(maxsize=100)
-def _in_order_of_texts(partitions: int) -> tuple[int, ...]:
+def _in_text_order(partitions: int) -> tuple[int, ...]:
     """The list that a hash points into: 0, 1, 10, 11, 2."""
     return tuple(sorted(range(partitions), key=str))
 
@@ -134,7 +136,7 @@ def string_hash(text: str) -> int:
     return total
 
 
-def signed(total: int) -> int:
+def as_signed_32_bit(total: int) -> int:
     """What a sum is in 32 bits with a sign."""
     return ((total + 0x80000000) & _MASK) - 0x80000000
 

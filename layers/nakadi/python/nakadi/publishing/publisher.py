@@ -31,12 +31,20 @@ from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
 from nakadi.model.schema import Schema, SchemaType
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs, SealedTopic, UnknownTopic
-from nakadi.publishing.batch import Batch, BatchLimits, Piece, WorkBudget
+from nakadi.publishing.batch import Batch, BatchLimits, BatchPiece, WorkBudget
 from nakadi.publishing.enrich import Origin, compaction_keys, enriched
-from nakadi.publishing.outcome import BatchOutcome, PublishingStatus, Rejected, Step, Verdict, appended, rejected
+from nakadi.publishing.outcome import (
+    BatchOutcome,
+    BatchRejected,
+    BatchStatus,
+    PublishingStatus,
+    Step,
+    outcome_of_append,
+    outcome_of_rejection,
+)
 from nakadi.publishing.partition import RandomNumber, choose_partitions
 from nakadi.publishing.reading import read
-from nakadi.publishing.validate import Owners, check_deletable, check_owners, effective_schema_of, owners_of, validate
+from nakadi.publishing.validate import Owners, check_deletable, check_owners, effective_schema_of, find_owners, validate
 from nakadi.schemas.validation import Validators
 
 log = logging.getLogger(__name__)
@@ -84,7 +92,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         batch = read(body, self.limits, partial(self.turns.turn, is_gone))
         request = BatchRequest(batch=batch, subject=subject, flow_id=flow_id, directed_to=directed_to, is_gone=is_gone)
         outcome = self._with_current_event_type(event_type, subject, partial(self._publish_to, request))
-        if outcome.verdict is Verdict.STORED:
+        if outcome.status is BatchStatus.STORED:
             self.metrics.stored(event_type, outcome.stored, len(body))
         elif stored := self._count_refused(event_type, outcome):
             self.metrics.stored(event_type, stored, len(body))
@@ -101,8 +109,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
         """Store a tombstone for each event of a body."""
         batch = read(body, self.limits, partial(self.turns.turn, is_gone))
         request = BatchRequest(batch=batch, subject=subject, flow_id=flow_id, is_gone=is_gone)
-        outcome = self._with_current_event_type(event_type, subject, partial(self._delete_from, request))
-        stored = outcome.stored if outcome.verdict is Verdict.STORED else self._count_refused(event_type, outcome)
+        outcome = self._with_current_event_type(event_type, subject, partial(self._delete_in, request))
+        stored = outcome.stored if outcome.status is BatchStatus.STORED else self._count_refused(event_type, outcome)
         self.metrics.events_deleted.add(stored, event_type)
         return outcome
 
@@ -118,12 +126,12 @@ class Publisher(Struct, frozen=True, kw_only=True):
         batch = request.batch
         budget = WorkBudget(self.limits.steps, self.turns, request.is_gone)
         try:
-            if not isinstance(batch, Piece):
+            if not isinstance(batch, BatchPiece):
                 budget.take_turn()  # a long batch is parsed again by each step
             owners: Owners = [None] * len(batch.events)
             reached = Step.NONE
             if event_type.event_owner_selector is not None:
-                owners, reached = self._owners(request, event_type.event_owner_selector)
+                owners, reached = self._permitted_owners(request, event_type.event_owner_selector)
             schema = self._validate(batch, event_type, budget, reached)
             partitions, keys = choose_partitions(event_type, batch.events, self.random_number, budget)
             if event_type.cleanup_policy.compacts:
@@ -135,34 +143,34 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 version=schema.version,
             )
             values = enriched(event_type, batch, origin, partitions)
-        except Rejected as rejection:
-            return rejected(batch.events, rejection)
+        except BatchRejected as rejection:
+            return outcome_of_rejection(batch.events, rejection)
         finally:
             budget.close()
         records = map(Record._make, zip(values, keys, owners, repeat(request.directed_to)))
         return self._append(batch, event_type, partitions, records)
 
-    def _delete_from(self, request: BatchRequest, event_type: EventType) -> BatchOutcome:
+    def _delete_in(self, request: BatchRequest, event_type: EventType) -> BatchOutcome:
         batch = request.batch
         budget = WorkBudget(self.limits.steps, self.turns, request.is_gone)
         try:
             owners: Owners = [None] * len(batch.events)
             reached = Step.NONE
             if event_type.event_owner_selector is not None:
-                owners, reached = self._owners(request, event_type.event_owner_selector)
+                owners, reached = self._permitted_owners(request, event_type.event_owner_selector)
             check_deletable(event_type, batch, most_bytes=self.limits.event_bytes, reached=reached)
-            if not isinstance(batch, Piece):
+            if not isinstance(batch, BatchPiece):
                 budget.take_turn()
             partitions, _ = choose_partitions(event_type, batch.events, self.random_number, budget)
             keys = compaction_keys(batch.events)
-        except Rejected as rejection:
-            return rejected(batch.events, rejection)
+        except BatchRejected as rejection:
+            return outcome_of_rejection(batch.events, rejection)
         finally:
             budget.close()
         tombstones = map(Record, repeat(None), keys, owners)
         return self._append(batch, event_type, partitions, tombstones)
 
-    def _owners(self, request: BatchRequest, selector: OwnerSelector) -> tuple[Owners, Step]:
+    def _permitted_owners(self, request: BatchRequest, selector: OwnerSelector) -> tuple[Owners, Step]:
         """The owner of each event, and how far events came before any of them was validated.
 
         Checking their owners is a part of validating them.
@@ -170,7 +178,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         events = request.batch.events
         if not self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ):
             return [None] * len(events), Step.NONE
-        owners = owners_of(events, selector)
+        owners = find_owners(events, selector)
         check_owners(events, owners, request.subject, self.permissions)
         return owners, Step.VALIDATING
 
@@ -181,7 +189,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             schema = next((each for each in self.event_types.schemas(event_type) if each.type is SchemaType.JSON), None)
             if schema is None:
                 detail = f"No json_schema found for event type: {event_type.name}"
-                raise Rejected(Step.VALIDATING, 0, detail, reached=reached)
+                raise BatchRejected(Step.VALIDATING, 0, detail, reached=reached)
             event_type = replace(event_type, schema=schema)
         validator = self.validators.of(event_type, partial(effective_schema_of, event_type))
         validate(event_type, batch, validator, budget, most_bytes=self.limits.event_bytes, reached=reached)
@@ -201,7 +209,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             except Unavailable:
                 log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
                 fates = dict.fromkeys(by_partition, Refused("internal error"))
-        return appended(batch.events, partitions, fates)
+        return outcome_of_append(batch.events, partitions, fates)
 
     # The event type
 
@@ -223,26 +231,26 @@ class Publisher(Struct, frozen=True, kw_only=True):
                     raise denied(Operation.WRITE, event_type.resource)
                 outcome = attempt(event_type)
             except (SealedTopic, UnknownTopic):
-                event_type = self._after_switch(event_type, deadline)
+                event_type = self._await_next_timeline(event_type, deadline)
                 continue
             except NotPermitted:
-                newer = self._newer(event_type, deadline)
+                newer = self._if_changed(event_type, deadline)
                 if newer is None:
                     raise
                 event_type = newer
                 continue
-            newer = self._newer(event_type, deadline) if outcome.verdict is Verdict.REJECTED else None
+            newer = self._if_changed(event_type, deadline) if outcome.status is BatchStatus.REJECTED else None
             if newer is None:
                 return outcome
             event_type = newer
 
-    def _newer(self, event_type: EventType, deadline: float) -> EventType | None:
+    def _if_changed(self, event_type: EventType, deadline: float) -> EventType | None:
         """The event type of this name, if it is not as it was cached."""
         current = self.event_types.get(event_type.name)
         same = (current.id, current.revision) == (event_type.id, event_type.revision)
         return None if same or self.clock.monotonic() >= deadline else current
 
-    def _after_switch(self, event_type: EventType, deadline: float) -> EventType:
+    def _await_next_timeline(self, event_type: EventType, deadline: float) -> EventType:
         """The event type, once it has another timeline than this."""
         while True:
             current = self.event_types.get(event_type.name)

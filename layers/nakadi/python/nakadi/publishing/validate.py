@@ -10,12 +10,12 @@ from nakadi.auth.permissions import Permissions, denied
 from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import Category, EventType, OwnerSelector, OwnerSelectorType
 from nakadi.publishing.batch import Batch, Event, WorkBudget
-from nakadi.publishing.outcome import Rejected, Step, eid_of
+from nakadi.publishing.outcome import BatchRejected, Step, eid_of
 from nakadi.schemas import strict_json
 from nakadi.schemas.effective import effective_schema
-from nakadi.schemas.formats import problem_with
+from nakadi.schemas.formats import timestamp_problem
 from nakadi.schemas.validation import Validator
-from nakadi.schemas.values import Exhausted, NoSuchField, segments, text_of, value_at
+from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
 
 TOO_MUCH = (
     "Validating the events of this batch takes more than {} steps: its schema holds their values against too much. "
@@ -47,13 +47,13 @@ def validate(
         except Exhausted:
             valid = _accepts_with_more_steps(event, validator, budget)
         if valid is None:
-            raise Rejected(Step.VALIDATING, index, TOO_MUCH.format(budget.most), reached=reached)
+            raise BatchRejected(Step.VALIDATING, index, TOO_MUCH.format(budget.most), reached=reached)
         if not valid:
-            raise Rejected(Step.VALIDATING, index, validator.explain(event, budget.take_turn), reached=reached)
-        if has_metadata and (problem := problem_with(event["metadata"]["occurred_at"])) is not None:
-            raise Rejected(Step.VALIDATING, index, f"#/metadata/occurred_at:{problem}", reached=reached)
+            raise BatchRejected(Step.VALIDATING, index, validator.explain(event, budget.take_turn), reached=reached)
+        if has_metadata and (problem := timestamp_problem(event["metadata"]["occurred_at"])) is not None:
+            raise BatchRejected(Step.VALIDATING, index, f"#/metadata/occurred_at:{problem}", reached=reached)
         if index in too_large:
-            raise _too_large(index, too_large[index], most_bytes, reached)
+            raise _rejected_as_too_large(index, too_large[index], most_bytes, reached)
 
 
 def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
@@ -77,14 +77,14 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
 def check_deletable(event_type: EventType, batch: Batch, *, most_bytes: int, reached: Step) -> None:
     """Raise `Rejected` if events of this type are not deleted, or at the first event that is too large."""
     if not event_type.cleanup_policy.compacts:
-        raise Rejected(Step.VALIDATING)
+        raise BatchRejected(Step.VALIDATING)
     for index, size in batch.sizes_above(most_bytes).items():
-        raise _too_large(index, size, most_bytes, reached)
+        raise _rejected_as_too_large(index, size, most_bytes, reached)
 
 
-def _too_large(index: int, size: int, most_bytes: int, reached: Step) -> Rejected:
+def _rejected_as_too_large(index: int, size: int, most_bytes: int, reached: Step) -> BatchRejected:
     detail = f"Event too large: {size} bytes, max size is {most_bytes} bytes"
-    return Rejected(Step.VALIDATING, index, detail, reached=reached)
+    return BatchRejected(Step.VALIDATING, index, detail, reached=reached)
 
 
 # Owners ---------------------------------------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ log = logging.getLogger(__name__)
 Owners = Sequence[Attribute | None]
 
 
-def owners_of(events: Sequence[Event], selector: OwnerSelector) -> Owners:
+def find_owners(events: Sequence[Event], selector: OwnerSelector) -> Owners:
     """The owner of each event; None for those that name nobody."""
-    find = _finding(selector)
+    find = _owner_finder(selector)
     owners = [find(event) for event in events]
     if None in owners:
         log.info("%d of %d events name no %s", owners.count(None), len(owners), selector.name)
@@ -110,7 +110,7 @@ def check_owners(events: Sequence[Event], owners: Owners, subject: Subject, perm
     for index, owner in enumerate(owners):
         if owner in refused:
             event = Resource(ResourceType.EVENT, eid_of(events[index]))
-            raise Rejected(Step.VALIDATING, index, denied(Operation.WRITE, event).detail)
+            raise BatchRejected(Step.VALIDATING, index, denied(Operation.WRITE, event).detail)
 
 
 def _may_write(owner: Attribute, subject: Subject, permissions: Permissions) -> bool:
@@ -118,24 +118,24 @@ def _may_write(owner: Attribute, subject: Subject, permissions: Permissions) -> 
     return permissions.allows(Operation.WRITE, Resource(ResourceType.EVENT, "", lists), subject)
 
 
-def _finding(selector: OwnerSelector) -> Callable[[Event], Attribute | None]:
+def _owner_finder(selector: OwnerSelector) -> Callable[[Event], Attribute | None]:
     match selector.type:
         case OwnerSelectorType.STATIC:
-            owner = _owner(selector.name, selector.value)
+            owner = _owner_attribute(selector.name, selector.value)
             return lambda _: owner
         case OwnerSelectorType.PATH:
-            path = segments(selector.value or "")
-            return lambda event: _owner(selector.name, _value_or_none(event, path))
+            path = path_segments(selector.value or "")
+            return lambda event: _owner_attribute(selector.name, _value_or_none(event, path))
         case OwnerSelectorType.METADATA:
-            return _refuse
+            return _reject_metadata_selector
 
 
-def _refuse(_: Event) -> Attribute | None:
+def _reject_metadata_selector(_: Event) -> Attribute | None:
     """JSON events have no such metadata, and one without an owner would be open to everybody."""
-    raise Rejected(Step.VALIDATING, 0, "event_owner_selector of type 'metadata' is not supported for JSON events")
+    raise BatchRejected(Step.VALIDATING, 0, "event_owner_selector of type 'metadata' is not supported for JSON events")
 
 
-def _owner(name: str, value: Any) -> Attribute | None:
+def _owner_attribute(name: str, value: Any) -> Attribute | None:
     return None if value is None else Attribute(name, text_of(value))
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from msgspec import Struct
 
 from nakadi.schemas import nodes
-from nakadi.schemas.document import ROOT, Document, RawSchema, SchemaPath, size
-from nakadi.schemas.nodes import Node, classified
-from nakadi.schemas.values import spend
+from nakadi.schemas.document import ROOT, RawSchema, SchemaDocument, SchemaPath, number_of_values
+from nakadi.schemas.nodes import Node, node_of
+from nakadi.schemas.values import spend_steps
 
 # Definitions that refer to each other several times unfold into more schemas than anybody could compare.
 MOST_STEPS = 100_000
@@ -50,7 +50,7 @@ class SchemaChange(Struct, frozen=True):
     path: SchemaPath
 
 
-class Pair(Struct, frozen=True):
+class SchemaPair(Struct, frozen=True):
     """Two schemas that are to be compared; None where one of the documents has none."""
 
     old: RawSchema | None
@@ -60,17 +60,17 @@ class Pair(Struct, frozen=True):
     references: References | None = None
 
 
-Found = Iterator[SchemaChange | Pair]
+Found = Iterator[SchemaChange | SchemaPair]
 References = tuple[str, str]
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[SchemaChange, ...]:
     """All changes that are observed, in the order of the schema; raises `Exhausted` if that takes too long."""
-    return tuple(_Comparison(Document.of(old), Document.of(new)).changes())
+    return tuple(_Comparison(SchemaDocument.of(old), SchemaDocument.of(new)).changes())
 
 
 class _Comparison:
-    def __init__(self, old: Document, new: Document) -> None:
+    def __init__(self, old: SchemaDocument, new: SchemaDocument) -> None:
         self._old = old
         self._new = new
         self._steps = [MOST_STEPS]
@@ -82,10 +82,10 @@ class _Comparison:
         what many parts of a schema share is looked through once. Reached by a reference, a pair under way is another
         one than where it stands, so that what is wrong with it is told twice.
         """
-        root = Pair(self._old.root, self._new.root, ROOT)
-        stack = [_Comparing(root, ("", ""), self._compared)]
+        root = SchemaPair(self._old.root, self._new.root, ROOT)
+        stack = [_OpenComparison(root, ("", ""), self._compare)]
         under_way = {stack[0].turn}
-        same: dict[Identity, Pair] = {}
+        same: dict[Identity, SchemaPair] = {}
         while stack:
             top = stack[-1]
             match next(top.found, None):
@@ -99,43 +99,43 @@ class _Comparison:
                 case SchemaChange() as change:
                     top.unchanged = False
                     yield change
-                case pair if _turn(pair, top.references) in under_way:
+                case pair if _visit(pair, top.references) in under_way:
                     # Whether there is a change is known only further out.
                     top.unchanged = False
                 case pair if _identity(pair) not in same:
-                    stack.append(_Comparing(pair, top.references, self._compared))
+                    stack.append(_OpenComparison(pair, top.references, self._compare))
                     under_way.add(stack[-1].turn)
 
-    def _compared(self, pair: Pair) -> Found:
-        spend(self._steps, size(pair.old) + size(pair.new))
+    def _compare(self, pair: SchemaPair) -> Found:
+        spend_steps(self._steps, number_of_values(pair.old) + number_of_values(pair.new))
         if pair.old is None or pair.new is None:
             if pair.old is not pair.new:
                 yield SchemaChange(ChangeKind.SCHEMA_REMOVED, pair.path)
             return
-        old, new = classified(pair.old, self._old.draft), classified(pair.new, self._new.draft)
+        old, new = node_of(pair.old, self._old.draft), node_of(pair.new, self._new.draft)
         if isinstance(old, nodes.Empty | nodes.Always) and isinstance(new, nodes.Object):
-            old = nodes.an_object_without_members(old.about)
+            old = nodes.empty_object_node(old.about)
         if type(old) is not type(new):
-            yield SchemaChange(_change_of_kind(old, new), pair.path)
+            yield SchemaChange(_kind_of_type_change(old, new), pair.path)
             return
-        yield from _about(old, new, pair.path)
-        yield from self._content(old, new, pair.path)
+        yield from _annotation_changes(old, new, pair.path)
+        yield from self._changes_of_content(old, new, pair.path)
 
-    def _content(self, old: Node, new: Node, path: SchemaPath) -> Found:
+    def _changes_of_content(self, old: Node, new: Node, path: SchemaPath) -> Found:
         match old, new:
             case nodes.Reference(), nodes.Reference():
                 targets = self._old.target(old.reference), self._new.target(new.reference)
-                yield Pair(*targets, path / "$ref", (old.reference, new.reference))
+                yield SchemaPair(*targets, path / "$ref", (old.reference, new.reference))
             case nodes.Object(), nodes.Object():
-                yield from _objects(old, new, path)
+                yield from _object_changes(old, new, path)
             case nodes.Array(), nodes.Array():
-                yield from _arrays(old, new, path)
+                yield from _array_changes(old, new, path)
             case nodes.Combined(), nodes.Combined():
-                yield from _combinations(old, new, path)
+                yield from _combination_changes(old, new, path)
             case nodes.String(), nodes.String():
-                yield from _strings(old, new, path)
+                yield from _string_changes(old, new, path)
             case nodes.Number(), nodes.Number():
-                yield from _numbers(old, new, path)
+                yield from _number_changes(old, new, path)
             case nodes.Enum(), nodes.Enum() if old.values != new.values:
                 yield SchemaChange(ChangeKind.ENUM_ARRAY_CHANGED, path / "enum")
 
@@ -144,33 +144,33 @@ Identity = tuple[int, int]
 Turn = tuple[Identity, References]
 
 
-def _identity(pair: Pair) -> Identity:
+def _identity(pair: SchemaPair) -> Identity:
     """Both schemas live as long as it is used, so that nothing else can have their numbers."""
     return id(pair.old), id(pair.new)
 
 
-def _turn(pair: Pair, references: References) -> Turn:
+def _visit(pair: SchemaPair, references: References) -> Turn:
     """A pair, and the references by which it was reached: its own, or those of the pair around it."""
     return _identity(pair), pair.references or references
 
 
-class _Comparing:
+class _OpenComparison:
     """A pair under way: what was found in it so far."""
 
-    def __init__(self, pair: Pair, references: References, compared: Callable[[Pair], Found]) -> None:
+    def __init__(self, pair: SchemaPair, references: References, compared: Callable[[SchemaPair], Found]) -> None:
         self.pair = pair
         self.references = pair.references or references
-        self.turn = _turn(pair, references)
+        self.turn = _visit(pair, references)
         self.found = compared(pair)
         self.unchanged = True
 
 
-def _change_of_kind(old: Node, new: Node) -> ChangeKind:
+def _kind_of_type_change(old: Node, new: Node) -> ChangeKind:
     open_before, open_now = (isinstance(each, nodes.Empty | nodes.Always) for each in (old, new))
     return ChangeKind.TYPE_NARROWED if open_before and not open_now else ChangeKind.TYPE_CHANGED
 
 
-def _about(old: Node, new: Node, path: SchemaPath) -> Found:
+def _annotation_changes(old: Node, new: Node, path: SchemaPath) -> Found:
     if old.about.id != new.about.id:
         yield SchemaChange(ChangeKind.ID_CHANGED, path)
     if old.about.title != new.about.title:
@@ -179,7 +179,7 @@ def _about(old: Node, new: Node, path: SchemaPath) -> Found:
         yield SchemaChange(ChangeKind.DESCRIPTION_CHANGED, path)
 
 
-def _strings(old: nodes.String, new: nodes.String, path: SchemaPath) -> Found:
+def _string_changes(old: nodes.String, new: nodes.String, path: SchemaPath) -> Found:
     if old.max_length != new.max_length:
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maxLength")
     elif old.min_length != new.min_length:
@@ -188,7 +188,7 @@ def _strings(old: nodes.String, new: nodes.String, path: SchemaPath) -> Found:
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "pattern")
 
 
-def _numbers(old: nodes.Number, new: nodes.Number, path: SchemaPath) -> Found:
+def _number_changes(old: nodes.Number, new: nodes.Number, path: SchemaPath) -> Found:
     if not _same_number(old.maximum, new.maximum):
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maximum")
     elif not _same_number(old.minimum, new.minimum):
@@ -202,84 +202,84 @@ def _same_number(old: float | None, new: float | None) -> bool:
     return old == new and type(old) is type(new)
 
 
-def _combinations(old: nodes.Combined, new: nodes.Combined, path: SchemaPath) -> Found:
+def _combination_changes(old: nodes.Combined, new: nodes.Combined, path: SchemaPath) -> Found:
     if len(old.members) != len(new.members):
         yield SchemaChange(ChangeKind.SUB_SCHEMA_CHANGED, path)
     elif old.criterion != new.criterion:
         yield SchemaChange(ChangeKind.COMPOSITION_METHOD_CHANGED, path)
     else:
-        yield from _one_by_one(old.members, new.members, path / old.criterion)
+        yield from _pairs_in_order(old.members, new.members, path / old.criterion)
 
 
-def _one_by_one(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], path: SchemaPath) -> Found:
+def _pairs_in_order(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], path: SchemaPath) -> Found:
     for index, (left, right) in enumerate(zip(old, new, strict=True)):
-        yield Pair(left, right, path / str(index))
+        yield SchemaPair(left, right, path / str(index))
 
 
-def _objects(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
-    yield from _properties(old, new, path / "properties")
-    yield from _name_dependencies(old, new, path / "dependencies")
-    yield from _schema_dependencies(old, new, path / "dependencies")
-    yield from _additional_properties(old, new, path / "additionalProperties")
-    yield from _required(old, new, path / "required")
+def _object_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+    yield from _property_changes(old, new, path / "properties")
+    yield from _name_dependency_changes(old, new, path / "dependencies")
+    yield from _schema_dependency_changes(old, new, path / "dependencies")
+    yield from _additional_property_changes(old, new, path / "additionalProperties")
+    yield from _required_changes(old, new, path / "required")
     if old.max_properties != new.max_properties:
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maxProperties")
     if old.min_properties != new.min_properties:
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "minProperties")
 
 
-def _properties(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
     for name, schema in old.properties.items():
         if name in new.properties:
-            yield Pair(schema, new.properties[name], path / name)
+            yield SchemaPair(schema, new.properties[name], path / name)
         else:
             yield SchemaChange(ChangeKind.PROPERTY_REMOVED, path / name)
     if len(new.properties) > len(old.properties):
         yield SchemaChange(ChangeKind.PROPERTIES_ADDED, path)
 
 
-def _name_dependencies(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _name_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
     for name, needed in old.name_dependencies.items():
         if name not in new.name_dependencies or set(needed) != set(new.name_dependencies[name]):
             yield SchemaChange(ChangeKind.DEPENDENCY_ARRAY_CHANGED, path / name)
 
 
-def _schema_dependencies(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _schema_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
     if old.schema_dependencies.keys() != new.schema_dependencies.keys():
         yield SchemaChange(ChangeKind.DEPENDENCY_SCHEMA_CHANGED, path)
         return
     for name, schema in old.schema_dependencies.items():
-        yield Pair(schema, new.schema_dependencies[name], path / name)
+        yield SchemaPair(schema, new.schema_dependencies[name], path / name)
 
 
-def _additional_properties(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _additional_property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
     before, after = old.additional_properties, new.additional_properties
     if (before is False) is not (after is False):
         yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_CHANGED, path)
     elif before is True and isinstance(after, Mapping):
         yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_NARROWED, path)
     else:
-        yield Pair(_schema_of(before), _schema_of(after), path)
+        yield SchemaPair(_schema_or_none(before), _schema_or_none(after), path)
 
 
-def _schema_of(additional: RawSchema) -> RawSchema | None:
+def _schema_or_none(additional: RawSchema) -> RawSchema | None:
     return None if isinstance(additional, bool) else additional
 
 
-def _required(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _required_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
     if not set(old.required) <= set(new.required):
         yield SchemaChange(ChangeKind.REQUIRED_ARRAY_CHANGED, path)
     elif len(new.required) > len(old.required):
         yield SchemaChange(ChangeKind.REQUIRED_ARRAY_EXTENDED, path)
 
 
-def _arrays(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Found:
-    yield Pair(old.items, new.items, path / "items")
+def _array_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Found:
+    yield SchemaPair(old.items, new.items, path / "items")
     if len(old.item_list) != len(new.item_list):
         yield SchemaChange(ChangeKind.NUMBER_OF_ITEMS_CHANGED, path)
     else:
-        yield from _one_by_one(old.item_list, new.item_list, path / "items")
-    yield from _additional_items(old, new, path / "additionalItems")
+        yield from _pairs_in_order(old.item_list, new.item_list, path / "items")
+    yield from _additional_item_changes(old, new, path / "additionalItems")
     if old.max_items != new.max_items:
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maxItems")
     if old.min_items != new.min_items:
@@ -288,11 +288,11 @@ def _arrays(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Found:
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "uniqueItems")
 
 
-def _additional_items(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Found:
+def _additional_item_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Found:
     if _permits_additional_items(old) is not _permits_additional_items(new):
         yield SchemaChange(ChangeKind.ADDITIONAL_ITEMS_CHANGED, path)
     else:
-        yield Pair(_schema_of(old.additional_items), _schema_of(new.additional_items), path)
+        yield SchemaPair(_schema_or_none(old.additional_items), _schema_or_none(new.additional_items), path)
 
 
 def _permits_additional_items(array: nodes.Array) -> bool:

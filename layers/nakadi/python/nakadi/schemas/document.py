@@ -25,18 +25,18 @@ class SchemaPath(Struct, frozen=True):
     @property
     def text(self) -> str:
         """As the API writes changes: `#/properties/a`, and `#/` for the root."""
-        return "#/" + "/".join(self._steps())
+        return "#/" + "/".join(self._all_steps())
 
     @property
     def pointer(self) -> str:
         """As a JSON pointer, which is how the API writes what is not permitted: `#/properties/a`, `#` for the root."""
-        return "#" + "".join(f"/{escaped(step)}" for step in self._steps())
+        return "#" + "".join(f"/{escaped_step(step)}" for step in self._all_steps())
 
     @property
     def fragment(self) -> str:
         """As a part of a URL, which is how the API writes faults: `#/properties/a%2Fb`, `#` for the root."""
         return "#" + "".join(
-            f"/{quote_plus(step, safe='*', errors='replace').replace('~', '%7E')}" for step in self._steps()
+            f"/{quote_plus(step, safe='*', errors='replace').replace('~', '%7E')}" for step in self._all_steps()
         )
 
     def down(self, steps: Iterable[str]) -> SchemaPath:
@@ -46,7 +46,7 @@ class SchemaPath(Struct, frozen=True):
             path /= step
         return path
 
-    def _steps(self) -> list[str]:
+    def _all_steps(self) -> list[str]:
         steps = []
         path = self
         while path.parent is not None:
@@ -58,7 +58,7 @@ class SchemaPath(Struct, frozen=True):
 ROOT = SchemaPath()
 
 
-def escaped(step: str) -> str:
+def escaped_step(step: str) -> str:
     """A step of a JSON pointer."""
     return step.replace("~", "~0").replace("/", "~1")
 
@@ -87,29 +87,29 @@ def draft_of(root: Mapping[str, Any]) -> Draft | None:
     return next((draft for known, draft in _DRAFTS.items() if isinstance(url, str) and url.startswith(known)), None)
 
 
-class Document(Struct, frozen=True):
+class SchemaDocument(Struct, frozen=True):
     root: Mapping[str, Any]
     draft: Draft
     _targets: dict[str, RawSchema | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, root: Mapping[str, Any]) -> Document:
+    def of(cls, root: Mapping[str, Any]) -> SchemaDocument:
         return cls(root, draft_of(root) or Draft.FOUR)
 
     def target(self, reference: str) -> RawSchema | None:
         """The schema that a reference within the document points at, if there is one."""
         # A reference may be long, and followed again and again.
         if reference not in self._targets:
-            self._targets[reference] = self._found(reference)
+            self._targets[reference] = self._resolve(reference)
         return self._targets[reference]
 
-    def _found(self, reference: str) -> RawSchema | None:
+    def _resolve(self, reference: str) -> RawSchema | None:
         steps = steps_of(reference)
         if steps is None:
             return None
         found: Any = self.root
         for step in steps:
-            found = member(found, step)
+            found = value_at_step(found, step)
         return found if isinstance(found, Mapping | bool) else None
 
 
@@ -125,7 +125,7 @@ def is_local(reference: str) -> bool:
     return reference.startswith("#")
 
 
-def member(value: Any, step: str) -> Any:
+def value_at_step(value: Any, step: str) -> Any:
     """What stands in an object or a list under a name or a number, None if there is nothing."""
     if isinstance(value, Mapping):
         return value.get(step)
@@ -166,7 +166,7 @@ def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, t
                 yield keyword, (), value
 
 
-def size(schema: Any) -> int:
+def number_of_values(schema: Any) -> int:
     """What it takes to look at a schema without those within: its keywords and what they list.
 
     Allowed values are looked at with all that is in them, and a schema for several types becomes one for each.
@@ -187,7 +187,7 @@ def _values_in(value: Any) -> int:
 Found = tuple[SchemaPath, Mapping[str, Any]]
 
 
-def reachable(document: Document) -> Iterator[Found]:
+def reachable(document: SchemaDocument) -> Iterator[Found]:
     """Every schema in use, each once, an outer one before those within it."""
     seen: set[int] = set()
     waiting: list[tuple[SchemaPath, Any]] = [(ROOT, document.root)]
@@ -198,10 +198,10 @@ def reachable(document: Document) -> Iterator[Found]:
         seen.add(id(schema))
         yield path, schema
         within = [((path / keyword).down(way), value) for keyword, way, value in subschemas(schema, document.draft)]
-        waiting.extend(reversed([*within, *referred(schema, document)]))
+        waiting.extend(reversed([*within, *referenced_schemas(schema, document)]))
 
 
-def referred(schema: Mapping[str, Any], document: Document) -> list[tuple[SchemaPath, Any]]:
+def referenced_schemas(schema: Mapping[str, Any], document: SchemaDocument) -> list[tuple[SchemaPath, Any]]:
     reference = schema.get("$ref")
     return [(_path_at(reference), document.target(reference))] if reference and is_local(reference) else []
 

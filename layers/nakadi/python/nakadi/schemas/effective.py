@@ -7,7 +7,7 @@ from typing import Any
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import COMBINATORS, Document, keywords_with_schemas
+from nakadi.schemas.document import COMBINATORS, SchemaDocument, keywords_with_schemas
 
 Schema = dict[str, Any]
 
@@ -33,14 +33,14 @@ def effective_schema(
     cleanup_policy: CleanupPolicy,
 ) -> Schema:
     """What events are validated against; `schema` stays as it is."""
-    body = strict(schema) if mode is CompatibilityMode.COMPATIBLE else dict(schema)
+    body = closed_schema(schema) if mode is CompatibilityMode.COMPATIBLE else dict(schema)
     match category:
         case Category.UNDEFINED:
             return body
         case Category.BUSINESS:
             return _with_metadata(body, metadata_schema(event_type, cleanup_policy))
         case Category.DATA:
-            return _enveloped(body, metadata_schema(event_type, cleanup_policy))
+            return _in_envelope(body, metadata_schema(event_type, cleanup_policy))
 
 
 def metadata_schema(event_type: str, cleanup_policy: CleanupPolicy) -> Schema:
@@ -61,7 +61,7 @@ def metadata_schema(event_type: str, cleanup_policy: CleanupPolicy) -> Schema:
 
 
 def _with_metadata(schema: Schema, metadata: Schema) -> Schema:
-    root = _followed(schema)
+    root = _with_root_resolved(schema)
     return root | {
         "type": "object",
         "properties": {**root.get("properties", {}), "metadata": metadata},
@@ -69,9 +69,9 @@ def _with_metadata(schema: Schema, metadata: Schema) -> Schema:
     }
 
 
-def _followed(schema: Schema) -> Schema:
+def _with_root_resolved(schema: Schema) -> Schema:
     """A root that refers to another schema is that one: beside a reference nothing counts, not even metadata."""
-    document, target = Document.of(schema), schema
+    document, target = SchemaDocument.of(schema), schema
     seen: set[str] = set()
     while "$ref" in target and target["$ref"] not in seen:
         seen.add(target["$ref"])
@@ -80,7 +80,7 @@ def _followed(schema: Schema) -> Schema:
     return {keyword: schema[keyword] for keyword in _OF_THE_DOCUMENT if keyword in schema} | target
 
 
-def _enveloped(schema: Schema, metadata: Schema) -> Schema:
+def _in_envelope(schema: Schema, metadata: Schema) -> Schema:
     moved = _moved_references(schema)
     data = {keyword: value for keyword, value in moved.items() if keyword not in _OF_THE_DOCUMENT}
     envelope: Schema = {
@@ -99,30 +99,32 @@ def _enveloped(schema: Schema, metadata: Schema) -> Schema:
 
 def _moved_references(schema: Schema) -> Schema:
     """References go on pointing at what they pointed at before the schema moved to where the data is."""
-    keywords = ("definitions", *keywords_with_schemas(Document.of(schema).draft))
+    keywords = ("definitions", *keywords_with_schemas(SchemaDocument.of(schema).draft))
 
     def moved(value: Any, _: str) -> Any:
         if not isinstance(value, dict):
             return value
-        rebuilt = _rebuilt(value, keywords, moved)
-        return rebuilt | {"$ref": _moved(rebuilt["$ref"])} if isinstance(rebuilt.get("$ref"), str) else rebuilt
+        rebuilt = _with_subschemas_changed(value, keywords, moved)
+        return (
+            rebuilt | {"$ref": _moved_reference(rebuilt["$ref"])} if isinstance(rebuilt.get("$ref"), str) else rebuilt
+        )
 
     root: Schema = moved(schema, "")
     return root
 
 
-def _moved(reference: str) -> str:
+def _moved_reference(reference: str) -> str:
     if reference == "#/definitions" or reference.startswith("#/definitions/"):
         return reference
     return f"#/properties/data{reference.removeprefix('#')}"
 
 
-def strict(schema: Mapping[str, Any]) -> Schema:
+def closed_schema(schema: Mapping[str, Any]) -> Schema:
     """The schema with every object and array in it closed to what it does not name."""
     for combinator in COMBINATORS:
         if not isinstance(schema.get(combinator, []), list):
             raise Invalid(f'schema must be a valid json: JSONObject["{combinator}"] is not a JSONArray.')
-    closed = _rebuilt(schema, _CLOSED_WITHIN, _strict_within)
+    closed = _with_subschemas_changed(schema, _CLOSED_WITHIN, _closed_within)
     types = schema.get("type", [])
     named = types if isinstance(types, list) else [types]
     if "object" in named or not _ABOUT_OBJECTS.isdisjoint(schema) or _ABOUT_ANYTHING.isdisjoint(schema):
@@ -132,13 +134,15 @@ def strict(schema: Mapping[str, Any]) -> Schema:
     return closed
 
 
-def _strict_within(value: Any, place: str) -> Schema:
+def _closed_within(value: Any, place: str) -> Schema:
     if not isinstance(value, dict):
         raise Invalid(f"schema must be a valid json: {place} is not a JSONObject.")
-    return strict(value)
+    return closed_schema(value)
 
 
-def _rebuilt(schema: Mapping[str, Any], keywords: tuple[str, ...], change: Callable[[Any, str], Any]) -> Schema:
+def _with_subschemas_changed(
+    schema: Mapping[str, Any], keywords: tuple[str, ...], change: Callable[[Any, str], Any]
+) -> Schema:
     """A copy in which the schemas under these keywords are changed ones; `change` also learns where each stands."""
     rebuilt = dict(schema)
     for keyword in (each for each in keywords if each in schema):

@@ -12,10 +12,10 @@ from nakadi.model.outcomes import Incompatible, Invalid, Reason
 from nakadi.model.schema import ChangeLevel, Schema
 from nakadi.schemas.diff import ChangeKind, SchemaChange, differences
 from nakadi.schemas.strict_json import parse
-from nakadi.schemas.values import Exhausted, worth_telling
+from nakadi.schemas.values import Exhausted, first_that_fit
 
-_PATCH = frozenset({ChangeKind.DESCRIPTION_CHANGED, ChangeKind.TITLE_CHANGED})
-_NARROWING = frozenset(
+_PATCH_CHANGES = frozenset({ChangeKind.DESCRIPTION_CHANGED, ChangeKind.TITLE_CHANGED})
+_NARROWING_CHANGES = frozenset(
     {ChangeKind.TYPE_NARROWED, ChangeKind.REQUIRED_ARRAY_EXTENDED, ChangeKind.ADDITIONAL_PROPERTIES_NARROWED}
 )
 
@@ -31,7 +31,7 @@ _WHEN_TIGHTENING = frozenset(
     }
 )
 
-_TEXTS: Mapping[ChangeKind, str] = {
+_MESSAGES: Mapping[ChangeKind, str] = {
     ChangeKind.ID_CHANGED: "null",
     ChangeKind.TYPE_NARROWED: "schema types cannot be narrowed",
     ChangeKind.REQUIRED_ARRAY_EXTENDED: "required array changed",
@@ -52,7 +52,7 @@ _TEXTS: Mapping[ChangeKind, str] = {
 }
 
 
-def evolved(current: EventType, text: str, mode: CompatibilityMode, now: datetime) -> Schema:
+def next_schema(current: EventType, text: str, mode: CompatibilityMode, now: datetime) -> Schema:
     """The event type's schema after `text` was submitted with `mode`: the same one, or one with a new version.
 
     `text` has passed `submission.checked`. Raises `Incompatible` if the mode so far does not allow the changes.
@@ -60,7 +60,7 @@ def evolved(current: EventType, text: str, mode: CompatibilityMode, now: datetim
     if text == current.schema.text:
         return current.schema
     changes = _differences(current.schema.text, text)
-    step = _Step(current.compatibility_mode, mode)
+    step = _ModeChange(current.compatibility_mode, mode)
     refused = [each for each in changes if step.forbids(each.kind)]
     if refused:
         raise _incompatible(refused, step)
@@ -75,18 +75,18 @@ def _differences(old: str, new: str) -> tuple[SchemaChange, ...]:
         raise Invalid("Invalid schema: it is too entangled to be compared with the one before it") from error
 
 
-def level_of(kind: ChangeKind, mode: CompatibilityMode) -> ChangeLevel:
+def level_of_change(kind: ChangeKind, mode: CompatibilityMode) -> ChangeLevel:
     """How far a change reaches in a mode; `none` counts like `forward`."""
-    if kind in _PATCH:
+    if kind in _PATCH_CHANGES:
         return ChangeLevel.PATCH
     if kind is ChangeKind.PROPERTIES_ADDED:
         return ChangeLevel.MINOR
-    if kind in _NARROWING and mode is not CompatibilityMode.COMPATIBLE:
+    if kind in _NARROWING_CHANGES and mode is not CompatibilityMode.COMPATIBLE:
         return ChangeLevel.MINOR
     return ChangeLevel.MAJOR
 
 
-class _Step(Struct, frozen=True):
+class _ModeChange(Struct, frozen=True):
     """A change from one mode, which judges, to another; mostly they are the same."""
 
     before: CompatibilityMode
@@ -101,11 +101,11 @@ class _Step(Struct, frozen=True):
             return False
         if self.tightens:
             return kind not in _WHEN_TIGHTENING
-        return level_of(kind, self.before) is ChangeLevel.MAJOR
+        return level_of_change(kind, self.before) is ChangeLevel.MAJOR
 
     def level(self, changes: Iterable[SchemaChange]) -> ChangeLevel:
         """The highest of all; a text that differs in nothing that is observed is still another text."""
-        return max((level_of(each.kind, self.before) for each in changes), default=ChangeLevel.PATCH)
+        return max((level_of_change(each.kind, self.before) for each in changes), default=ChangeLevel.PATCH)
 
     def __str__(self) -> str:
         if self.tightens:
@@ -113,16 +113,16 @@ class _Step(Struct, frozen=True):
         return f"mode `{self.before}`"
 
 
-def _incompatible(refused: Iterable[SchemaChange], step: _Step) -> Incompatible:
-    told = tuple(worth_telling(refused, lambda change: change.path.text))
-    listed = ", ".join(f"{each.path.text}: {_TEXTS[each.kind]}" for each in told)
+def _incompatible(refused: Iterable[SchemaChange], step: _ModeChange) -> Incompatible:
+    told = tuple(first_that_fit(refused, lambda change: change.path.text))
+    listed = ", ".join(f"{each.path.text}: {_MESSAGES[each.kind]}" for each in told)
     return Incompatible(f"Invalid schema: {listed}", tuple(reason_against(each, str(step)) for each in told))
 
 
 # Reasons --------------------------------------------------------------------------------------------------------------
 
 
-class _Words(Struct, frozen=True):
+class _ReasonTexts(Struct, frozen=True):
     """What was changed, who would suffer from it, and what could be done instead."""
 
     change: str
@@ -130,100 +130,100 @@ class _Words(Struct, frozen=True):
     advice: str
 
 
-_WORDS: Mapping[ChangeKind, _Words] = {
-    ChangeKind.TYPE_NARROWED: _Words(
+_REASON_TEXTS: Mapping[ChangeKind, _ReasonTexts] = {
+    ChangeKind.TYPE_NARROWED: _ReasonTexts(
         "{The} was open to any value and now has a type",
         "Events that were valid so far may no longer be",
         "Leave it open, or change the mode to `forward` first, where this is allowed",
     ),
-    ChangeKind.REQUIRED_ARRAY_EXTENDED: _Words(
+    ChangeKind.REQUIRED_ARRAY_EXTENDED: _ReasonTexts(
         "More properties became required at {path}",
         "Events that were valid so far may lack them",
         "Add them as optional properties, or change the mode to `forward` first, where this is allowed",
     ),
-    ChangeKind.ADDITIONAL_PROPERTIES_NARROWED: _Words(
+    ChangeKind.ADDITIONAL_PROPERTIES_NARROWED: _ReasonTexts(
         "Undeclared properties now have to follow a schema at {path}",
         "Events that were valid so far may carry others",
         "Leave undeclared properties open, or change the mode to `forward` first, where this is allowed",
     ),
-    ChangeKind.ID_CHANGED: _Words(
+    ChangeKind.ID_CHANGED: _ReasonTexts(
         "The schema's own identifier at {path} changed",
         "Whoever refers to the schema by it would no longer find it",
         "Keep the identifier as it was",
     ),
-    ChangeKind.SCHEMA_REMOVED: _Words(
+    ChangeKind.SCHEMA_REMOVED: _ReasonTexts(
         "{The} was added to or taken away from where a schema was absent or present before",
         "Old and new events would follow different rules there",
         "Keep it as it was; a new optional property may carry what is new",
     ),
-    ChangeKind.TYPE_CHANGED: _Words(
+    ChangeKind.TYPE_CHANGED: _ReasonTexts(
         "The type of {the} changed",
         "Consumers read values of the type it had",
         "Keep the type, and add an optional property of the new type beside it",
     ),
-    ChangeKind.NUMBER_OF_ITEMS_CHANGED: _Words(
+    ChangeKind.NUMBER_OF_ITEMS_CHANGED: _ReasonTexts(
         "The number of schemas for the single items of {the} changed",
         "Consumers read each item by its position",
         "Keep the list as it was; a new optional property may carry what is new",
     ),
-    ChangeKind.PROPERTY_REMOVED: _Words(
+    ChangeKind.PROPERTY_REMOVED: _ReasonTexts(
         "The property `{name}` was removed",
         "Consumers may rely on it",
         "Keep it, at least as an optional property; new optional properties may be added beside it",
     ),
-    ChangeKind.DEPENDENCY_ARRAY_CHANGED: _Words(
+    ChangeKind.DEPENDENCY_ARRAY_CHANGED: _ReasonTexts(
         "The properties that have to come with `{name}` changed",
         "Consumers may rely on finding them together",
         "Keep the dependency as it was",
     ),
-    ChangeKind.DEPENDENCY_SCHEMA_CHANGED: _Words(
+    ChangeKind.DEPENDENCY_SCHEMA_CHANGED: _ReasonTexts(
         "A schema that depends on a property was added or removed at {path}",
         "Consumers may rely on what holds when the property is there",
         "Keep the same dependencies; a new optional property may be added",
     ),
-    ChangeKind.COMPOSITION_METHOD_CHANGED: _Words(
+    ChangeKind.COMPOSITION_METHOD_CHANGED: _ReasonTexts(
         "The way in which the schemas of {the} are combined changed",
         "Values that consumers did not expect would become valid",
         "Keep `allOf`, `anyOf` or `oneOf` as it was",
     ),
-    ChangeKind.ATTRIBUTE_VALUE_CHANGED: _Words(
+    ChangeKind.ATTRIBUTE_VALUE_CHANGED: _ReasonTexts(
         "The limit `{name}` at {path} was added, removed or changed",
         "Old and new events would follow different limits",
         "Keep the limit as it was; a new optional property may have its own",
     ),
-    ChangeKind.ENUM_ARRAY_CHANGED: _Words(
+    ChangeKind.ENUM_ARRAY_CHANGED: _ReasonTexts(
         "The list of permitted values at {path} changed",
         "Consumers may know only the values listed so far, and old events may hold any of them",
         "Keep the same values, in whatever order; for an open list use a plain string",
     ),
-    ChangeKind.SUB_SCHEMA_CHANGED: _Words(
+    ChangeKind.SUB_SCHEMA_CHANGED: _ReasonTexts(
         "The number of schemas that are combined in {the} changed",
         "Consumers know the variants listed so far",
         "Keep the same variants; a new optional property may carry what is new",
     ),
-    ChangeKind.REQUIRED_ARRAY_CHANGED: _Words(
+    ChangeKind.REQUIRED_ARRAY_CHANGED: _ReasonTexts(
         "A property at {path} is no longer required",
         "Consumers may rely on finding it in every event",
         "Keep it required; properties that are new may be optional",
     ),
-    ChangeKind.ADDITIONAL_PROPERTIES_CHANGED: _Words(
+    ChangeKind.ADDITIONAL_PROPERTIES_CHANGED: _ReasonTexts(
         "Undeclared properties were permitted and are now forbidden, or the other way round, at {path}",
         "Events of one version would not be understood by the other",
         "Keep it as it was, and declare new properties as optional ones",
     ),
-    ChangeKind.ADDITIONAL_ITEMS_CHANGED: _Words(
+    ChangeKind.ADDITIONAL_ITEMS_CHANGED: _ReasonTexts(
         "Further items were permitted and are now forbidden, or the other way round, at {path}",
         "Events of one version would not be understood by the other",
         "Keep it as it was",
     ),
 }
 
-_ANYTHING_ELSE = _Words("{The} changed", "Consumers may rely on it as it was", "Keep it as it was")
+_ANYTHING_ELSE = _ReasonTexts("{The} changed", "Consumers may rely on it as it was", "Keep it as it was")
 
 
 def reason_against(change: SchemaChange, judge: str) -> Reason:
     """`judge` is what forbids the change, such as a mode."""
-    words = _WORDS.get(change.kind, _ANYTHING_ELSE)
+    words = _REASON_TEXTS.get(change.kind, _ANYTHING_ELSE)
     name = change.path.step
     the = f"schema at {change.path.text}" if name else "root of the schema"
     places = {"the": f"the {the}", "The": f"The {the}", "name": name, "path": change.path.text}

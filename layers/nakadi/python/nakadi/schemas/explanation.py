@@ -13,21 +13,21 @@ from typing import Any
 
 from msgspec import Struct
 
-from nakadi.schemas.document import COMBINATORS, Document, Draft, RawSchema
+from nakadi.schemas.document import COMBINATORS, Draft, RawSchema, SchemaDocument
 from nakadi.schemas.formats import Patterns
 from nakadi.schemas.keywords import (
+    KEYWORD_REASONS,
     MOST_LINES,
-    REASONS,
-    VALUES,
-    Violation,
-    cut,
+    VALUE_REASONS,
+    SchemaViolation,
+    combined_violation,
     is_of_type,
     member_pointer,
-    mismatch,
-    quoted,
-    together,
+    quoted_value,
+    truncated_text,
+    type_mismatch,
 )
-from nakadi.schemas.values import Exhausted, Steps, spend
+from nakadi.schemas.values import Exhausted, Steps, spend_steps
 
 Schema = Mapping[str, Any]
 
@@ -35,13 +35,13 @@ Schema = Mapping[str, Any]
 _MOST_LEVELS = 100
 
 # The first is enough for nearly every event, and takes milliseconds; the second for lists of thousands of objects.
-SHORT = 100_000
-LONG = 5_000_000
+STEPS_OF_SHORT_EXPLANATION = 100_000
+STEPS_OF_LONG_EXPLANATION = 5_000_000
 
 _STEPS_PER_SCHEMA = 70
 _STEPS_PER_MEMBER = 4
 
-UNTOLD = "#: not valid, for a reason that is too deep inside or takes too many steps to tell"
+NO_EXPLANATION = "#: not valid, for a reason that is too deep inside or takes too many steps to tell"
 
 
 class Explanation(Struct, frozen=True):
@@ -51,204 +51,211 @@ class Explanation(Struct, frozen=True):
     is_finished: bool
 
 
-def explained(document: Document, patterns: Patterns, event: Any, most_steps: int) -> Explanation:
+def explain_violations(document: SchemaDocument, patterns: Patterns, event: Any, most_steps: int) -> Explanation:
     """The violations of an event that is known not to be valid, as far as they are found with so many steps."""
     steps = [most_steps]
     try:
         violation = _Explainer(document, patterns, steps).failure(document.root, event, "#")
     except RecursionError:
         violation = None
-    text = UNTOLD if violation is None else "\n".join(islice(violation.lines(), MOST_LINES + 1))
+    text = NO_EXPLANATION if violation is None else "\n".join(islice(violation.lines(), MOST_LINES + 1))
     return Explanation(text, is_finished=steps[0] >= 0)
 
 
 class _Explainer:
-    def __init__(self, document: Document, patterns: Patterns, steps: Steps) -> None:
+    def __init__(self, document: SchemaDocument, patterns: Patterns, steps: Steps) -> None:
         self._document = document
         self._patterns = patterns
         self._steps = steps
         self._level = 0
         # Once something was not followed to its end, that no violation was found there says nothing.
-        self._complete = True
+        self._is_exhaustive = True
 
-    def failure(self, schema: RawSchema, value: Any, pointer: str) -> Violation | None:
+    def failure(self, schema: RawSchema, value: Any, pointer: str) -> SchemaViolation | None:
         """All violations of one schema as one; None when there is none, or none that is worth the search."""
-        return self._as_one(self._violations(schema, value, pointer), pointer)
+        return self._combined(self._violations(schema, value, pointer), pointer)
 
-    def _as_one(self, violations: Iterator[Violation], pointer: str) -> Violation | None:
+    def _combined(self, violations: Iterator[SchemaViolation], pointer: str) -> SchemaViolation | None:
         if self._level == _MOST_LEVELS or self._steps[0] < 0:
-            self._complete = False
+            self._is_exhaustive = False
             return None
         self._level += 1
         try:
-            return together(pointer, self._found(violations, pointer))
+            return combined_violation(pointer, self._collected(violations, pointer))
         finally:
             self._level -= 1
 
-    def _found(self, violations: Iterator[Violation], pointer: str) -> tuple[Violation, ...]:
+    def _collected(self, violations: Iterator[SchemaViolation], pointer: str) -> tuple[SchemaViolation, ...]:
         """What is found before the steps run out is worth telling."""
         found = []
         try:
             # Deep inside, and under long names, a pointer is long, and is written anew for each place.
-            spend(self._steps, _STEPS_PER_SCHEMA + len(pointer) // 100)
+            spend_steps(self._steps, _STEPS_PER_SCHEMA + len(pointer) // 100)
             for violation in islice(violations, MOST_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # what is found stays found when the next raises
         except Exhausted:
-            self._complete = False
+            self._is_exhaustive = False
         return tuple(found)
 
-    def _violations(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[Violation]:
+    def _violations(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(schema, bool):
             if not schema:
-                yield Violation(pointer, "false schema always fails")
+                yield SchemaViolation(pointer, "false schema always fails")
         elif "$ref" in schema:
             target = self._document.target(schema["$ref"])
             assert target is not None, "a schema is checked before events are"
-            yield from self._within(target, value, pointer)
+            yield from self._of_subschema(target, value, pointer)
         else:
             yield from _first_of(
-                self._of_values(schema, value, pointer),
-                self._of_keywords(schema, value, pointer),
+                self._violated_values(schema, value, pointer),
+                self._violated_keywords(schema, value, pointer),
                 self._negated(schema, value, pointer),
             )
 
-    def _of_values(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        for keyword, reason in VALUES.items():
-            text = reason(schema, value, self._patterns, self._steps) if self._counts(keyword, schema) else None
+    def _violated_values(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+        for keyword, reason in VALUE_REASONS.items():
+            text = reason(schema, value, self._patterns, self._steps) if self._applies(keyword, schema) else None
             if text is not None:
-                yield Violation(pointer, text)
+                yield SchemaViolation(pointer, text)
                 return
 
-    def _counts(self, keyword: str, schema: Schema) -> bool:
+    def _applies(self, keyword: str, schema: Schema) -> bool:
         """Whether the schema has the keyword, and its draft knows it."""
         return keyword in schema and self._document.draft >= _SINCE.get(keyword, Draft.FOUR)
 
-    def _of_keywords(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def _violated_keywords(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         combinator = next((each for each in COMBINATORS if each in schema), None)
         if combinator is None:
-            yield from self._beside(schema, value, pointer)
-        elif not any(self._counts(each, schema) for each in _BESIDE):
-            yield from _COMBINED[combinator](self, schema, value, pointer)
+            yield from self._beside_combinator(schema, value, pointer)
+        elif not any(self._applies(each, schema) for each in _KEYWORDS_BESIDE_COMBINATOR):
+            yield from _COMBINATOR_METHODS[combinator](self, schema, value, pointer)
         else:
             # What stands beside a combinator is one of two schemas, and the combinator is the other.
-            pair = (self._beside(schema, value, pointer), _COMBINED[combinator](self, schema, value, pointer))
-            causes = _present(self._as_one(each, pointer) for each in pair)
+            pair = (
+                self._beside_combinator(schema, value, pointer),
+                _COMBINATOR_METHODS[combinator](self, schema, value, pointer),
+            )
+            causes = _without_none(self._combined(each, pointer) for each in pair)
             if causes:
-                yield Violation(pointer, _only(len(pair) - len(causes), len(pair)), causes)
+                yield SchemaViolation(pointer, _matches_only(len(pair) - len(causes), len(pair)), causes)
 
-    def _beside(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def _beside_combinator(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """All that is neither a list of values nor a combinator."""
-        return _first_of(self._of_types(schema, value, pointer), self._conditional(schema, value, pointer))
+        return _first_of(self._violated_types(schema, value, pointer), self._conditional(schema, value, pointer))
 
-    def _of_types(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def _violated_types(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """Several types are as many schemas, one of which has to fit."""
         types = schema.get("type")
         if isinstance(types, list):
-            causes = _present(self._as_one(self._of_type(each, schema, value, pointer), pointer) for each in types)
+            causes = _without_none(
+                self._combined(self._violated_type(each, schema, value, pointer), pointer) for each in types
+            )
             if len(causes) == len(types):
-                yield Violation(pointer, _none_of(len(types)), causes)
+                yield SchemaViolation(pointer, _matches_none(len(types)), causes)
         elif types is not None:
-            yield from self._of_type(types, schema, value, pointer)
+            yield from self._violated_type(types, schema, value, pointer)
         else:
-            yield from self._of_any_type(schema, value, pointer)
+            yield from self._violated_for_type(schema, value, pointer)
 
-    def _of_type(self, type_name: str, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def _violated_type(self, type_name: str, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if is_of_type(value, type_name):
-            yield from self._of_any_type(schema, value, pointer)
+            yield from self._violated_for_type(schema, value, pointer)
         else:
-            yield Violation(pointer, mismatch(type_name, value))
+            yield SchemaViolation(pointer, type_mismatch(type_name, value))
 
-    def _of_any_type(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        for keyword, reason in REASONS.items():
+    def _violated_for_type(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+        for keyword, reason in KEYWORD_REASONS.items():
             text = reason(schema, value, self._patterns, self._steps) if keyword in schema else None
             if text is not None:
-                yield Violation(pointer, text)
-        for keyword, violations in _INSIDE:
-            if self._counts(keyword, schema):
+                yield SchemaViolation(pointer, text)
+        for keyword, violations in _KEYWORDS_ABOUT_MEMBERS:
+            if self._applies(keyword, schema):
                 yield from violations(self, schema, value, pointer)
 
-    def _within(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[Violation]:
+    def _of_subschema(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         violation = self.failure(schema, value, pointer)
         if violation is not None:
             yield violation
 
     # One value, several schemas
 
-    def all_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def all_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         members = schema["allOf"]
-        causes = self._failures(members, value, pointer)
+        causes = self._violations_of_each(members, value, pointer)
         if causes:
-            yield Violation(pointer, _only(len(members) - len(causes), len(members)), causes)
+            yield SchemaViolation(pointer, _matches_only(len(members) - len(causes), len(members)), causes)
 
-    def any_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def any_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         members = schema["anyOf"]
-        causes = self._failures(members, value, pointer)
+        causes = self._violations_of_each(members, value, pointer)
         if len(causes) == len(members):
-            yield Violation(pointer, _none_of(len(members)), causes)
+            yield SchemaViolation(pointer, _matches_none(len(members)), causes)
 
-    def one_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def one_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         members = schema["oneOf"]
-        causes = self._failures(members, value, pointer)
+        causes = self._violations_of_each(members, value, pointer)
         matching = len(members) - len(causes)
-        if matching != 1 and (not matching or self._complete):
-            yield Violation(pointer, f"#: {matching} subschemas matched instead of one", causes)
+        if matching != 1 and (not matching or self._is_exhaustive):
+            yield SchemaViolation(pointer, f"#: {matching} subschemas matched instead of one", causes)
 
-    def _failures(self, members: list[RawSchema], value: Any, pointer: str) -> tuple[Violation, ...]:
-        return _present(self.failure(each, value, pointer) for each in members)
+    def _violations_of_each(self, members: list[RawSchema], value: Any, pointer: str) -> tuple[SchemaViolation, ...]:
+        return _without_none(self.failure(each, value, pointer) for each in members)
 
-    def _negated(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        if "not" in schema and self.failure(schema["not"], value, pointer) is None and self._complete:
-            yield Violation(pointer, f"subject must not be valid against schema {quoted(schema['not'], self._steps)}")
+    def _negated(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+        if "not" in schema and self.failure(schema["not"], value, pointer) is None and self._is_exhaustive:
+            yield SchemaViolation(
+                pointer, f"subject must not be valid against schema {quoted_value(schema['not'], self._steps)}"
+            )
 
-    def _conditional(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
-        if not self._counts("if", schema):
+    def _conditional(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+        if not self._applies("if", schema):
             return
         refused = self.failure(schema["if"], value, pointer)
         cause = self.failure(schema.get("else" if refused else "then", True), value, pointer)
-        if cause is None or not self._complete:
+        if cause is None or not self._is_exhaustive:
             return
         if refused is None:
-            yield Violation(pointer, 'input is invalid against the "then" schema', (cause,))
+            yield SchemaViolation(pointer, 'input is invalid against the "then" schema', (cause,))
         else:
             text = 'input is invalid against both the "if" and "else" schema'
-            yield Violation(pointer, text, (refused, cause))
+            yield SchemaViolation(pointer, text, (refused, cause))
 
     # Objects
 
-    def required(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def required(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
-            spend(self._steps, len(schema["required"]))
+            spend_steps(self._steps, len(schema["required"]))
             for name in dict.fromkeys(schema["required"]):
                 if name not in value:
-                    yield Violation(pointer, f"required key [{cut(name)}] not found")
+                    yield SchemaViolation(pointer, f"required key [{truncated_text(name)}] not found")
 
-    def properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
-            spend(self._steps, len(schema["properties"]))
+            spend_steps(self._steps, len(schema["properties"]))
             for name, judge in schema["properties"].items():
                 if name in value:
-                    yield from self._within(judge, value[name], member_pointer(pointer, name))
+                    yield from self._of_subschema(judge, value[name], member_pointer(pointer, name))
 
-    def patterned(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def patterned(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
-            spend(self._steps, len(value) * _STEPS_PER_MEMBER)
+            spend_steps(self._steps, len(value) * _STEPS_PER_MEMBER)
             for name, each in value.items():
                 for pattern, judge in schema["patternProperties"].items():
                     if self._patterns.of(pattern).found_in(name, self._steps):
-                        yield from self._within(judge, each, member_pointer(pointer, name))
+                        yield from self._of_subschema(judge, each, member_pointer(pointer, name))
 
-    def additional(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def additional(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if not isinstance(value, dict):
             return
         judge = schema["additionalProperties"]
-        spend(self._steps, len(value) * _STEPS_PER_MEMBER)
+        spend_steps(self._steps, len(value) * _STEPS_PER_MEMBER)
         for name, each in value.items():
             if self._is_known(schema, name):
                 continue
             if judge is False:
-                yield Violation(pointer, f"extraneous key [{cut(name)}] is not permitted")
+                yield SchemaViolation(pointer, f"extraneous key [{truncated_text(name)}] is not permitted")
             else:
-                yield from self._within(judge, each, member_pointer(pointer, name))
+                yield from self._of_subschema(judge, each, member_pointer(pointer, name))
 
     def _is_known(self, schema: Schema, name: str) -> bool:
         patterns = schema.get("patternProperties", ())
@@ -256,59 +263,61 @@ class _Explainer:
             self._patterns.of(each).found_in(name, self._steps) for each in patterns
         )
 
-    def needed(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def needed(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """The dependencies that are lists of names."""
         if not isinstance(value, dict):
             return
-        spend(self._steps, len(schema["dependencies"]))
+        spend_steps(self._steps, len(schema["dependencies"]))
         for name, needed in schema["dependencies"].items():
             if name in value and isinstance(needed, list):
-                spend(self._steps, len(needed))
+                spend_steps(self._steps, len(needed))
                 missing = (each for each in needed if each not in value)
-                yield from (Violation(pointer, f"property [{cut(each)}] is required") for each in missing)
+                yield from (
+                    SchemaViolation(pointer, f"property [{truncated_text(each)}] is required") for each in missing
+                )
 
-    def dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """The dependencies that are schemas."""
         if not isinstance(value, dict):
             return
-        spend(self._steps, len(schema["dependencies"]))
+        spend_steps(self._steps, len(schema["dependencies"]))
         for name, needed in schema["dependencies"].items():
             if name in value and not isinstance(needed, list):
-                yield from self._within(needed, value, pointer)
+                yield from self._of_subschema(needed, value, pointer)
 
-    def names(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def names(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             for name in value:
-                yield from self._within(schema["propertyNames"], name, member_pointer(pointer, name))
+                yield from self._of_subschema(schema["propertyNames"], name, member_pointer(pointer, name))
 
     # Arrays
 
-    def items(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def items(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if not isinstance(value, list):
             return
         items = schema["items"]
         judges = items if isinstance(items, list) else repeat(items)
         for place, (judge, item) in enumerate(zip(judges, value, strict=False)):
-            yield from self._within(judge, item, f"{pointer}/{place}")
+            yield from self._of_subschema(judge, item, f"{pointer}/{place}")
 
-    def additional_items(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def additional_items(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         items, judge = schema.get("items"), schema["additionalItems"]
         if not isinstance(value, list) or not isinstance(items, list) or len(value) <= len(items):
             return
         if judge is False:
-            yield Violation(pointer, f"expected: [{len(items)}] array items, found: [{len(value)}]")
+            yield SchemaViolation(pointer, f"expected: [{len(items)}] array items, found: [{len(value)}]")
         else:
             for place in range(len(items), len(value)):
-                yield from self._within(judge, value[place], f"{pointer}/{place}")
+                yield from self._of_subschema(judge, value[place], f"{pointer}/{place}")
 
-    def containing(self, schema: Schema, value: Any, pointer: str) -> Iterator[Violation]:
+    def containing(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, list):
             failures = (self.failure(schema["contains"], item, f"{pointer}/{at}") for at, item in enumerate(value))
             if all(each is not None for each in failures):
-                yield Violation(pointer, "expected at least one array item to match 'contains' schema")
+                yield SchemaViolation(pointer, "expected at least one array item to match 'contains' schema")
 
 
-def _first_of(*alternatives: Iterator[Violation]) -> Iterator[Violation]:
+def _first_of(*alternatives: Iterator[SchemaViolation]) -> Iterator[SchemaViolation]:
     """The violations of the first alternative that has any: to clients, the others do not matter beside it."""
     for violations in alternatives:
         found = next(violations, None)
@@ -318,31 +327,31 @@ def _first_of(*alternatives: Iterator[Violation]) -> Iterator[Violation]:
             return
 
 
-def _present(violations: Iterable[Violation | None]) -> tuple[Violation, ...]:
+def _without_none(violations: Iterable[SchemaViolation | None]) -> tuple[SchemaViolation, ...]:
     return tuple(each for each in violations if each is not None)
 
 
 # Each of these texts has a pointer of its own, which clients find behind the one of the value.
 
 
-def _none_of(number: int) -> str:
+def _matches_none(number: int) -> str:
     return f"#: no subschema matched out of the total {number} subschemas"
 
 
-def _only(matching: int, number: int) -> str:
+def _matches_only(matching: int, number: int) -> str:
     return f"#: only {matching} subschema matches out of {number}"
 
 
-_Method = Callable[[_Explainer, Schema, Any, str], Iterator[Violation]]
+_Method = Callable[[_Explainer, Schema, Any, str], Iterator[SchemaViolation]]
 
-_COMBINED: Mapping[str, _Method] = {
+_COMBINATOR_METHODS: Mapping[str, _Method] = {
     "allOf": _Explainer.all_of,
     "anyOf": _Explainer.any_of,
     "oneOf": _Explainer.one_of,
 }
 
 # In the order in which they are told.
-_INSIDE: tuple[tuple[str, _Method], ...] = (
+_KEYWORDS_ABOUT_MEMBERS: tuple[tuple[str, _Method], ...] = (
     ("required", _Explainer.required),
     ("propertyNames", _Explainer.names),
     ("dependencies", _Explainer.needed),
@@ -355,6 +364,6 @@ _INSIDE: tuple[tuple[str, _Method], ...] = (
     ("contains", _Explainer.containing),
 )
 
-_BESIDE = ("type", "if", *REASONS, *(keyword for keyword, _ in _INSIDE))
+_KEYWORDS_BESIDE_COMBINATOR = ("type", "if", *KEYWORD_REASONS, *(keyword for keyword, _ in _KEYWORDS_ABOUT_MEMBERS))
 
 _SINCE = {"const": Draft.SIX, "propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}

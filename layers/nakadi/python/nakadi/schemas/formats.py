@@ -19,7 +19,7 @@ from functools import cache
 
 import re2
 
-from nakadi.schemas.values import STEPS_PER_SECOND, Steps, spend
+from nakadi.schemas.values import STEPS_PER_SECOND, Steps, spend_steps
 
 # Moments --------------------------------------------------------------------------------------------------------------
 
@@ -62,12 +62,12 @@ _MONTHS = tuple(name.upper() for name in calendar.month_name)
 _LONGEST_QUOTE = 64
 
 
-def problem_with(text: str) -> str | None:
+def timestamp_problem(text: str) -> str | None:
     """Why this is not a moment, in the words that clients are told, or None if it is one."""
     if _USUAL(text) is not None:
         return None
     found: dict[str, str] = {}
-    reason = _unreadable(text, found) or _out_of_range(found)
+    reason = _malformed_timestamp(text, found) or _range_problem(found)
     if reason is not None:
         return f"must be a valid date-time Text '{_quoted(text)}' could not be parsed{reason}"
     return None if found["second"] and _WHOLE_OFFSET(found["offset"]) else "must be a valid date-time"
@@ -77,7 +77,7 @@ def _quoted(text: str) -> str:
     return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}..."
 
 
-def _unreadable(text: str, found: dict[str, str]) -> str | None:
+def _malformed_timestamp(text: str, found: dict[str, str]) -> str | None:
     """The place where a text leaves the form of a moment; its parts are put into `found`."""
     at = 0
     for name, pattern in _PARTS:
@@ -89,23 +89,23 @@ def _unreadable(text: str, found: dict[str, str]) -> str | None:
     return f", unparsed text found at index {at}" if at < len(text) else None
 
 
-def _out_of_range(found: dict[str, str]) -> str | None:
+def _range_problem(found: dict[str, str]) -> str | None:
     for name, field, values, told in _RANGES:
         # A second comes with its colon and its fraction.
         value = int(found[name].removeprefix(":").partition(".")[0] or 0)
         if value not in values:
             return f": Invalid value for {field} (valid values {told}): {value}"
-    return _no_such_day(int(found["year"]), int(found["month"]), int(found["day"])) or _too_far(found["offset"])
+    return _day_problem(int(found["year"]), int(found["month"]), int(found["day"])) or _offset_problem(found["offset"])
 
 
-def _no_such_day(year: int, month: int, day: int) -> str | None:
+def _day_problem(year: int, month: int, day: int) -> str | None:
     if month == 2 and day == 29:
         return None if calendar.isleap(year) else f": Invalid date 'February 29' as '{year}' is not a leap year"
     # Any year that is not a leap year will do: the 29th of February is settled.
     return None if day <= calendar.monthrange(2001, month)[1] else f": Invalid date '{_MONTHS[month]} {day}'"
 
 
-def _too_far(offset: str) -> str | None:
+def _offset_problem(offset: str) -> str | None:
     if offset in "Zz" or offset[1:] <= "18:00":
         return None
     return ": Zone offset not in valid range: -18:00 to +18:00"
@@ -158,11 +158,11 @@ CURRENCIES = frozenset(
 )
 
 
-def _uri(text: str) -> str | None:
+def _uri_problem(text: str) -> str | None:
     return None if _URI(text) else f"[{text}] is not a valid URI"
 
 
-def _email(text: str) -> str | None:
+def _email_problem(text: str) -> str | None:
     return None if _is_mail_address(text) else f"[{text}] is not a valid email address"
 
 
@@ -177,11 +177,11 @@ def _is_mail_address(text: str) -> bool:
     return _MAIL_DOMAIN(domain) is not None
 
 
-def _ipv4(text: str) -> str | None:
+def _ipv4_problem(text: str) -> str | None:
     return None if _is_address(text, version=4) else f"[{text}] is not a valid ipv4 address"
 
 
-def _ipv6(text: str) -> str | None:
+def _ipv6_problem(text: str) -> str | None:
     return None if _is_address(text, version=6) else f"[{text}] is not a valid ipv6 address"
 
 
@@ -199,24 +199,24 @@ def _is_address(text: str, version: int | None = None) -> bool:
     return version in (None, 6 if address.ipv4_mapped is None else 4)
 
 
-def _hostname(text: str) -> str | None:
+def _hostname_problem(text: str) -> str | None:
     fits = len(text) <= _LONGEST_HOSTNAME and _HOSTNAME(text)
     return None if fits else f"[{text}] is not a valid hostname"
 
 
-def _currency(text: str) -> str | None:
+def _currency_problem(text: str) -> str | None:
     return None if text in CURRENCIES else f"[{text}] is not a valid alphabetic ISO 4217 currency code"
 
 
 FORMATS: Mapping[str, Callable[[str], str | None]] = {
-    "date-time": problem_with,
-    "uri": _uri,
-    "email": _email,
-    "ipv4": _ipv4,
-    "ipv6": _ipv6,
-    "hostname": _hostname,
-    "iso-4217": _currency,
-    "ISO-4217": _currency,
+    "date-time": timestamp_problem,
+    "uri": _uri_problem,
+    "email": _email_problem,
+    "ipv4": _ipv4_problem,
+    "ipv6": _ipv6_problem,
+    "hostname": _hostname_problem,
+    "iso-4217": _currency_problem,
+    "ISO-4217": _currency_problem,
 }
 
 # The rest look at a few hundred characters at most.
@@ -276,17 +276,17 @@ class Pattern:
         subject = text.encode("utf-8", "surrogatepass")
         worst = _STEPS_PER_SEARCH + len(subject) * self.size // _VISITS_PER_STEP
         if worst > _STEPS_NOT_WORTH_MEASURING:
-            return self._measured(subject, worst, steps)
-        spend(steps, worst)
+            return self._search_measured(subject, worst, steps)
+        spend_steps(steps, worst)
         return self._search(subject) is not None
 
-    def _measured(self, subject: bytes, worst: int, steps: Steps) -> bool:
+    def _search_measured(self, subject: bytes, worst: int, steps: Steps) -> bool:
         """The worst case is rare, and would be far too much to charge for all others."""
-        spend(steps, worst)
+        spend_steps(steps, worst)
         begun = time.thread_time()
         found = self._search(subject) is not None
         taken = int((time.thread_time() - begun) * STEPS_PER_SECOND)
-        spend(steps, _STEPS_PER_SEARCH + taken - worst)
+        spend_steps(steps, _STEPS_PER_SEARCH + taken - worst)
         return found
 
 
@@ -299,7 +299,7 @@ class Patterns:
     def of(self, text: str) -> Pattern:
         """The pattern, or `BadPattern` if it is none, or one too many for this schema."""
         if text not in self._compiled:
-            self._compiled[text] = compiled(text)
+            self._compiled[text] = compile_pattern(text)
             self._check_total()
         return self._compiled[text]
 
@@ -314,14 +314,14 @@ class Patterns:
 _MOST_OF_USUAL = _MEMORY * 2 // 3 // 16
 
 
-def compiled(text: str) -> Pattern:
+def compile_pattern(text: str) -> Pattern:
     """The pattern, or `BadPattern`."""
     try:
         return Pattern(text, _regexp(text))
     except UnicodeEncodeError as error:
         raise BadPattern(f'invalid UTF-8 "{text[error.start]!a}"') from error
     except re2.error as error:
-        raise BadPattern(_reason(error)) from error
+        raise BadPattern(_reason_for_clients(error)) from error
     finally:
         # RE2's module would keep the last patterns that anybody used; each may be megabytes.
         re2.purge()
@@ -331,7 +331,7 @@ def _regexp(text: str) -> re2._Regexp:
     try:
         return re2.compile(text, _options(_MEMORY))
     except re2.error as error:
-        if not _words(error).startswith(_TOO_LARGE) or len(_OPERATORS.findall(text)) > _MOST_OPERATORS_OF_LARGE:
+        if not _re2_message(error).startswith(_TOO_LARGE) or len(_OPERATORS.findall(text)) > _MOST_OPERATORS_OF_LARGE:
             raise
         return re2.compile(text, _options(_LARGE_MEMORY))
 
@@ -345,8 +345,8 @@ def _options(memory: int) -> re2.Options:
     return options
 
 
-def _reason(error: re2.error) -> str:
-    reason, colon, fragment = _words(error).partition(": ")
+def _reason_for_clients(error: re2.error) -> str:
+    reason, colon, fragment = _re2_message(error).partition(": ")
     if reason == _TRAILING:
         colon = ":"
     reason = _REASONS.get(reason, reason)
@@ -355,5 +355,5 @@ def _reason(error: re2.error) -> str:
     return f'{reason} "{fragment}"' if colon else reason
 
 
-def _words(error: re2.error) -> str:
+def _re2_message(error: re2.error) -> str:
     return str(error.args[0].decode("utf-8", "replace"))

@@ -14,10 +14,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from nakadi.schemas.document import Draft, escaped
+from nakadi.schemas.document import Draft, escaped_step
 from nakadi.schemas.effective import EID
 from nakadi.schemas.formats import FORMATS, UNBOUNDED, Patterns
-from nakadi.schemas.values import Steps, all_differ, exact, is_multiple, key, spend, text_of
+from nakadi.schemas.values import Steps, all_differ, equality_key, exact_fraction, is_multiple, spend_steps, text_of
 
 
 class Constants:
@@ -48,7 +48,7 @@ class Constants:
 Schema = Mapping[str, Any]
 
 
-class Check(Struct, frozen=True):
+class CodeCheck(Struct, frozen=True):
     """An expression that is true of valid values, and about how many steps it takes."""
 
     expression: str
@@ -59,8 +59,8 @@ class Check(Struct, frozen=True):
         return self.expression == "True"
 
 
-ALWAYS = Check("True", 0)
-NEVER = Check("False")
+ALWAYS = CodeCheck("True", 0)
+NEVER = CodeCheck("False")
 
 TYPES = {
     "array": "type({0}) is list",
@@ -82,54 +82,58 @@ _STEPS_PER_CHARACTER = 2
 _eid = re.compile(EID.strip("^$"), re.ASCII).fullmatch
 
 
-def scalar_check(schema: Schema, draft: Draft, value: str, constants: Constants) -> Check:
+def check_of_scalar(schema: Schema, draft: Draft, value: str, constants: Constants) -> CodeCheck:
     """What `type`, `enum`, `const` and the keywords for strings and numbers say about the variable `value`."""
-    types = _listed(schema.get("type", []))
+    types = _as_list(schema.get("type", []))
     checks = [
-        *_typed("type" in schema, types, value),
-        *_enumerated(schema, draft, value, constants, is_text=types == ["string"]),
-        *_grouped(types, ["string"], value, _strings(schema, value, constants)),
-        *_grouped(types, ["integer", "number"], value, _numbers(schema, value, constants)),
+        *_type_checks("type" in schema, types, value),
+        *_enum_checks(schema, draft, value, constants, is_text=types == ["string"]),
+        *_checks_for_types(types, ["string"], value, _string_checks(schema, value, constants)),
+        *_checks_for_types(types, ["integer", "number"], value, _number_checks(schema, value, constants)),
     ]
     return all_of(checks)
 
 
-def all_of(checks: list[Check]) -> Check:
+def all_of(checks: list[CodeCheck]) -> CodeCheck:
     needed = [each for each in checks if not each.always]
     if not needed:
         return ALWAYS
-    return Check(" and ".join(each.expression for each in needed), sum(each.cost for each in needed))
+    return CodeCheck(" and ".join(each.expression for each in needed), sum(each.cost for each in needed))
 
 
-def _listed(types: str | list[str]) -> list[str]:
+def _as_list(types: str | list[str]) -> list[str]:
     return types if isinstance(types, list) else [types]
 
 
-def _typed(told: bool, types: list[str], value: str) -> list[Check]:
+def _type_checks(told: bool, types: list[str], value: str) -> list[CodeCheck]:
     if not told:
         return []
     if not types:
         return [NEVER]
     tests = [TYPES[each].format(value) for each in types]
-    return [Check(tests[0] if len(tests) == 1 else f"({' or '.join(tests)})")]
+    return [CodeCheck(tests[0] if len(tests) == 1 else f"({' or '.join(tests)})")]
 
 
-def _grouped(types: list[str], group: list[str], value: str, checks: list[Check]) -> list[Check]:
+def _checks_for_types(types: list[str], group: list[str], value: str, checks: list[CodeCheck]) -> list[CodeCheck]:
     """Checks that mean only one type of value are no matter to values of other types."""
     if not checks or (len(types) == 1 and types[0] in group):
         return checks
-    together = all_of(checks)
-    return [Check(f"(not {TYPES[group[-1]].format(value)} or ({together.expression}))", together.cost + 1)]
+    combined_violation = all_of(checks)
+    return [
+        CodeCheck(
+            f"(not {TYPES[group[-1]].format(value)} or ({combined_violation.expression}))", combined_violation.cost + 1
+        )
+    ]
 
 
-def _enumerated(schema: Schema, draft: Draft, value: str, constants: Constants, *, is_text: bool) -> list[Check]:
-    checks = [_one_of(schema["enum"], value, constants, is_text)] if "enum" in schema else []
+def _enum_checks(schema: Schema, draft: Draft, value: str, constants: Constants, *, is_text: bool) -> list[CodeCheck]:
+    checks = [_equals_one_of(schema["enum"], value, constants, is_text)] if "enum" in schema else []
     if "const" in schema and draft >= Draft.SIX:
-        checks.append(_one_of([schema["const"]], value, constants, is_text))
+        checks.append(_equals_one_of([schema["const"]], value, constants, is_text))
     return checks
 
 
-def _one_of(allowed: list[Any], value: str, constants: Constants, is_text: bool) -> Check:
+def _equals_one_of(allowed: list[Any], value: str, constants: Constants, is_text: bool) -> CodeCheck:
     """That a value is a text must be known before it is looked up among texts: not every value can be."""
     texts = [each for each in allowed if isinstance(each, str)]
     others = [each for each in allowed if each is not None and not isinstance(each, str)]
@@ -140,89 +144,89 @@ def _one_of(allowed: list[Any], value: str, constants: Constants, is_text: bool)
         among = f"{value} in {constants.texts(texts)}"
         tests.append(among if is_text else f"({TYPES['string'].format(value)} and {among})")
     if others:
-        keys = frozenset(key(each, [_ample(each)]) for each in others)
-        tests.append(f"{constants.name(_member_of(keys))}({value}, steps)")
-    return Check(f"({' or '.join(tests)})" if tests else "False", 1 + 10 * bool(others))
+        keys = frozenset(equality_key(each, [_ample_steps(each)]) for each in others)
+        tests.append(f"{constants.name(_key_is_in(keys))}({value}, steps)")
+    return CodeCheck(f"({' or '.join(tests)})" if tests else "False", 1 + 10 * bool(others))
 
 
-def _ample(value: Any) -> int:
+def _ample_steps(value: Any) -> int:
     """Steps that are enough to know a value of the schema."""
     if isinstance(value, dict):
-        return 4 * len(value) + sum(map(_ample, value.values()))
-    return len(value) + sum(map(_ample, value)) if isinstance(value, list) else 0
+        return 4 * len(value) + sum(map(_ample_steps, value.values()))
+    return len(value) + sum(map(_ample_steps, value)) if isinstance(value, list) else 0
 
 
-def _member_of(keys: frozenset[Any]) -> Callable[[Any, Steps], bool]:
-    return lambda value, steps: key(value, steps) in keys
+def _key_is_in(keys: frozenset[Any]) -> Callable[[Any, Steps], bool]:
+    return lambda value, steps: equality_key(value, steps) in keys
 
 
-def _strings(schema: Schema, value: str, constants: Constants) -> list[Check]:
-    return [_STRINGS[each](schema[each], value, constants) for each in _OF_STRINGS if each in schema]
+def _string_checks(schema: Schema, value: str, constants: Constants) -> list[CodeCheck]:
+    return [_STRING_CHECKS[each](schema[each], value, constants) for each in _OF_STRINGS if each in schema]
 
 
-def _pattern(text: str, value: str, constants: Constants) -> Check:
+def _pattern_check(text: str, value: str, constants: Constants) -> CodeCheck:
     if text == EID:
-        return Check(f"{constants.name(_eid)}({value}) is not None", 5)
-    return Check(f"{constants.name(constants.patterns.of(text).found_in)}({value}, steps)")
+        return CodeCheck(f"{constants.name(_eid)}({value}) is not None", 5)
+    return CodeCheck(f"{constants.name(constants.patterns.of(text).found_in)}({value}, steps)")
 
 
-def _format(name: str, value: str, constants: Constants) -> Check:
+def _format_check(name: str, value: str, constants: Constants) -> CodeCheck:
     if name not in FORMATS:
         return ALWAYS
     if name in UNBOUNDED:
-        return Check(f"{constants.name(_metered(FORMATS[name]))}({value}, steps)")
-    return Check(f"{constants.name(FORMATS[name])}({value}) is None", _COST_OF_FORMAT)
+        return CodeCheck(f"{constants.name(_with_steps_spent(FORMATS[name]))}({value}, steps)")
+    return CodeCheck(f"{constants.name(FORMATS[name])}({value}) is None", _COST_OF_FORMAT)
 
 
-def _metered(problem_with: Callable[[str], str | None]) -> Callable[[str, Steps], bool]:
+def _with_steps_spent(problem_with: Callable[[str], str | None]) -> Callable[[str, Steps], bool]:
     def well_formed(text: str, steps: Steps) -> bool:
-        spend(steps, _COST_OF_FORMAT + len(text) * _STEPS_PER_CHARACTER)
+        spend_steps(steps, _COST_OF_FORMAT + len(text) * _STEPS_PER_CHARACTER)
         return problem_with(text) is None
 
     return well_formed
 
 
-_STRINGS: Mapping[str, Callable[[Any, str, Constants], Check]] = {
-    "minLength": lambda least, value, constants: Check(f"len({value}) >= {constants.name(least)}"),
-    "maxLength": lambda most, value, constants: Check(f"len({value}) <= {constants.name(most)}"),
-    "pattern": _pattern,
-    "format": _format,
+_STRING_CHECKS: Mapping[str, Callable[[Any, str, Constants], CodeCheck]] = {
+    "minLength": lambda least, value, constants: CodeCheck(f"len({value}) >= {constants.name(least)}"),
+    "maxLength": lambda most, value, constants: CodeCheck(f"len({value}) <= {constants.name(most)}"),
+    "pattern": _pattern_check,
+    "format": _format_check,
 }
 
 
-def _numbers(schema: Schema, value: str, constants: Constants) -> list[Check]:
-    return [_NUMBERS[each](schema, value, constants) for each in _OF_NUMBERS if each in schema]
+def _number_checks(schema: Schema, value: str, constants: Constants) -> list[CodeCheck]:
+    return [_NUMBER_CHECKS[each](schema, value, constants) for each in _OF_NUMBERS if each in schema]
 
 
-def _bound(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, str, Constants], Check]:
+def _bound_check(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, str, Constants], CodeCheck]:
     """The oldest draft says with a flag that a bound is exclusive; the others have a bound of its own for that."""
 
-    def check(schema: Schema, value: str, constants: Constants) -> Check:
+    def check(schema: Schema, value: str, constants: Constants) -> CodeCheck:
         relation = sign if schema.get(exclusive) is True else f"{sign}="
-        return Check(f"{value} {relation} {constants.name(schema[keyword])}")
+        return CodeCheck(f"{value} {relation} {constants.name(schema[keyword])}")
 
     return check
 
 
-def _exclusive_bound(keyword: str, sign: str) -> Callable[[Schema, str, Constants], Check]:
-    def check(schema: Schema, value: str, constants: Constants) -> Check:
+def _exclusive_bound_check(keyword: str, sign: str) -> Callable[[Schema, str, Constants], CodeCheck]:
+    def check(schema: Schema, value: str, constants: Constants) -> CodeCheck:
         bound = schema[keyword]
-        return ALWAYS if isinstance(bound, bool) else Check(f"{value} {sign} {constants.name(bound)}")
+        return ALWAYS if isinstance(bound, bool) else CodeCheck(f"{value} {sign} {constants.name(bound)}")
 
     return check
 
 
-def _multiple_of(schema: Schema, value: str, constants: Constants) -> Check:
-    divisor = constants.name(exact(schema["multipleOf"]))
-    return Check(f"{constants.name(is_multiple)}({value}, {divisor})", _COST_OF_MULTIPLE)
+def _multiple_check(schema: Schema, value: str, constants: Constants) -> CodeCheck:
+    divisor = constants.name(exact_fraction(schema["multipleOf"]))
+    return CodeCheck(f"{constants.name(is_multiple)}({value}, {divisor})", _COST_OF_MULTIPLE)
 
 
-_NUMBERS: Mapping[str, Callable[[Schema, str, Constants], Check]] = {
-    "minimum": _bound("minimum", "exclusiveMinimum", ">"),
-    "maximum": _bound("maximum", "exclusiveMaximum", "<"),
-    "exclusiveMinimum": _exclusive_bound("exclusiveMinimum", ">"),
-    "exclusiveMaximum": _exclusive_bound("exclusiveMaximum", "<"),
-    "multipleOf": _multiple_of,
+_NUMBER_CHECKS: Mapping[str, Callable[[Schema, str, Constants], CodeCheck]] = {
+    "minimum": _bound_check("minimum", "exclusiveMinimum", ">"),
+    "maximum": _bound_check("maximum", "exclusiveMaximum", "<"),
+    "exclusiveMinimum": _exclusive_bound_check("exclusiveMinimum", ">"),
+    "exclusiveMaximum": _exclusive_bound_check("exclusiveMaximum", "<"),
+    "multipleOf": _multiple_check,
 }
 
 
@@ -248,12 +252,12 @@ _EXPECTED = {
 _FOUND = {bool: "Boolean", float: "Double", str: "String", list: "JSONArray", dict: "JSONObject", type(None): "Null"}
 
 
-class Violation(Struct, frozen=True):
+class SchemaViolation(Struct, frozen=True):
     """What is wrong at a place of the event, and what else is wrong in there that caused it."""
 
     pointer: str
     text: str
-    causes: tuple[Violation, ...] = ()
+    causes: tuple[SchemaViolation, ...] = ()
     count: int = 0
     """How many there are in here, this one if it has no causes."""
 
@@ -261,21 +265,21 @@ class Violation(Struct, frozen=True):
         force_setattr(self, "count", sum(each.count for each in self.causes) or 1)
 
     def lines(self) -> Iterator[str]:
-        yield f"{cut(self.pointer)}: {self.text}"
+        yield f"{truncated_text(self.pointer)}: {self.text}"
         for each in self.causes:
             yield from each.lines()
 
 
-def together(pointer: str, violations: tuple[Violation, ...]) -> Violation | None:
+def combined_violation(pointer: str, violations: tuple[SchemaViolation, ...]) -> SchemaViolation | None:
     """Several are told as one that counts them."""
     if len(violations) < 2:
         return violations[0] if violations else None
     count = sum(each.count for each in violations)
     number = str(count) if count <= MOST_LINES else f"more than {MOST_LINES}"
-    return Violation(pointer, f"{number} schema violations found", violations)
+    return SchemaViolation(pointer, f"{number} schema violations found", violations)
 
 
-def mismatch(type_name: str, value: Any) -> str:
+def type_mismatch(type_name: str, value: Any) -> str:
     expected = "expected type: Integer" if type_name == "integer" and isinstance(value, float) else _EXPECTED[type_name]
     return f"{expected}, found: {_name_of_type(value)}"
 
@@ -288,33 +292,33 @@ def _name_of_type(value: Any) -> str:
 
 def member_pointer(pointer: str, name: str) -> str:
     """The place of a member of the object at `pointer`."""
-    return f"{pointer}/{cut(escaped(name[: _MOST_QUOTED + 1]))}"
+    return f"{pointer}/{truncated_text(escaped_step(name[: _MOST_QUOTED + 1]))}"
 
 
-def quoted(value: Any, steps: Steps) -> str:
+def quoted_value(value: Any, steps: Steps) -> str:
     """Texts as they are, objects and arrays as JSON, and numbers as Java writes them."""
     room = [_MOST_QUOTED]
-    beginning = _beginning(value, room, steps)
-    spend(steps, (_MOST_QUOTED - room[0]) * _STEPS_PER_QUOTED_CHARACTER)
-    return cut(text_of(beginning))
+    beginning = _truncated_value(value, room, steps)
+    spend_steps(steps, (_MOST_QUOTED - room[0]) * _STEPS_PER_QUOTED_CHARACTER)
+    return truncated_text(text_of(beginning))
 
 
-def _beginning(value: Any, room: list[int], steps: Steps) -> Any:
+def _truncated_value(value: Any, room: list[int], steps: Steps) -> Any:
     """A value that is written like this one as far as there is room, and is little more than that."""
     if isinstance(value, str):
         room[0] -= min(len(value), _MOST_QUOTED + 1)
         return value[: _MOST_QUOTED + 1]
     room[0] -= 1
     if isinstance(value, list):
-        return [_beginning(each, room, steps) for each in takewhile(lambda _: room[0] >= 0, value)]
+        return [_truncated_value(each, room, steps) for each in takewhile(lambda _: room[0] >= 0, value)]
     if isinstance(value, dict):
-        spend(steps, len(value) * _STEPS_PER_SORTED_NAME)
+        spend_steps(steps, len(value) * _STEPS_PER_SORTED_NAME)
         names = takewhile(lambda _: room[0] >= 0, sorted(value))
-        return {_beginning(name, room, steps): _beginning(value[name], room, steps) for name in names}
+        return {_truncated_value(name, room, steps): _truncated_value(value[name], room, steps) for name in names}
     return value
 
 
-def cut(text: str) -> str:
+def truncated_text(text: str) -> str:
     return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
 
 
@@ -342,29 +346,29 @@ def is_of_type(value: Any, type_name: str) -> bool:
 
 
 def _enum_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
-    spend(steps, len(schema["enum"]) * _STEPS_PER_ALLOWED_VALUE)
-    allowed = {key(each, steps) for each in schema["enum"]}
-    return None if key(value, steps) in allowed else f"{quoted(value, steps)} is not a valid enum value"
+    spend_steps(steps, len(schema["enum"]) * _STEPS_PER_ALLOWED_VALUE)
+    allowed = {equality_key(each, steps) for each in schema["enum"]}
+    return None if equality_key(value, steps) in allowed else f"{quoted_value(value, steps)} is not a valid enum value"
 
 
 def _const_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
-    if key(value, steps) == key(schema["const"], steps):
+    if equality_key(value, steps) == equality_key(schema["const"], steps):
         return None
-    return f"{quoted(value, steps)} is not the expected value {quoted(schema['const'], steps)}"
+    return f"{quoted_value(value, steps)} is not the expected value {quoted_value(schema['const'], steps)}"
 
 
 def _pattern_reason(schema: Schema, value: Any, patterns: Patterns, steps: Steps) -> str | None:
     if not isinstance(value, str) or patterns.of(schema["pattern"]).found_in(value, steps):
         return None
-    return f"string [{cut(value)}] does not match pattern {cut(schema['pattern'])}"
+    return f"string [{truncated_text(value)}] does not match pattern {truncated_text(schema['pattern'])}"
 
 
 def _format_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
     if not isinstance(value, str) or schema["format"] not in FORMATS:
         return None
-    spend(steps, len(value) * _STEPS_PER_CHARACTER)
+    spend_steps(steps, len(value) * _STEPS_PER_CHARACTER)
     problem = FORMATS[schema["format"]](value)
-    return None if problem is None else cut(problem)
+    return None if problem is None else truncated_text(problem)
 
 
 def _minimum_reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
@@ -398,8 +402,8 @@ def _exclusive_maximum_reason(schema: Schema, value: Any, _: Patterns, __: Steps
 
 
 def _multiple_of_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
-    spend(steps, _STEPS_PER_MULTIPLE)
-    if not is_of_type(value, "number") or is_multiple(value, exact(schema["multipleOf"])):
+    spend_steps(steps, _STEPS_PER_MULTIPLE)
+    if not is_of_type(value, "number") or is_multiple(value, exact_fraction(schema["multipleOf"])):
         return None
     return f"{text_of(value)} is not a multiple of {text_of(schema['multipleOf'])}"
 
@@ -419,10 +423,10 @@ def _unique_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str
 
 
 # The whole of what a schema says, in the eyes of clients: where the value is none of these, nothing else is told.
-VALUES: Mapping[str, Reason] = {"enum": _enum_reason, "const": _const_reason}
+VALUE_REASONS: Mapping[str, Reason] = {"enum": _enum_reason, "const": _const_reason}
 
 # In the order in which they are told.
-REASONS: Mapping[str, Reason] = {
+KEYWORD_REASONS: Mapping[str, Reason] = {
     "minLength": _size_reason("minLength", str, lt, "expected minLength: {}, actual: {}"),
     "maxLength": _size_reason("maxLength", str, gt, "expected maxLength: {}, actual: {}"),
     "pattern": _pattern_reason,

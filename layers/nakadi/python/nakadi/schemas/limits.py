@@ -19,8 +19,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import Document, reachable, subschemas
-from nakadi.schemas.values import Exhausted, Steps, spend
+from nakadi.schemas.document import SchemaDocument, reachable, subschemas
+from nakadi.schemas.values import Exhausted, Steps, spend_steps
 
 MAX_TEXT = 256 * 1024
 MAX_DEPTH = 100
@@ -32,7 +32,7 @@ MAX_PATTERN_CHARACTERS = 10_000
 
 def check_limits(text: str) -> None:
     """Raises `Invalid` if the text is longer than a schema may be."""
-    _check("characters", len(text), MAX_TEXT)
+    _check_number("characters", len(text), MAX_TEXT)
 
 
 def check_tree(schema: Mapping[str, Any], *, added_levels: int = 0, added_values: int = 0) -> None:
@@ -42,13 +42,13 @@ def check_tree(schema: Mapping[str, Any], *, added_levels: int = 0, added_values
     """
     patterns: set[str] = set()
     for number, (depth, value) in enumerate(_values(schema), start=1):
-        _check("levels of nesting", depth - added_levels, MAX_DEPTH)
-        _check("values", number - added_values, MAX_NODES)
+        _check_number("levels of nesting", depth - added_levels, MAX_DEPTH)
+        _check_number("values", number - added_values, MAX_NODES)
         if isinstance(value, Mapping):
             patterns.update(_patterns(value))
-            _check("patterns", len(patterns), MAX_PATTERNS)
+            _check_number("patterns", len(patterns), MAX_PATTERNS)
             _check_enum(value.get("enum"))
-    _check("characters in patterns", sum(map(len, patterns)), MAX_PATTERN_CHARACTERS)
+    _check_number("characters in patterns", sum(map(len, patterns)), MAX_PATTERN_CHARACTERS)
 
 
 def _values(schema: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
@@ -72,10 +72,10 @@ def _patterns(value: Mapping[str, Any]) -> Iterator[str]:
 
 def _check_enum(allowed: Any) -> None:
     if isinstance(allowed, list):
-        _check("values in an enum", len(allowed), MAX_ENUM)
+        _check_number("values in an enum", len(allowed), MAX_ENUM)
 
 
-def _check(what: str, found: int, most: int) -> None:
+def _check_number(what: str, found: int, most: int) -> None:
     if found > most:
         raise Invalid(f"schema is too large: at most {most} {what} are possible, found {found}")
 
@@ -83,7 +83,7 @@ def _check(what: str, found: int, most: int) -> None:
 # Expansion ------------------------------------------------------------------------------------------------------------
 
 # As many as the values that a schema may have. If it refers to nothing, it cannot have more schemas than values.
-MOST = 10_000
+MOST_SCHEMAS_OF_VALUE = 10_000
 
 MOST_STEPS = 300_000
 
@@ -94,18 +94,20 @@ Combine = Callable[[Iterable[int]], int]
 _ALTERNATIVES = frozenset({"anyOf", "oneOf", "then", "else"})
 
 
-def check_expansion(document: Document) -> None:
+def check_expansion(document: SchemaDocument) -> None:
     """Raise `Invalid` if the schema expands too far. It has passed `loading.check_loadable`."""
     try:
         widest = _Expansion(document).widest()
     except Exhausted as error:
         raise Invalid("schema expands too far: its parts combine in too many ways") from error
-    if widest > MOST:
+    if widest > MOST_SCHEMAS_OF_VALUE:
         found = widest if widest < 10**12 else "far more"
-        raise Invalid(f"schema expands too far: at most {MOST} schemas can be about one value, found {found}")
+        raise Invalid(
+            f"schema expands too far: at most {MOST_SCHEMAS_OF_VALUE} schemas can be about one value, found {found}"
+        )
 
 
-class _Counts(Struct, frozen=True):
+class _CountsByName(Struct, frozen=True):
     """A number for each name (or index) that is spoken of, and one for all others."""
 
     named: Mapping[Name, int] = field(default_factory=dict)
@@ -118,22 +120,22 @@ class _Counts(Struct, frozen=True):
         return max(self.others, *self.named.values()) if self.named else self.others
 
 
-_NONE = _Counts()
+_NONE = _CountsByName()
 
 
-class _Tally(Struct, frozen=True):
+class _SchemaCounts(Struct, frozen=True):
     """How many schemas are about a value itself, about each of its members, of its items, and about its names."""
 
     itself: int
-    members: _Counts
-    items: _Counts
+    members: _CountsByName
+    items: _CountsByName
     names: int
 
     def largest(self) -> int:
         return max(self.itself, self.members.largest(), self.items.largest(), self.names)
 
 
-class _Inside(Struct, frozen=True):
+class _InnerSchemas(Struct, frozen=True):
     """Schemas about what is in a value: under a name, under any name, and under those without a schema of their own."""
 
     named: dict[Name, list[Schema]] = field(default_factory=dict)
@@ -144,23 +146,23 @@ class _Inside(Struct, frozen=True):
         for each in (*self.named.values(), self.any, self.rest):
             yield from each
 
-    def counted(self, count: Callable[[Schema], int], combine: Combine) -> _Counts:
+    def counted(self, count: Callable[[Schema], int], combine: Combine) -> _CountsByName:
         if not (self.named or self.any or self.rest):
             return _NONE
         anywhere = combine([0, *map(count, self.any)])
-        return _Counts(
+        return _CountsByName(
             {name: combine([anywhere, *map(count, each)]) for name, each in self.named.items()},
             combine([anywhere, *map(count, self.rest)]),
         )
 
 
-class _Parts:
+class _Subschemas:
     """The schemas within a schema, by what they are about."""
 
-    def __init__(self, schema: Schema, document: Document) -> None:
+    def __init__(self, schema: Schema, document: SchemaDocument) -> None:
         self.together: list[Schema] = []
         self.alternatives: list[Schema] = []
-        self.members, self.items = _Inside(), _Inside()
+        self.members, self.items = _InnerSchemas(), _InnerSchemas()
         self.names: list[Schema] = []
         if "$ref" in schema:
             target = document.target(schema["$ref"])
@@ -197,12 +199,12 @@ class _Parts:
 
 
 class _Expansion:
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: SchemaDocument) -> None:
         self._steps: Steps = [MOST_STEPS]
-        self._parts = {id(schema): _Parts(schema, document) for _, schema in reachable(document)}
+        self._parts = {id(schema): _Subschemas(schema, document) for _, schema in reachable(document)}
         self._circles: dict[int, int] = {}
-        self._tallies: dict[int, _Tally] = {}
-        self._turns: dict[int, _Tally] = {}
+        self._tallies: dict[int, _SchemaCounts] = {}
+        self._turns: dict[int, _SchemaCounts] = {}
         self._widest: dict[int, int] = {}
 
     def widest(self) -> int:
@@ -212,62 +214,62 @@ class _Expansion:
             self._circles.update(dict.fromkeys(circle, number))
             for each in circle:
                 if len(circle) > 1 or each in within[each]:
-                    self._check_turns(each)
+                    self._check_ways_back(each)
             # Only now: as long as they are not known, those of the same circle count nothing.
-            self._widest.update({each: self._tally(each).largest() for each in circle})
+            self._widest.update({each: self._counts_of(each).largest() for each in circle})
         return max(self._widest.values())
 
-    def _check_turns(self, schema: int) -> None:
+    def _check_ways_back(self, schema: int) -> None:
         """Once around, a schema must not come back to the same value twice."""
-        turns = self._turn(schema)
+        turns = self._ways_back(schema)
         if max(turns.members.largest(), turns.items.largest(), turns.names) > 1:
             raise Invalid("schema expands too far: it contains itself more than once for one and the same value")
 
-    def _tally(self, schema: int) -> _Tally:
+    def _counts_of(self, schema: int) -> _SchemaCounts:
         if schema not in self._tallies:
             parts = self._parts[schema]
-            own = _own(parts, 1, lambda each: self._widest.get(id(each), 0), sum)
-            others = [self._tally(id(each)) for each in (*parts.together, *parts.alternatives)]
-            self._tallies[schema] = self._combined([own, *others], sum) if others else own
+            own = _own_counts(parts, 1, lambda each: self._widest.get(id(each), 0), sum)
+            others = [self._counts_of(id(each)) for each in (*parts.together, *parts.alternatives)]
+            self._tallies[schema] = self._combined_counts([own, *others], sum) if others else own
         return self._tallies[schema]
 
-    def _turn(self, schema: int) -> _Tally:
+    def _ways_back(self, schema: int) -> _SchemaCounts:
         """The ways back into the circle of this schema, of which alternatives go one."""
         if schema not in self._turns:
             parts, circle = self._parts[schema], self._circles[schema]
 
-            def of_circle(schemas: Iterable[Schema]) -> list[_Tally]:
-                return [self._turn(id(each)) for each in schemas if self._circles[id(each)] == circle]
+            def of_circle(schemas: Iterable[Schema]) -> list[_SchemaCounts]:
+                return [self._ways_back(id(each)) for each in schemas if self._circles[id(each)] == circle]
 
-            own = _own(parts, 0, lambda each: int(self._circles.get(id(each)) == circle), max)
-            alternatives = self._combined(of_circle(parts.alternatives), max)
-            self._turns[schema] = self._combined([own, *of_circle(parts.together), alternatives], sum)
+            own = _own_counts(parts, 0, lambda each: int(self._circles.get(id(each)) == circle), max)
+            alternatives = self._combined_counts(of_circle(parts.alternatives), max)
+            self._turns[schema] = self._combined_counts([own, *of_circle(parts.together), alternatives], sum)
         return self._turns[schema]
 
-    def _combined(self, tallies: Sequence[_Tally], combine: Combine) -> _Tally:
-        return _Tally(
+    def _combined_counts(self, tallies: Sequence[_SchemaCounts], combine: Combine) -> _SchemaCounts:
+        return _SchemaCounts(
             combine([0, *(each.itself for each in tallies)]),
-            self._counts([each.members for each in tallies], combine),
-            self._counts([each.items for each in tallies], combine),
+            self._combined_by_name([each.members for each in tallies], combine),
+            self._combined_by_name([each.items for each in tallies], combine),
             combine([0, *(each.names for each in tallies)]),
         )
 
-    def _counts(self, several: Sequence[_Counts], combine: Combine) -> _Counts:
+    def _combined_by_name(self, several: Sequence[_CountsByName], combine: Combine) -> _CountsByName:
         several = [each for each in several if each.named or each.others]
         if len(several) < 2:
             return several[0] if several else _NONE
         names = {name for each in several for name in each.named}
-        spend(self._steps, len(names) * len(several))
-        return _Counts(
+        spend_steps(self._steps, len(names) * len(several))
+        return _CountsByName(
             {name: combine(each.of(name) for each in several) for name in names},
             combine(each.others for each in several),
         )
 
 
-def _own(parts: _Parts, itself: int, count: Callable[[Schema], int], names: Combine) -> _Tally:
+def _own_counts(parts: _Subschemas, itself: int, count: Callable[[Schema], int], names: Combine) -> _SchemaCounts:
     """What the schema says by itself. `names` combines what may be about one name; an item has all of it."""
     members, items = parts.members.counted(count, names), parts.items.counted(count, sum)
-    return _Tally(itself, members, items, sum(map(count, parts.names)))
+    return _SchemaCounts(itself, members, items, sum(map(count, parts.names)))
 
 
 def _circles(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:

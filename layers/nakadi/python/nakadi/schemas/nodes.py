@@ -13,12 +13,12 @@ from typing import Any
 from msgspec import Struct
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import COMBINATORS, Document, Draft, RawSchema, size
-from nakadi.schemas.formats import Pattern, compiled
-from nakadi.schemas.values import Exhausted, canonical, spend
+from nakadi.schemas.document import COMBINATORS, Draft, RawSchema, SchemaDocument, number_of_values
+from nakadi.schemas.formats import Pattern, compile_pattern
+from nakadi.schemas.values import Exhausted, canonical_text, spend_steps
 
 
-class About(Struct, frozen=True):
+class Annotations(Struct, frozen=True):
     """What a schema says of itself rather than of values."""
 
     id: str | None = None
@@ -26,11 +26,11 @@ class About(Struct, frozen=True):
     description: str | None = None
 
 
-NOTHING = About()
+NOTHING = Annotations()
 
 
 class Node(Struct, frozen=True):
-    about: About
+    about: Annotations
 
 
 class Always(Node, frozen=True):
@@ -130,13 +130,13 @@ _CONDITIONAL = frozenset({"if", "then", "else"})
 _NOT = frozenset({"not"})
 
 
-def classified(schema: RawSchema, draft: Draft) -> Node:
+def node_of(schema: RawSchema, draft: Draft) -> Node:
     """The node that a schema is; the first of these that fits."""
     if isinstance(schema, bool):
         return Always(NOTHING) if schema else Never(NOTHING)
-    about = About(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
+    about = Annotations(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
     if "enum" in schema:
-        return Enum(about, frozenset(map(canonical, schema["enum"])))
+        return Enum(about, frozenset(map(canonical_text, schema["enum"])))
     if "const" in schema and draft >= Draft.SIX:
         return Const(about)
     if any(criterion in schema for criterion in COMBINATORS):
@@ -146,7 +146,7 @@ def classified(schema: RawSchema, draft: Draft) -> Node:
     return _of_type(schema, about, draft)
 
 
-def _combined(schema: Mapping[str, Any], about: About, draft: Draft) -> Combined:
+def _combined(schema: Mapping[str, Any], about: Annotations, draft: Draft) -> Combined:
     """Keywords beside a combinator are one more schema that has to be satisfied."""
     criterion = next(each for each in COMBINATORS if each in schema)
     beside = {keyword: value for keyword, value in _without_about(schema).items() if keyword != criterion}
@@ -159,7 +159,7 @@ def _without_about(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {keyword: value for keyword, value in schema.items() if keyword not in _SAY_NOTHING_OF_VALUES}
 
 
-def _of_type(schema: Mapping[str, Any], about: About, draft: Draft) -> Node:
+def _of_type(schema: Mapping[str, Any], about: Annotations, draft: Draft) -> Node:
     """Several types are a choice between schemas that differ only in their type."""
     type_or_types = schema["type"] if "type" in schema else _type_by_keywords(schema, draft)
     if isinstance(type_or_types, list):
@@ -180,15 +180,15 @@ def _type_by_keywords(schema: Mapping[str, Any], draft: Draft) -> str:
     return next((kind for kind, keywords in telling if not keywords.isdisjoint(schema)), "nothing")
 
 
-def _string(schema: Mapping[str, Any], about: About) -> String:
+def _string(schema: Mapping[str, Any], about: Annotations) -> String:
     return String(about, schema.get("maxLength"), schema.get("minLength"), schema.get("pattern"))
 
 
-def _number(schema: Mapping[str, Any], about: About) -> Number:
+def _number(schema: Mapping[str, Any], about: Annotations) -> Number:
     return Number(about, schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf"))
 
 
-def _object(schema: Mapping[str, Any], about: About) -> Object:
+def _object(schema: Mapping[str, Any], about: Annotations) -> Object:
     dependencies = schema.get("dependencies", {}).items()
     return Object(
         about,
@@ -203,11 +203,11 @@ def _object(schema: Mapping[str, Any], about: About) -> Object:
     )
 
 
-def an_object_without_members(about: About) -> Object:
+def empty_object_node(about: Annotations) -> Object:
     return _object({}, about)
 
 
-def _array(schema: Mapping[str, Any], about: About) -> Array:
+def _array(schema: Mapping[str, Any], about: Annotations) -> Array:
     items = schema.get("items")
     return Array(
         about,
@@ -220,7 +220,7 @@ def _array(schema: Mapping[str, Any], about: About) -> Array:
     )
 
 
-_MAKERS: Mapping[str, Callable[[Mapping[str, Any], About], Node]] = {
+_MAKERS: Mapping[str, Callable[[Mapping[str, Any], Annotations], Node]] = {
     "object": _object,
     "array": _array,
     "string": _string,
@@ -247,20 +247,20 @@ MAX_DEPTH = 150
 
 def defines(effective: Mapping[str, Any], dotted_path: str) -> bool:
     """Whether the schema defines the property at the path; arrays are not entered."""
-    return not missing(effective, [dotted_path])
+    return not undefined_paths(effective, [dotted_path])
 
 
-def missing(effective: Mapping[str, Any], paths: Iterable[str]) -> tuple[str, ...]:
+def undefined_paths(effective: Mapping[str, Any], paths: Iterable[str]) -> tuple[str, ...]:
     """Those of the paths that the schema does not define, in their order."""
-    search = _Search(Document.of(effective))
+    search = _PathSearch(SchemaDocument.of(effective))
     try:
         return tuple(path for path in paths if not search.finds(path))
     except Exhausted as error:
         raise Invalid("schema is too entangled to find properties in it") from error
 
 
-class _Search:
-    def __init__(self, document: Document) -> None:
+class _PathSearch:
+    def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self._steps = [MOST_STEPS]
         self._patterns: dict[str, Pattern] = {}
@@ -272,7 +272,7 @@ class _Search:
     def _defined(self, schema: RawSchema | None, path: tuple[str, ...], depth: int) -> bool:
         if depth > MAX_DEPTH:
             raise Exhausted
-        match self._node(schema):
+        match self._resolved_node(schema):
             case Object() as node:
                 return self._defined_by_object(node, path, depth + 1)
             case Combined() as node:
@@ -280,11 +280,11 @@ class _Search:
             case _:
                 return False
 
-    def _node(self, schema: RawSchema | None) -> Node | None:
+    def _resolved_node(self, schema: RawSchema | None) -> Node | None:
         """What the schema is, or what it refers to in the end."""
         while schema is not None:
-            spend(self._steps, size(schema))
-            node = classified(schema, self._document.draft)
+            spend_steps(self._steps, number_of_values(schema))
+            node = node_of(schema, self._document.draft)
             if not isinstance(node, Reference):
                 return node
             schema = self._document.target(node.reference)
@@ -302,20 +302,20 @@ class _Search:
 
     def _defined_by_object(self, node: Object, path: tuple[str, ...], depth: int) -> bool:
         rest = path[1:]
-        if any(not rest or self._defined(each, rest, depth) for each in self._called(path[0], node)):
+        if any(not rest or self._defined(each, rest, depth) for each in self._schemas_of_name(path[0], node)):
             return True
         dependencies = node.schema_dependencies
         return ".".join(path) in dependencies or any(self._defined(e, path, depth) for e in dependencies.values())
 
-    def _called(self, name: str, node: Object) -> Iterator[RawSchema]:
+    def _schemas_of_name(self, name: str, node: Object) -> Iterator[RawSchema]:
         if name in node.properties:
             yield node.properties[name]
         for pattern, schema in node.pattern_properties.items():
-            if self._whole(pattern).found_in(name, self._steps):
+            if self._pattern_of_whole_name(pattern).found_in(name, self._steps):
                 yield schema
 
-    def _whole(self, pattern: str) -> Pattern:
+    def _pattern_of_whole_name(self, pattern: str) -> Pattern:
         """The pattern for a whole name; made once, for the same schema may be met many times."""
         if pattern not in self._patterns:
-            self._patterns[pattern] = compiled(rf"\A(?:{pattern})\z")
+            self._patterns[pattern] = compile_pattern(rf"\A(?:{pattern})\z")
         return self._patterns[pattern]

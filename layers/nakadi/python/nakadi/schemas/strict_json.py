@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _LIKE_A_NUMBER = re.compile(r"[-+.0-9eE]+")
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
-_WORDS = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
+_LITERALS = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\": "\\", "/": "/"}
 _HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS_OF_CODEPOINT = 4
@@ -38,7 +38,7 @@ class StrictJsonError(ValueError):
 
 def parse(text: str) -> Any:
     """The one value that the text consists of."""
-    reader = _Reader(text)
+    reader = _StrictReader(text)
     value = reader.value()
     reader.end()
     return value
@@ -46,11 +46,11 @@ def parse(text: str) -> Any:
 
 def read(text: str) -> tuple[Any, int]:
     """The value that the text begins with, and the index behind it."""
-    reader = _Reader(text)
+    reader = _StrictReader(text)
     return reader.value(), reader.at
 
 
-class _Reader:
+class _StrictReader:
     """Reads one value after the other; `at` is the next symbol to look at."""
 
     def __init__(self, text: str) -> None:
@@ -65,8 +65,8 @@ class _Reader:
                 return self._array(depth + 1)
             case '"':
                 return self._string()
-            case symbol if symbol in _WORDS:
-                return self._word(*_WORDS[symbol])
+            case symbol if symbol in _LITERALS:
+                return self._literal(*_LITERALS[symbol])
             case symbol if symbol in "-0123456789":
                 return self._number()
             case symbol:
@@ -79,7 +79,7 @@ class _Reader:
             raise self._unexpected(self._symbol())
 
     def _object(self, depth: int) -> dict[str, Any]:
-        self._check(depth)
+        self._check_depth(depth)
         members: dict[str, Any] = {}
         symbol = self._next()
         while symbol != "}" or members:
@@ -107,7 +107,7 @@ class _Reader:
         return self._string()
 
     def _array(self, depth: int) -> list[Any]:
-        self._check(depth)
+        self._check_depth(depth)
         items: list[Any] = []
         if self._next() == "]":
             return items
@@ -146,7 +146,7 @@ class _Reader:
         return _ESCAPES[symbol]
 
     def _codepoint(self) -> int:
-        digits = self._take(_DIGITS_OF_CODEPOINT)
+        digits = self._advance(_DIGITS_OF_CODEPOINT)
         if not _HEX.issuperset(digits):
             raise self._error(f"Illegal codepoint {digits}")
         return int(digits, 16)
@@ -169,13 +169,13 @@ class _Reader:
         self.at = found.end()
         literal = _NUMBER.fullmatch(self._text, start, self.at)
         if literal is None:
-            raise self._no_number(found.group())
+            raise self._invalid_number(found.group())
         return self._float(literal[0]) if literal[1] or literal[2] else self._integer(literal[0])
 
     def _integer(self, literal: str) -> int:
         if len(literal) <= _LONGEST_INTEGER and -(2**63) <= int(literal) < 2**63:
             return int(literal)
-        raise self._too_big(literal)
+        raise self._number_too_big(literal)
 
     def _float(self, literal: str) -> float:
         value = float(literal)
@@ -183,22 +183,22 @@ class _Reader:
             raise self._error(f"{literal} can not be used")
         return value
 
-    def _no_number(self, literal: str) -> StrictJsonError:
+    def _invalid_number(self, literal: str) -> StrictJsonError:
         if "." in literal or "e" in literal.lower():
             return self._error(f"The provided value '{literal}' cannot be parsed to float")
         if literal.removeprefix("-").isdecimal():
             return self._error(f"The provided value '{literal}' begins with a needless zero")
-        return self._too_big(literal)
+        return self._number_too_big(literal)
 
-    def _too_big(self, literal: str) -> StrictJsonError:
+    def _number_too_big(self, literal: str) -> StrictJsonError:
         return self._error(f"Can not use long value '{literal}' cause it is too big")
 
-    def _word(self, word: str, value: bool | None) -> bool | None:
-        if self._take(len(word) - 1) != word[1:]:
+    def _literal(self, word: str, value: bool | None) -> bool | None:
+        if self._advance(len(word) - 1) != word[1:]:
             raise self._error(f"Expected {word} value")
         return value
 
-    def _check(self, depth: int) -> None:
+    def _check_depth(self, depth: int) -> None:
         if depth > MAX_DEPTH:
             raise self._error(f"Nested more than {MAX_DEPTH} levels deep")
 
@@ -218,7 +218,7 @@ class _Reader:
         self.at += 1
         return self._text[self.at - 1]
 
-    def _take(self, number: int) -> str:
+    def _advance(self, number: int) -> str:
         """That many symbols, behind which there has to be one more: words and escapes never end a text."""
         if self.at + number >= len(self._text):
             raise self._error("Unexpected end of data")
@@ -229,10 +229,10 @@ class _Reader:
         return self._error(f"Unexpected symbol '{symbol}'{where}")
 
     def _error(self, what: str) -> StrictJsonError:
-        return StrictJsonError(f"{what} at pos {units(self._text[: self.at])}")
+        return StrictJsonError(f"{what} at pos {utf16_length(self._text[: self.at])}")
 
 
-def units(text: str) -> int:
+def utf16_length(text: str) -> int:
     """How many UTF-16 units a text has: a character beyond the first 65,536 has two."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
@@ -256,7 +256,7 @@ def parsed_memory(text: Text) -> int:
     return sum(window.count(symbol) * each for window in windows for symbol, each in MEMORY_OF)
 
 
-def exceeds(text: Text, most: int) -> bool:
+def memory_exceeds(text: Text, most: int) -> bool:
     """Whether the values of the text take more than so many bytes. Symbols in strings are no values."""
     return parsed_memory(text) > most and parsed_memory(_without_strings(text)) > most
 

@@ -16,27 +16,27 @@ from nakadi.schemas.document import (
     COMBINATORS,
     IN_PLACE,
     ROOT,
-    Document,
     Draft,
     Found,
+    SchemaDocument,
     SchemaPath,
     draft_of,
     is_local,
-    member,
     reachable,
-    referred,
+    referenced_schemas,
     steps_of,
     subschemas,
+    value_at_step,
 )
 from nakadi.schemas.formats import FORMATS, BadPattern, Patterns
-from nakadi.schemas.keywords import quoted
+from nakadi.schemas.keywords import quoted_value
 from nakadi.schemas.limits import check_expansion, check_tree
 from nakadi.schemas.nodes import defines
 from nakadi.schemas.strict_json import StrictJsonError, parse
-from nakadi.schemas.values import MOST_STEPS, canonical, fits, text_of, type_name, worth_telling
+from nakadi.schemas.values import MOST_STEPS, canonical_text, first_that_fit, has_type, text_of, type_name
 
 
-def checked(text: str, *, category: Category) -> dict[str, Any]:
+def parse_submitted(text: str, *, category: Category) -> dict[str, Any]:
     """The schema that the text says; raises `Invalid` with the first reason against it."""
     schema = _parsed(text)
     _check_root_type(schema)
@@ -55,7 +55,7 @@ def check_language(schema: dict[str, Any], mode: CompatibilityMode) -> None:
     """Raises `Invalid` for what a sound schema may not say: the language that its mode permits comes last."""
     if mode is CompatibilityMode.COMPATIBLE:
         check_restricted(schema)
-    check_divisors(Document.of(schema))
+    check_divisors(SchemaDocument.of(schema))
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -76,12 +76,12 @@ def _check_root_type(schema: dict[str, Any]) -> None:
         raise Invalid('"type" of root element in schema can only be "object"')
 
 
-def _document(schema: dict[str, Any]) -> Document:
+def _document(schema: dict[str, Any]) -> SchemaDocument:
     draft = draft_of(schema)
     if draft is None:
         url = schema["$schema"]
         raise Invalid(f"could not determine schema version: no meta-schema is known with URL [{url}]")
-    return Document(schema, draft)
+    return SchemaDocument(schema, draft)
 
 
 def _not_json(reason: str) -> Invalid:
@@ -90,27 +90,27 @@ def _not_json(reason: str) -> Invalid:
 
 # The restricted language of mode `compatible` -------------------------------------------------------------------------
 
-Fault = tuple[SchemaPath, str]
-Rule = Callable[[SchemaPath, Any], Iterator[Fault]]
+SchemaFault = tuple[SchemaPath, str]
+Rule = Callable[[SchemaPath, Any], Iterator[SchemaFault]]
 
 JAVA_NAMES = {"JsonObject": "JSONObject", "JsonArray": "JSONArray"}
 
 
 def check_restricted(schema: Mapping[str, Any]) -> None:
     faults = (f"Invalid schema found in [{path.pointer}]: {reason}" for path, reason in faults_in(schema))
-    told = list(worth_telling(faults, str))
+    told = list(first_that_fit(faults, str))
     if told:
         raise Invalid(f"Invalid schema: {', '.join(told)}")
 
 
-def faults_in(schema: Any) -> Iterator[Fault]:
+def faults_in(schema: Any) -> Iterator[SchemaFault]:
     """Every fault, with its path. A schema that is nested deeply was refused before."""
-    return _schema(ROOT, schema)
+    return _schema_rule(ROOT, schema)
 
 
-def _schema(path: SchemaPath, value: Any) -> Iterator[Fault]:
+def _schema_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
     if not isinstance(value, dict):
-        yield from _object(path, value)
+        yield from _object_rule(path, value)
         return
     for keyword, bound in (("exclusiveMaximum", "maximum"), ("exclusiveMinimum", "minimum")):
         if keyword in value and bound not in value:
@@ -123,8 +123,8 @@ def _schema(path: SchemaPath, value: Any) -> Iterator[Fault]:
             yield from RULES[keyword](path / keyword, each)
 
 
-def _either(first: Rule, second: Rule) -> Rule:
-    def rule(path: SchemaPath, value: Any) -> Iterator[Fault]:
+def _either_rule(first: Rule, second: Rule) -> Rule:
+    def rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
         against_first = list(first(path, value))
         against_second = list(second(path, value)) if against_first else []
         if against_second:
@@ -134,100 +134,100 @@ def _either(first: Rule, second: Rule) -> Rule:
     return rule
 
 
-def _not_a(wanted: str, path: SchemaPath, value: Any) -> Iterator[Fault]:
-    if not fits(value, wanted):
+def _type_rule_violation(wanted: str, path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    if not has_type(value, wanted):
         found = type_name(value)
         yield path, f"expected type: {JAVA_NAMES.get(wanted, wanted)}, found: {JAVA_NAMES.get(found, found)}"
 
 
-def _anything(_: SchemaPath, __: Any) -> Iterator[Fault]:
+def _anything_rule(_: SchemaPath, __: Any) -> Iterator[SchemaFault]:
     yield from ()
 
 
-def _string(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    yield from _not_a("String", path, value)
+def _string_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    yield from _type_rule_violation("String", path, value)
 
 
-def _uri(path: SchemaPath, value: Any) -> Iterator[Fault]:
+def _uri_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
     problem = FORMATS["uri"](value) if isinstance(value, str) else None
-    yield from _string(path, value) if problem is None else iter([(path, problem)])
+    yield from _string_rule(path, value) if problem is None else iter([(path, problem)])
 
 
-def _boolean(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    yield from _not_a("Boolean", path, value)
+def _boolean_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    yield from _type_rule_violation("Boolean", path, value)
 
 
-def _number(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    yield from _not_a("Number", path, value)
+def _number_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    yield from _type_rule_violation("Number", path, value)
 
 
-def _object(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    yield from _not_a("JsonObject", path, value)
+def _object_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    yield from _type_rule_violation("JsonObject", path, value)
 
 
-def _list(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    yield from _not_a("JsonArray", path, value)
+def _list_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    yield from _type_rule_violation("JsonArray", path, value)
 
 
-def _positive(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    if fits(value, "Number") and value <= 0:
+def _positive_number_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    if has_type(value, "Number") and value <= 0:
         yield path, f"{text_of(value)} is not greater than 0"
-    yield from _number(path, value)
+    yield from _number_rule(path, value)
 
 
-def _count(path: SchemaPath, value: Any) -> Iterator[Fault]:
+def _non_negative_integer_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
     if isinstance(value, float):
         yield path, "expected type: Integer, found: Double"
-    elif fits(value, "Number") and value < 0:
+    elif has_type(value, "Number") and value < 0:
         yield path, f"{value} is not greater or equal to 0"
-    yield from _number(path, value)
+    yield from _number_rule(path, value)
 
 
-def _some(path: SchemaPath, value: Any) -> Iterator[Fault]:
+def _non_empty_list_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
     if value == []:
         yield path, "expected minimum item count: 1, found: 0"
-    yield from _list(path, value)
+    yield from _list_rule(path, value)
 
 
-def _all_different(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    if isinstance(value, list) and len({canonical(each) for each in value}) < len(value):
+def _unique_items_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    if isinstance(value, list) and len({canonical_text(each) for each in value}) < len(value):
         yield path, "array items are not unique"
 
 
-def _each(rule: Rule, path: SchemaPath, value: Any) -> Iterator[Fault]:
+def _rule_for_each(rule: Rule, path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
     for index, each in enumerate(value if isinstance(value, list) else ()):
         yield from rule(path / str(index), each)
 
 
-def _values(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    yield from _some(path, value)
-    yield from _all_different(path, value)
+def _values_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    yield from _non_empty_list_rule(path, value)
+    yield from _unique_items_rule(path, value)
 
 
-def _names(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    yield from _list(path, value)
-    yield from _all_different(path, value)
-    yield from _each(_string, path, value)
+def _names_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    yield from _list_rule(path, value)
+    yield from _unique_items_rule(path, value)
+    yield from _rule_for_each(_string_rule, path, value)
 
 
-def _schemas(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    yield from _some(path, value)
-    yield from _each(_schema, path, value)
+def _schemas_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    yield from _non_empty_list_rule(path, value)
+    yield from _rule_for_each(_schema_rule, path, value)
 
 
-def _type(path: SchemaPath, value: Any) -> Iterator[Fault]:
+def _type_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
     if not isinstance(value, str) or value not in TYPES:
-        yield path, f"{quoted(value, [MOST_STEPS])} is not a valid enum value"
+        yield path, f"{quoted_value(value, [MOST_STEPS])} is not a valid enum value"
 
 
-def _types(path: SchemaPath, value: Any) -> Iterator[Fault]:
-    yield from _values(path, value)
-    yield from _each(_type, path, value)
+def _types_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    yield from _values_rule(path, value)
+    yield from _rule_for_each(_type_rule, path, value)
 
 
-def _named(rule: Rule) -> Rule:
-    def named(path: SchemaPath, value: Any) -> Iterator[Fault]:
-        yield from _object(path, value)
+def _members_rule(rule: Rule) -> Rule:
+    def named(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+        yield from _object_rule(path, value)
         for name, each in value.items() if isinstance(value, dict) else ():
             yield from rule(path / name, each)
 
@@ -235,21 +235,23 @@ def _named(rule: Rule) -> Rule:
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("id", "title", "description", "pattern", "format"), _string),
-    **dict.fromkeys(("$schema", "$ref"), _uri),
-    "default": _anything,
-    "multipleOf": _positive,
-    **dict.fromkeys(("maximum", "minimum"), _number),
-    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum", "uniqueItems"), _boolean),
-    **dict.fromkeys(("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), _count),
-    "items": _either(_schema, _schemas),
-    "required": _names,
-    "additionalProperties": _either(_boolean, _schema),
-    **dict.fromkeys(("definitions", "properties", "patternProperties"), _named(_schema)),
-    "dependencies": _named(_either(_schema, _names)),
-    "enum": _values,
-    "type": _either(_type, _types),
-    **dict.fromkeys(("allOf", "anyOf", "oneOf"), _schemas),
+    **dict.fromkeys(("id", "title", "description", "pattern", "format"), _string_rule),
+    **dict.fromkeys(("$schema", "$ref"), _uri_rule),
+    "default": _anything_rule,
+    "multipleOf": _positive_number_rule,
+    **dict.fromkeys(("maximum", "minimum"), _number_rule),
+    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum", "uniqueItems"), _boolean_rule),
+    **dict.fromkeys(
+        ("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), _non_negative_integer_rule
+    ),
+    "items": _either_rule(_schema_rule, _schemas_rule),
+    "required": _names_rule,
+    "additionalProperties": _either_rule(_boolean_rule, _schema_rule),
+    **dict.fromkeys(("definitions", "properties", "patternProperties"), _members_rule(_schema_rule)),
+    "dependencies": _members_rule(_either_rule(_schema_rule, _names_rule)),
+    "enum": _values_rule,
+    "type": _either_rule(_type_rule, _types_rule),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf"), _schemas_rule),
 }
 
 
@@ -299,28 +301,28 @@ _VALUES_OF: Mapping[Draft, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def check_loadable(document: Document) -> None:
+def check_loadable(document: SchemaDocument) -> None:
     for found in reachable(document):
-        reason = next(_reasons_against(found, document), None)
+        reason = next(_reasons_not_to_load(found, document), None)
         if reason is not None:
             raise _not_loadable(reason)
-    _check_that_judging_ends(document)
+    _check_validation_ends(document)
 
 
-def check_references(document: Document) -> None:
+def check_references(document: SchemaDocument) -> None:
     for _, schema in reachable(document):
         reference = schema.get("$ref", "#")
         if not is_local(reference):
             raise Invalid(f"external url reference is not supported: {reference.partition('#')[0]}")
 
 
-def check_divisors(document: Document) -> None:
+def check_divisors(document: SchemaDocument) -> None:
     for path, schema in reachable(document):
         if schema.get("multipleOf", 1) == 0:
             raise _not_loadable(f"{(path / 'multipleOf').fragment}: nothing is a multiple of 0")
 
 
-def check_patterns(document: Document) -> None:
+def check_patterns(document: SchemaDocument) -> None:
     patterns = Patterns()
     for _, schema in reachable(document):
         for pattern in (*schema.get("patternProperties", ()), *([schema["pattern"]] if "pattern" in schema else [])):
@@ -330,11 +332,11 @@ def check_patterns(document: Document) -> None:
                 raise Invalid(f"invalid regex pattern in the schema: {error}") from error
 
 
-def _reasons_against(found: Found, document: Document) -> Iterator[str]:
+def _reasons_not_to_load(found: Found, document: SchemaDocument) -> Iterator[str]:
     yield from _wrong_values(found, document.draft)
     yield from _wrong_members(found, document.draft)
     yield from _unknown_types(found)
-    yield from _crowded_combinators(found)
+    yield from _several_combinators(found)
     yield from _dangling_reference(found, document)
 
 
@@ -366,7 +368,7 @@ def _not_strings(path: SchemaPath, value: Any) -> Iterator[str]:
 
 
 def _mismatch(path: SchemaPath, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
-    if not any(fits(value, each) for each in expected):
+    if not any(has_type(value, each) for each in expected):
         wanted = f": {expected[0]}" if len(expected) == 1 else f" is one of {' or '.join(sorted(expected))}"
         yield f"{path.fragment}: expected type{wanted}, found: {'null' if value is None else type_name(value)}"
 
@@ -379,14 +381,14 @@ def _unknown_types(found: Found) -> Iterator[str]:
             yield f"<unknown location>: unknown type: [{each}]"
 
 
-def _crowded_combinators(found: Found) -> Iterator[str]:
+def _several_combinators(found: Found) -> Iterator[str]:
     path, schema = found
     count = sum(each in schema for each in COMBINATORS)
     if count > 1:
         yield f"{path.fragment}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
 
 
-def _dangling_reference(found: Found, document: Document) -> Iterator[str]:
+def _dangling_reference(found: Found, document: SchemaDocument) -> Iterator[str]:
     """What is wrong with a reference, at the path where it ends."""
     path, schema = found
     reference = schema.get("$ref", "#")
@@ -403,7 +405,7 @@ def _dangling_reference(found: Found, document: Document) -> Iterator[str]:
         if reason is not None:
             yield reason
             return
-        at, value = at / step, member(value, step)
+        at, value = at / step, value_at_step(value, step)
     yield from _mismatch(at, value, _SCHEMA)
 
 
@@ -417,9 +419,9 @@ def _missing(path: SchemaPath, value: Any, step: str) -> Iterator[str]:
         yield f"{path.fragment}: array index [{step}] is out of bounds"
 
 
-def _check_that_judging_ends(document: Document) -> None:
+def _check_validation_ends(document: SchemaDocument) -> None:
     """No value may be judged by a schema that hands it on, by whatever way, to itself; nor by too long a chain."""
-    judges = {id(schema): _judges_of_the_same(schema, document) for _, schema in reachable(document)}
+    judges = {id(schema): _schemas_of_same_value(schema, document) for _, schema in reachable(document)}
     heights: dict[int, int] = {}
     try:
         for number in TopologicalSorter(judges).static_order():
@@ -430,9 +432,9 @@ def _check_that_judging_ends(document: Document) -> None:
         raise _not_loadable(f"more than {MAX_IN_PLACE} schemas within each other are about the same value")
 
 
-def _judges_of_the_same(schema: Mapping[str, Any], document: Document) -> list[int]:
+def _schemas_of_same_value(schema: Mapping[str, Any], document: SchemaDocument) -> list[int]:
     within = (value for keyword, _, value in subschemas(schema, document.draft) if keyword in IN_PLACE)
-    targets = (target for _, target in referred(schema, document))
+    targets = (target for _, target in referenced_schemas(schema, document))
     return [id(each) for each in (*within, *targets) if isinstance(each, Mapping)]
 
 

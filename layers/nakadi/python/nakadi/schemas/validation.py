@@ -11,10 +11,10 @@ from typing import Any
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType
 from nakadi.model.outcomes import Invalid
 from nakadi.model.schema import Version
-from nakadi.schemas.document import Document, Draft, RawSchema, reachable
-from nakadi.schemas.explanation import LONG, SHORT, explained
+from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable
+from nakadi.schemas.explanation import STEPS_OF_LONG_EXPLANATION, STEPS_OF_SHORT_EXPLANATION, explain_violations
 from nakadi.schemas.formats import BadPattern, Patterns
-from nakadi.schemas.keywords import ALWAYS, NEVER, TYPES, Check, Constants, all_of, scalar_check
+from nakadi.schemas.keywords import ALWAYS, NEVER, TYPES, CodeCheck, Constants, all_of, check_of_scalar
 from nakadi.schemas.limits import check_tree
 from nakadi.schemas.submission import check_loadable, check_references
 from nakadi.schemas.values import MOST_STEPS, Exhausted, Steps, all_differ
@@ -33,7 +33,7 @@ class Validator:
 
     __slots__ = ("_document", "_patterns", "check")
 
-    def __init__(self, document: Document, check: Accepts, patterns: Patterns) -> None:
+    def __init__(self, document: SchemaDocument, check: Accepts, patterns: Patterns) -> None:
         self._document = document
         self.check = check
         self._patterns = patterns
@@ -47,10 +47,10 @@ class Validator:
 
     def explain(self, event: Any, before_long_work: Callable[[], None] = lambda: None) -> str:
         """What is wrong with an event that is not accepted."""
-        for most_steps in (SHORT, LONG):
-            if most_steps == LONG:
+        for most_steps in (STEPS_OF_SHORT_EXPLANATION, STEPS_OF_LONG_EXPLANATION):
+            if most_steps == STEPS_OF_LONG_EXPLANATION:
                 before_long_work()
-            explanation = explained(self._document, self._patterns, event, most_steps)
+            explanation = explain_violations(self._document, self._patterns, event, most_steps)
             if explanation.is_finished:
                 break
         return explanation.text
@@ -59,7 +59,7 @@ class Validator:
 def compile_validator(effective: Mapping[str, Any]) -> Validator:
     """Make a schema ready, or raise `Invalid` with the reason why it cannot be."""
     check_tree(effective, added_levels=_ADDED_LEVELS, added_values=_ADDED_VALUES)
-    document = Document.of(effective)
+    document = SchemaDocument.of(effective)
     check_loadable(document)
     check_references(document)
     try:
@@ -127,7 +127,7 @@ class _CachedValidator:
 # Generated code -------------------------------------------------------------------------------------------------------
 
 
-class Lines:
+class SourceLines:
     """Source as it grows; what is written within `block` is indented under the block's head."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Lines:
     def refuse_if(self, condition: str) -> None:
         self.add(f"if {condition}: return False")
 
-    def refuse_unless(self, check: Check) -> int:
+    def refuse_unless(self, check: CodeCheck) -> int:
         """Answers what the check costs, for the sum of its function."""
         if not check.always:
             self.refuse_if(f"not ({check.expression})")
@@ -163,7 +163,7 @@ class Lines:
 Accepts = Callable[[Any, Steps], bool]
 Schema = Mapping[str, Any]
 
-_VISIBLE = {
+NAMES_IN_CODE = {
     **{each.__name__: each for each in (type, len, str, int, float, list, dict, KeyError)},
     "Exhausted": Exhausted,
     "all_differ": all_differ,
@@ -188,9 +188,9 @@ _COST_OF_UNIQUENESS = 5
 _FUNCTIONS_AT_ONCE = 50
 
 
-def generate(document: Document) -> tuple[Accepts, Constants]:
+def generate(document: SchemaDocument) -> tuple[Accepts, Constants]:
     """A function that says whether a value is valid against the whole document, and the values that it works with."""
-    constants = Constants(_VISIBLE)
+    constants = Constants(NAMES_IN_CODE)
     generator = _Generator(document, constants)
     root = generator.function_of(document.root)
     for source in generator.sources():
@@ -199,103 +199,105 @@ def generate(document: Document) -> tuple[Accepts, Constants]:
     return constants.namespace[root], constants
 
 
-def _allows(kind: type, type_name: str, schema: Schema) -> bool:
+def _allows_type(kind: type, type_name: str, schema: Schema) -> bool:
     types = schema.get("type", type_name)
     return type_name in types and ("enum" not in schema or any(isinstance(each, kind) for each in schema["enum"]))
 
 
-def _targets(document: Document) -> frozenset[int]:
+def _targets(document: SchemaDocument) -> frozenset[int]:
     """The schemas that references point at: they become code once, wherever else they stand."""
     references = {schema["$ref"] for _, schema in reachable(document) if "$ref" in schema}
     return frozenset(id(document.target(each)) for each in references)
 
 
 class _Generator:
-    def __init__(self, document: Document, constants: Constants) -> None:
+    def __init__(self, document: SchemaDocument, constants: Constants) -> None:
         self._document = document
         self._constants = constants
         self._functions: list[str] = []
         self._targets = _targets(document)
-        self._referred: dict[int, str] = {}
-        self._scalars: dict[tuple[int, str], Check] = {}
-        self._waiting: list[tuple[str, Schema]] = []
+        self._functions_by_schema: dict[int, str] = {}
+        self._scalars: dict[tuple[int, str], CodeCheck] = {}
+        self._functions_to_write: list[tuple[str, Schema]] = []
         self._names = 0
 
     def sources(self) -> Iterator[str]:
         """The functions, some at a time, for Python takes a lot of memory to compile many at once."""
-        self._write_referred()
+        self._write_functions()
         for start in range(0, len(self._functions), _FUNCTIONS_AT_ONCE):
             yield "\n".join(self._functions[start : start + _FUNCTIONS_AT_ONCE])
 
-    def _write_referred(self) -> None:
+    def _write_functions(self) -> None:
         """Those that are written may refer to others, which are still to be written."""
-        while self._waiting:
-            name, schema = self._waiting.pop()
-            lines = Lines()
-            cost = self._write(schema, lines)
+        while self._functions_to_write:
+            name, schema = self._functions_to_write.pop()
+            lines = SourceLines()
+            cost = self._write_body(schema, lines)
             # References can multiply, and lead in circles: each arrival pays for itself.
-            self._finish(name, [f"    steps[0] -= {cost + 1}", "    if steps[0] < 0: raise Exhausted", *lines.written])
+            self._add_function(
+                name, [f"    steps[0] -= {cost + 1}", "    if steps[0] < 0: raise Exhausted", *lines.written]
+            )
 
     def function_of(self, schema: Schema) -> str:
         """The name of the one function for a schema that several may refer to."""
-        if id(schema) not in self._referred:
-            self._referred[id(schema)] = self._new_name()
-            self._waiting.append((self._referred[id(schema)], schema))
-        return self._referred[id(schema)]
+        if id(schema) not in self._functions_by_schema:
+            self._functions_by_schema[id(schema)] = self._new_name()
+            self._functions_to_write.append((self._functions_by_schema[id(schema)], schema))
+        return self._functions_by_schema[id(schema)]
 
     def _new_name(self) -> str:
         self._names += 1
         return f"f{self._names}"
 
-    def _finish(self, name: str, lines: list[str]) -> None:
+    def _add_function(self, name: str, lines: list[str]) -> None:
         self._functions.append("\n".join([f"def {name}(value, steps):", *lines, "    return True"]))
 
-    def _check(self, schema: RawSchema, value: str) -> Check:
+    def _check_of(self, schema: RawSchema, value: str) -> CodeCheck:
         """An expression for the variable `value`; what takes more than that is written as a function of its own."""
         if isinstance(schema, bool):
             return ALWAYS if schema else NEVER
         if "$ref" in schema:
-            return self._reference(schema["$ref"], value)
-        if not self._about_insides(schema):
-            return self._scalar(schema, value)
+            return self._check_of_reference(schema["$ref"], value)
+        if not self._keywords_about_members(schema):
+            return self._scalar_check(schema, value)
         if id(schema) in self._targets:
-            return Check(f"{self.function_of(schema)}({value}, steps)")
-        name, lines = self._new_name(), Lines()
-        cost = self._write(schema, lines)
-        self._finish(name, lines.written)
-        return Check(f"{name}({value}, steps)", cost + 1)
+            return CodeCheck(f"{self.function_of(schema)}({value}, steps)")
+        name, lines = self._new_name(), SourceLines()
+        cost = self._write_body(schema, lines)
+        self._add_function(name, lines.written)
+        return CodeCheck(f"{name}({value}, steps)", cost + 1)
 
-    def _reference(self, reference: str, value: str) -> Check:
+    def _check_of_reference(self, reference: str, value: str) -> CodeCheck:
         target = self._document.target(reference)
         assert target is not None, "a schema is checked before code is made from it"
         if isinstance(target, Mapping) and "$ref" in target:
-            return Check(f"{self.function_of(target)}({value}, steps)")
-        return self._check(target, value)
+            return CodeCheck(f"{self.function_of(target)}({value}, steps)")
+        return self._check_of(target, value)
 
-    def _about_insides(self, schema: Schema) -> frozenset[str]:
+    def _keywords_about_members(self, schema: Schema) -> frozenset[str]:
         """The keywords that this draft knows, and that can matter to a value which the schema allows at all."""
         matter = _ABOUT_ANYTHING
-        if _allows(dict, "object", schema):
+        if _allows_type(dict, "object", schema):
             matter |= _ABOUT_OBJECTS
-        if _allows(list, "array", schema):
+        if _allows_type(list, "array", schema):
             matter |= _ABOUT_ARRAYS
         return frozenset(
             each for each in matter & schema.keys() if self._document.draft >= _SINCE.get(each, Draft.FOUR)
         )
 
-    def _scalar(self, schema: Schema, value: str) -> Check:
+    def _scalar_check(self, schema: Schema, value: str) -> CodeCheck:
         """The same for a variable of the same name, since a schema can be referred to a thousand times."""
         if (id(schema), value) not in self._scalars:
-            check = scalar_check(schema, self._document.draft, value, self._constants)
+            check = check_of_scalar(schema, self._document.draft, value, self._constants)
             self._scalars[id(schema), value] = check
         return self._scalars[id(schema), value]
 
-    def _write(self, schema: Schema, lines: Lines) -> int:
+    def _write_body(self, schema: Schema, lines: SourceLines) -> int:
         """Writes the body of a function, and answers about how many steps it takes."""
         if "$ref" in schema:
-            return lines.refuse_unless(self._reference(schema["$ref"], "value"))
-        keywords = self._about_insides(schema)
-        cost = lines.refuse_unless(self._scalar(schema, "value"))
+            return lines.refuse_unless(self._check_of_reference(schema["$ref"], "value"))
+        keywords = self._keywords_about_members(schema)
+        cost = lines.refuse_unless(self._scalar_check(schema, "value"))
         cost += self._write_combinators(schema, lines)
         if "if" in keywords:
             cost += self._write_conditional(schema, lines)
@@ -304,10 +306,12 @@ class _Generator:
             ("array", _ABOUT_ARRAYS, self._write_array),
         ):
             if about & keywords:
-                cost += self._write_inside(type_name, write, schema, lines)
+                cost += self._write_for_type(type_name, write, schema, lines)
         return cost
 
-    def _write_inside(self, type_name: str, write: Callable[[Schema, Lines], int], schema: Schema, lines: Lines) -> int:
+    def _write_for_type(
+        self, type_name: str, write: Callable[[Schema, SourceLines], int], schema: Schema, lines: SourceLines
+    ) -> int:
         """What is said about objects is said about nothing else, and likewise for arrays."""
         if schema.get("type") == type_name:
             return write(schema, lines)
@@ -317,51 +321,51 @@ class _Generator:
 
     # One value, several schemas
 
-    def _write_combinators(self, schema: Schema, lines: Lines) -> int:
-        cost = sum(lines.refuse_unless(self._check(each, "value")) for each in schema.get("allOf", ()))
+    def _write_combinators(self, schema: Schema, lines: SourceLines) -> int:
+        cost = sum(lines.refuse_unless(self._check_of(each, "value")) for each in schema.get("allOf", ()))
         if "anyOf" in schema:
-            checks = [self._check(each, "value") for each in schema["anyOf"]]
+            checks = [self._check_of(each, "value") for each in schema["anyOf"]]
             lines.refuse_if(f"not ({' or '.join(f'({each.expression})' for each in checks) or 'False'})")
             cost += sum(each.cost for each in checks)
         if "oneOf" in schema:
             cost += self._write_one_of(schema["oneOf"], lines)
         if "not" in schema:
-            check = self._check(schema["not"], "value")
+            check = self._check_of(schema["not"], "value")
             lines.refuse_if(check.expression)
             cost += check.cost
         return cost
 
-    def _write_one_of(self, members: list[RawSchema], lines: Lines) -> int:
-        checks = [self._check(each, "value") for each in members]
+    def _write_one_of(self, members: list[RawSchema], lines: SourceLines) -> int:
+        checks = [self._check_of(each, "value") for each in members]
         lines.add("matching = 0")
         for check in checks:
             lines.add(f"if {check.expression}: matching += 1")
         lines.refuse_if("matching != 1")
         return sum(each.cost for each in checks)
 
-    def _write_conditional(self, schema: Schema, lines: Lines) -> int:
-        condition = self._check(schema["if"], "value")
-        consequence = self._check(schema.get("then", True), "value")
-        alternative = self._check(schema.get("else", True), "value")
+    def _write_conditional(self, schema: Schema, lines: SourceLines) -> int:
+        condition = self._check_of(schema["if"], "value")
+        consequence = self._check_of(schema.get("then", True), "value")
+        alternative = self._check_of(schema.get("else", True), "value")
         lines.refuse_if(f"not (({consequence.expression}) if ({condition.expression}) else ({alternative.expression}))")
         return condition.cost + consequence.cost + alternative.cost
 
     # Objects
 
-    def _write_object(self, schema: Schema, lines: Lines) -> int:
+    def _write_object(self, schema: Schema, lines: SourceLines) -> int:
         cost = self._write_size(schema, "minProperties", "maxProperties", lines)
         cost += self._write_properties(schema, lines)
         cost += self._write_members(schema, lines)
         cost += self._write_dependencies(schema, lines)
         return cost + self._write_names(schema, lines)
 
-    def _write_size(self, schema: Schema, least: str, most: str, lines: Lines) -> int:
+    def _write_size(self, schema: Schema, least: str, most: str, lines: SourceLines) -> int:
         for keyword, relation in ((least, "<"), (most, ">")):
             if keyword in schema:
                 lines.refuse_if(f"len(value) {relation} {self._constants.name(schema[keyword])}")
         return 1
 
-    def _write_properties(self, schema: Schema, lines: Lines) -> int:
+    def _write_properties(self, schema: Schema, lines: SourceLines) -> int:
         """Required properties are fetched at once; where others are not allowed, counting the known ones is enough."""
         properties: Schema = schema.get("properties", {})
         required = dict.fromkeys(schema.get("required", ()))
@@ -376,7 +380,7 @@ class _Generator:
             lines.refuse_if(f"len(value) != {'known' if optional else len(properties)}")
         return cost
 
-    def _write_required(self, required: dict[str, None], properties: Schema, lines: Lines) -> int:
+    def _write_required(self, required: dict[str, None], properties: Schema, lines: SourceLines) -> int:
         if not required:
             return 0
         variables = {name: f"v{number}" for number, name in enumerate(required)}
@@ -384,11 +388,11 @@ class _Generator:
             for name, variable in variables.items():
                 lines.add(f"{variable} = value[{self._constants.text(name)}]")
         lines.add("except KeyError: return False")
-        checks = (self._check(properties.get(name, True), variable) for name, variable in variables.items())
+        checks = (self._check_of(properties.get(name, True), variable) for name, variable in variables.items())
         return len(required) + sum(lines.refuse_unless(each) for each in checks)
 
-    def _write_optional(self, name: str, schema: RawSchema, counted: bool, lines: Lines) -> int:
-        check = self._check(schema, "member")
+    def _write_optional(self, name: str, schema: RawSchema, counted: bool, lines: SourceLines) -> int:
+        check = self._check_of(schema, "member")
         if check.always and not counted:
             return 0
         constant = self._constants.text(name)
@@ -400,17 +404,17 @@ class _Generator:
                 lines.refuse_unless(check)
         return check.cost
 
-    def _write_members(self, schema: Schema, lines: Lines) -> int:
+    def _write_members(self, schema: Schema, lines: SourceLines) -> int:
         """The members that are known by a pattern, or not at all; `_write_properties` has dealt with all others."""
         patterns = [
-            (self._constants.name(self._constants.patterns.of(text).found_in), self._check(each, "member"))
+            (self._constants.name(self._constants.patterns.of(text).found_in), self._check_of(each, "member"))
             for text, each in schema.get("patternProperties", {}).items()
         ]
-        additional = self._check(schema.get("additionalProperties", True), "member")
+        additional = self._check_of(schema.get("additionalProperties", True), "member")
         if not patterns and (additional.always or schema["additionalProperties"] is False):
             return 0
         if not patterns and not schema.get("properties"):
-            self._write_each("member", "value.values()", additional, lines)
+            self._write_loop("member", "value.values()", additional, lines)
             return 1
         named = self._constants.texts(schema.get("properties", ()))
         lines.spend(f"len(value) * {1 + additional.cost + sum(each.cost for _, each in patterns)}")
@@ -423,59 +427,59 @@ class _Generator:
             lines.refuse_if(f"not (known or ({additional.expression}))")
         return 1
 
-    def _write_dependencies(self, schema: Schema, lines: Lines) -> int:
+    def _write_dependencies(self, schema: Schema, lines: SourceLines) -> int:
         cost = 0
         for name, needed in schema.get("dependencies", {}).items():
-            check = self._needed(needed) if isinstance(needed, list) else self._check(needed, "value")
+            check = self._names_present(needed) if isinstance(needed, list) else self._check_of(needed, "value")
             lines.refuse_if(f"{self._constants.text(name)} in value and not ({check.expression})")
             cost += 1 + check.cost
         return cost
 
-    def _needed(self, names: list[str]) -> Check:
-        return all_of([Check(f"{self._constants.text(each)} in value") for each in names])
+    def _names_present(self, names: list[str]) -> CodeCheck:
+        return all_of([CodeCheck(f"{self._constants.text(each)} in value") for each in names])
 
-    def _write_names(self, schema: Schema, lines: Lines) -> int:
+    def _write_names(self, schema: Schema, lines: SourceLines) -> int:
         if "propertyNames" not in schema or self._document.draft < Draft.SIX:
             return 0
-        self._write_each("name", "value", self._check(schema["propertyNames"], "name"), lines)
+        self._write_loop("name", "value", self._check_of(schema["propertyNames"], "name"), lines)
         return 1
 
     # Arrays
 
-    def _write_array(self, schema: Schema, lines: Lines) -> int:
+    def _write_array(self, schema: Schema, lines: SourceLines) -> int:
         cost = self._write_size(schema, "minItems", "maxItems", lines)
         if schema.get("uniqueItems"):
             lines.refuse_if("not all_differ(value, steps)")
             cost += _COST_OF_UNIQUENESS
         items = schema.get("items", True)
         if isinstance(items, list):
-            cost += self._write_places(items, schema.get("additionalItems", True), lines)
+            cost += self._write_items_by_position(items, schema.get("additionalItems", True), lines)
         else:
-            self._write_each("item", "value", self._check(items, "item"), lines)
+            self._write_loop("item", "value", self._check_of(items, "item"), lines)
         if "contains" in schema and self._document.draft >= Draft.SIX:
-            self._write_contains(self._check(schema["contains"], "item"), lines)
+            self._write_contains(self._check_of(schema["contains"], "item"), lines)
         return cost + 1
 
-    def _write_each(self, variable: str, values: str, check: Check, lines: Lines) -> None:
+    def _write_loop(self, variable: str, values: str, check: CodeCheck, lines: SourceLines) -> None:
         if check.always:
             return
         lines.spend(f"len(value) * {1 + check.cost}")
         with lines.block(f"for {variable} in {values}:"):
             lines.refuse_unless(check)
 
-    def _write_places(self, items: list[RawSchema], additional: RawSchema, lines: Lines) -> int:
+    def _write_items_by_position(self, items: list[RawSchema], additional: RawSchema, lines: SourceLines) -> int:
         cost = 0
         for place, each in enumerate(items):
-            check = self._check(each, "item")
+            check = self._check_of(each, "item")
             cost += 1 + check.cost
             if not check.always:
                 with lines.block(f"if len(value) > {place}:"):
                     lines.add(f"item = value[{place}]")
                     lines.refuse_unless(check)
-        self._write_each("item", f"value[{len(items)}:]", self._check(additional, "item"), lines)
+        self._write_loop("item", f"value[{len(items)}:]", self._check_of(additional, "item"), lines)
         return cost
 
-    def _write_contains(self, check: Check, lines: Lines) -> None:
+    def _write_contains(self, check: CodeCheck, lines: SourceLines) -> None:
         lines.spend(f"len(value) * {1 + check.cost}")
         with lines.block("for item in value:"):
             lines.add(f"if {check.expression}: break")

@@ -35,11 +35,11 @@ def type_name(value: Any) -> str:
     return _NAMES[type(value)]
 
 
-def fits(value: Any, name: str) -> bool:
+def has_type(value: Any, name: str) -> bool:
     return type_name(value) in (_NUMBERS if name == "Number" else {name})
 
 
-def canonical(value: Any) -> str:
+def canonical_text(value: Any) -> str:
     """Equal for values that are the same JSON; 1, 1.0 and true are three values, the order of members is none."""
     return json.dumps(value, sort_keys=True)
 
@@ -51,35 +51,35 @@ def canonical(value: Any) -> str:
 _LIST, _OBJECT, _TRUTH = object(), object(), object()
 
 
-def key(value: Any, steps: Steps) -> Hashable:
+def equality_key(value: Any, steps: Steps) -> Hashable:
     """Equal for two values exactly if they are the same."""
     if isinstance(value, list):
-        spend(steps, len(value))
-        return (_LIST, *[key(each, steps) for each in value])
+        spend_steps(steps, len(value))
+        return (_LIST, *[equality_key(each, steps) for each in value])
     if isinstance(value, dict):
-        spend(steps, 4 * len(value))
-        members = sorted(value.items(), key=_name)
-        return (_OBJECT, *[part for name, each in members for part in (name, key(each, steps))])
+        spend_steps(steps, 4 * len(value))
+        members = sorted(value.items(), key=_member_name)
+        return (_OBJECT, *[part for name, each in members for part in (name, equality_key(each, steps))])
     return (_TRUTH, value) if isinstance(value, bool) else value
 
 
-def _name(member: tuple[str, Any]) -> str:
+def _member_name(member: tuple[str, Any]) -> str:
     return member[0]
 
 
 def all_differ(values: list[Any], steps: Steps) -> bool:
-    spend(steps, 4 * len(values))
-    return len(values) < 2 or len({key(each, steps) for each in values}) == len(values)
+    spend_steps(steps, 4 * len(values))
+    return len(values) < 2 or len({equality_key(each, steps) for each in values}) == len(values)
 
 
 def is_multiple(value: float, divisor: Fraction) -> bool:
     """Whether `value` is a whole number of `divisor`s, both read as decimals: 0.3 is one of 0.1."""
     if isinstance(value, int):
         return value * divisor.denominator % divisor.numerator == 0
-    return math.isfinite(value) and exact(value) % divisor == 0
+    return math.isfinite(value) and exact_fraction(value) % divisor == 0
 
 
-def exact(number: float) -> Fraction:
+def exact_fraction(number: float) -> Fraction:
     """The number as it was written, rather than the nearest one in binary."""
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
@@ -164,25 +164,25 @@ class Exhausted(Exception):
     """Raised when something takes more steps than it was given."""
 
 
-def spend(steps: Steps, number: int) -> None:
+def spend_steps(steps: Steps, number: int) -> None:
     steps[0] -= number
     if steps[0] < 0:
         raise Exhausted
 
 
 # In characters. A schema can hold thousands of faults in places with names that fill a page; nobody reads them all.
-MAX_TOLD = 20_000
+MOST_MESSAGE_CHARACTERS = 20_000
 
 Item = TypeVar("Item")
 
 
-def worth_telling(items: Iterable[Item], text: Callable[[Item], str]) -> Iterator[Item]:
+def first_that_fit(items: Iterable[Item], text: Callable[[Item], str]) -> Iterator[Item]:
     """The first of the items, until their texts are as long as is told."""
     told = 0
     for item in items:
         yield item
         told += len(text(item))
-        if told > MAX_TOLD:
+        if told > MOST_MESSAGE_CHARACTERS:
             return
 
 
@@ -197,7 +197,7 @@ class NoSuchField(Exception):
 
 
 @lru_cache(maxsize=1000)
-def segments(path: str) -> tuple[str, ...]:
+def path_segments(path: str) -> tuple[str, ...]:
     """The names of a path. Quotes protect dots, a backslash protects any symbol, an empty name ends the path."""
     names: list[str] = []
     name, quoted = "", False

@@ -15,15 +15,15 @@ from nakadi.http.message import JSON, Request, Response, json_response
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
-from nakadi.publishing.outcome import BatchOutcome, Verdict
+from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.reading import memory_needed
-from nakadi.publishing.system_events import Figures
+from nakadi.publishing.system_events import KpiCollector
 
 AVRO = "application/avro-binary"
 
 
-def routes(publisher: Publisher, permissions: Permissions, figures: Figures) -> list[Route]:
+def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector) -> list[Route]:
     doors = _Publishing(publisher, permissions, figures)
     return [
         # What became of each event (207) is told to every client: refused, it would publish all of them again.
@@ -55,7 +55,7 @@ def routes(publisher: Publisher, permissions: Permissions, figures: Figures) -> 
 class _Publishing(Struct, frozen=True):
     publisher: Publisher
     permissions: Permissions
-    figures: Figures
+    figures: KpiCollector
 
     def publish(self, request: Request) -> Response:
         try:
@@ -91,10 +91,10 @@ class _Publishing(Struct, frozen=True):
         self.publisher.metrics.batches_refused.add(1, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower())
 
     def _answer(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
-        if outcome.verdict is not Verdict.STORED:
+        if outcome.status is not BatchStatus.STORED:
             items = [asdict(each) for each in outcome.items]
-            return json_response(items, 422 if outcome.verdict is Verdict.REJECTED else 207)
-        self.figures.batch_published(
+            return json_response(items, 422 if outcome.status is BatchStatus.REJECTED else 207)
+        self.figures.record_batch(
             request.path_parameters["name"],
             request.subject,
             request.flow_id,

@@ -10,7 +10,7 @@ from nakadi.http.message import ClientGone, Outlet, Request, Streaming
 from nakadi.http.negotiation import preferred
 from nakadi.http.problem import logged_problem
 from nakadi.http.routing import Lane, Route
-from nakadi.publishing.system_events import StreamFigures
+from nakadi.publishing.system_events import StreamKpis
 from nakadi.streaming.lines import EventStreamFormat, JsonStreamFormat, StreamFormat
 from nakadi.streaming.parameters import StreamParameters
 from nakadi.streaming.session import SendEvents, SendKeepAlive
@@ -25,7 +25,7 @@ EVENT_STREAM = "text/event-stream"
 JSON_STREAM = "application/x-json-stream"
 
 
-NewFigures = Callable[[Request], StreamFigures]
+NewFigures = Callable[[Request], StreamKpis]
 
 
 def routes(streams: EventStreams, figures_of: NewFigures) -> list[Route]:
@@ -58,7 +58,7 @@ class _Doors(Struct, frozen=True):
             try:
                 await self._serve(opening, _Counted(form(opening.starts), opening.event_type.name, figures), outlet)
             finally:
-                figures.tell()
+                figures.report()
 
         return Streaming(serve, _headers(form.content_type))
 
@@ -74,7 +74,7 @@ class _Doors(Struct, frozen=True):
 class _Counted:
     """Lines that are counted when they are made."""
 
-    def __init__(self, lines: StreamFormat, event_type: str, figures: StreamFigures) -> None:
+    def __init__(self, lines: StreamFormat, event_type: str, figures: StreamKpis) -> None:
         self.content_type = lines.content_type
         self.opening = lines.opening
         self.problem = lines.problem
@@ -85,11 +85,11 @@ class _Counted:
     def batch(self, batch: SendEvents) -> bytes:
         line = self._lines.batch(batch)
         newest = batch.runs[-1].stored_at(-1)
-        self._figures.batch(self._event_type, sum([run.count for run in batch.runs]), len(line), newest)
+        self._figures.record(self._event_type, sum([run.count for run in batch.runs]), len(line), newest)
         return line
 
     def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:
-        self._figures.tell_if_due()
+        self._figures.report_if_due()
         return self._lines.keep_alive(keep_alive)
 
 

@@ -16,7 +16,7 @@ from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import EventTypePartition
 from nakadi.openapi.checks import body_violations
-from nakadi.publishing.system_events import StreamFigures
+from nakadi.publishing.system_events import StreamKpis
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
 from nakadi.subscriptions.stream.lines import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
 from nakadi.subscriptions.stream.parameters import SubscriptionStreamParameters
@@ -25,7 +25,7 @@ from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStream
 STREAM_ID = "X-Nakadi-StreamId"
 
 
-NewFigures = Callable[[Request, str], StreamFigures]
+NewFigures = Callable[[Request, str], StreamKpis]
 
 
 def routes(streams: SubscriptionStreams, figures_of: NewFigures) -> list[Route]:
@@ -79,7 +79,7 @@ class _Doors(Struct, frozen=True):
             try:
                 await self.streams.serve(opening, _Counted(form(), figures), outlet)
             finally:
-                figures.tell()
+                figures.report()
 
         return Streaming(serve, _headers(form, opening.id), given_up=lambda: self._give_up(opening))
 
@@ -90,7 +90,7 @@ class _Doors(Struct, frozen=True):
 class _Counted:
     """Lines that are counted when they are made."""
 
-    def __init__(self, lines: SubscriptionFormat, figures: StreamFigures) -> None:
+    def __init__(self, lines: SubscriptionFormat, figures: StreamKpis) -> None:
         self.content_type = lines.content_type
         self.opening = lines.opening
         self._lines = lines
@@ -100,9 +100,9 @@ class _Counted:
         text = self._lines.line(line)
         if isinstance(line, SendBatch):
             newest = line.runs[-1].stored_at(-1)
-            self._figures.batch(line.place.event_type, sum([run.count for run in line.runs]), len(text), newest)
+            self._figures.record(line.place.event_type, sum([run.count for run in line.runs]), len(text), newest)
         else:
-            self._figures.tell_if_due()
+            self._figures.report_if_due()
         return text
 
 

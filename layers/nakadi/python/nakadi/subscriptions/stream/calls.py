@@ -164,8 +164,9 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
         except Exception:
             self.metrics.dead_letters.add(1, "failed")
             raise
-        self.metrics.dead_letters.add(1, "stored" if outcome.verdict is publishing_outcome.Verdict.STORED else "failed")
-        if outcome.verdict is not publishing_outcome.Verdict.STORED:
+        is_stored = outcome.status is publishing_outcome.BatchStatus.STORED
+        self.metrics.dead_letters.add(1, "stored" if is_stored else "failed")
+        if not is_stored:
             log.warning("Publishing a dead letter to %s failed: %s", self.name, outcome.items)
             raise TryLater(f"A dead letter was not stored in {self.name}")
 
