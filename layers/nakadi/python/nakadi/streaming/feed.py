@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import attrgetter
 
 from nakadi.model.outcomes import Unavailable
 from nakadi.streaming.chunks import Chunk, Run
@@ -26,6 +27,8 @@ LONGEST_PAUSE = 5.0
 
 ReadOutcome = Chunk | BaseException
 
+_START = attrgetter("start")
+
 
 class RetryingReader:
     """Reads chunks in threads, and again with growing pauses while the log does not answer."""
@@ -40,12 +43,12 @@ class RetryingReader:
         """Have `done` called on the loop with what begins at `start`, or with why there cannot be anything."""
         if not self._closed:
             future = asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, start)
-            future.add_done_callback(lambda future: self._finished(start, future, done))
+            future.add_done_callback(partial(self._finished, start, done))
 
     def close(self) -> None:
         self._closed = True
 
-    def _finished(self, start: int, future: asyncio.Future[Chunk], done: Callable[[ReadOutcome], None]) -> None:
+    def _finished(self, start: int, done: Callable[[ReadOutcome], None], future: asyncio.Future[Chunk]) -> None:
         if self._closed or future.cancelled():
             return
         error = future.exception()
@@ -159,7 +162,7 @@ class PartitionFeed:
         self._recent.clear()
 
     def _in_window(self, offset: int) -> Chunk | None:
-        at = bisect_right(self._window, offset, key=lambda chunk: chunk.start)
+        at = bisect_right(self._window, offset, key=_START)
         return self._window[at - 1] if at else None
 
     # Behind the window

@@ -1,9 +1,9 @@
-"""The cursors of a subscription: telling them, committing, and setting them anew."""
+"""The cursors of a subscription: listing, committing, and resetting them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -35,15 +35,12 @@ BEFORE_FIRST = -1
 
 
 class _ResolvedCursor(Struct, frozen=True):
-    """A cursor, and the place that it means."""
+    """A cursor, and the partition and position that it means."""
 
     cursor: SubscriptionCursor
+    place: EventTypePartition
     event_type: EventType
     position: Position
-
-    @property
-    def place(self) -> EventTypePartition:
-        return self.cursor.place
 
 
 class SubscriptionCursors(Struct, frozen=True, kw_only=True):
@@ -59,8 +56,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     def committed(self, subscription_id: str, subject: Subject) -> Sequence[tuple[EventTypePartition, Position]]:
         """How far each partition is committed; nothing before the first stream."""
-        subscription = self._consumed(self._known(subscription_id), subscription_id, subject)
-        self.permissions.require(Operation.VIEW, subscription.resource, subject)
+        self._require(subscription_id, subject, Operation.VIEW)
         offsets = self.coordination.offsets(subscription_id)
         return sorted(((place, each.position) for place, each in offsets.items()), key=_in_order)
 
@@ -82,32 +78,31 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     def _commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
     ) -> Sequence[Verdict]:
-        meant = [self._resolved(each) for each in cursors]
-        if not meant:
+        resolved = [self._resolved(each) for each in cursors]
+        if not resolved:
             raise Invalid(EMPTY)
-        subscription = self._consumed(self._known(subscription_id), subscription_id, subject)
-        self.permissions.require(Operation.VIEW, subscription.resource, subject)
-        self.permissions.require(Operation.READ, subscription.resource, subject)
-        for each in meant:
+        self._require(subscription_id, subject, Operation.VIEW, Operation.READ)
+        for each in resolved:
             _check_partition_and_timeline(each)
         if not _UUID.fullmatch(stream_id):
             raise Invalid(f"Stream id has to be valid UUID, but `{stream_id} was provided")
-        if len(meant) == 1:
-            return self._commit_one(subscription_id, stream_id, meant[0])
-        return self._commit_several(subscription_id, stream_id, meant)
+        if len(resolved) == 1:
+            return self._commit_one(subscription_id, stream_id, resolved[0])
+        return self._commit_several(subscription_id, stream_id, resolved)
 
     def _commit_one(self, subscription_id: str, stream_id: str, meant: _ResolvedCursor) -> Sequence[Verdict]:
-        """Most commits are this: one conditional write, and nothing is read unless it fails."""
+        """Most commits have one cursor: one conditional write, and nothing is read unless it fails. Two commits of one
+        partition at the same time do no harm: the write compares, and an offset never moves back."""
         positions = {meant.place: _storable(meant.position)}
-        verdicts = self.coordination.commit(subscription_id, stream_id, positions, self.clock.now())
-        if verdicts[meant.place] is Verdict.NOT_OWNED:
+        verdict = self.coordination.commit(subscription_id, stream_id, positions, self.clock.now())[meant.place]
+        if verdict is Verdict.NOT_OWNED:
             raise self._refusal(subscription_id, stream_id, [meant])
-        return [verdicts[meant.place]]
+        return [verdict]
 
     def _commit_several(
         self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
     ) -> Sequence[Verdict]:
-        """All partitions are looked at before the first is written."""
+        """All partitions are read before the first is written."""
         offsets = self.coordination.offsets(subscription_id)
         if any(each.place not in offsets or offsets[each.place].owner != stream_id for each in meant):
             raise self._refusal(subscription_id, stream_id, meant)
@@ -116,7 +111,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         written = self.coordination.commit(subscription_id, stream_id, greatest, self.clock.now())
         if Verdict.NOT_OWNED in written.values():
             raise self._refusal(subscription_id, stream_id, meant)
-        # What somebody else committed meanwhile makes the rest of its partition outdated.
+        # What another request committed meanwhile makes the rest of its partition outdated.
         return [
             verdict if written.get(each.place, verdict) is Verdict.COMMITTED else Verdict.OUTDATED
             for each, verdict in zip(meant, judged, strict=True)
@@ -134,16 +129,16 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             if entry.owner != stream_id:
                 told = f"{each.place.event_type}:{each.place.partition}:{each.position}"
                 return Invalid(f"Cursor {told} cannot be committed with stream id {stream_id}")
-        # It was somebody else's just now.
+        # It was another session's just now.
         return Invalid(str(_no_partition(meant[0])))
 
     # Setting
 
     def reset(self, subscription_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject) -> None:
-        """Set offsets, back or forth. Without cursors, only see to it that there are offsets."""
+        """Set offsets, back or forth. Without cursors, only initialise the offsets."""
         found = self.subscriptions.find(subscription_id)
         self._refuse_blocked(found, subject)
-        # Not by what is remembered: the bounds that are asked for next are those of the event type that is there now.
+        # Not by a cached event type: the bounds that are read next are those of the event type as it is now.
         meant = [self._resolved_now(each) for each in cursors]
         if found is None:
             raise unknown(subscription_id)
@@ -170,35 +165,33 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     # Both
 
     def _resolved(self, cursor: SubscriptionCursor) -> _ResolvedCursor:
-        """What a cursor means. A timeline that is not known yet is looked for before the cursor is refused."""
+        """What a cursor means. If the cached event type does not know its timeline, the registry is read."""
         try:
-            return self._resolved_in(self.event_types.cached, cursor)
+            return self._resolved_in(self.event_types.cached(cursor.event_type), cursor)
         except (CursorError, NotFound):
             return self._resolved_now(cursor)
 
     def _resolved_now(self, cursor: SubscriptionCursor) -> _ResolvedCursor:
         try:
-            return self._resolved_in(self.event_types.get, cursor)
+            return self._resolved_in(self.event_types.get(cursor.event_type), cursor)
         except (CursorError, NotFound) as error:
             raise Invalid(str(error)) from error
 
-    def _resolved_in(self, event_type_of: Callable[[str], EventType], cursor: SubscriptionCursor) -> _ResolvedCursor:
-        event_type = event_type_of(cursor.event_type)
+    def _resolved_in(self, event_type: EventType, cursor: SubscriptionCursor) -> _ResolvedCursor:
         position = self.cursors.resolve(event_type, Cursor(cursor.partition, cursor.offset))
-        return _ResolvedCursor(cursor, event_type, position)
+        return _ResolvedCursor(cursor, cursor.place, event_type, position)
 
-    def _known(self, subscription_id: str) -> Subscription | None:
+    def _require(self, subscription_id: str, subject: Subject, *operations: Operation) -> None:
+        """Check that a subject may consume a subscription. A blocked one does not learn whether it exists."""
         try:
-            return self.subscriptions.cached(subscription_id)
+            found = self.subscriptions.cached(subscription_id)
         except NotFound:
-            return None
-
-    def _consumed(self, found: Subscription | None, subscription_id: str, subject: Subject) -> Subscription:
-        """The subscription. Who is blocked does not learn whether it exists."""
+            self._refuse_blocked(None, subject)
+            raise
         self._refuse_blocked(found, subject)
-        if found is None:
-            raise unknown(subscription_id)
-        return found
+        resource = found.resource
+        for operation in operations:
+            self.permissions.require(operation, resource, subject)
 
     def _refuse_blocked(self, subscription: Subscription | None, subject: Subject) -> None:
         event_types = () if subscription is None else subscription.event_types
@@ -218,7 +211,7 @@ def commit_results_in_order(
 
 
 def _check_partition_and_timeline(meant: _ResolvedCursor) -> None:
-    """The partition's name has to be one, and the timeline's events must not have been let go of."""
+    """The partition's name has to be a number, and the timeline's events must still be there."""
     partition = meant.cursor.partition
     if not _NUMBER.fullmatch(partition):
         raise Invalid(str(_no_partition(meant)))
@@ -233,7 +226,7 @@ def _no_partition(meant: _ResolvedCursor) -> CursorError:
 
 
 def _storable(position: Position) -> Position:
-    """Nothing is stored that lies before the place before the first event."""
+    """Offsets before the first event are all stored as the same one."""
     return Position(position.timeline, max(BEFORE_FIRST, position.offset))
 
 

@@ -124,7 +124,8 @@ class SubscriptionDriver(StreamDriver):
         return self._session.gone(now)
 
     async def _round(self) -> bool:
-        self._hand_in_facts()
+        if self._facts:
+            self._hand_in_facts()
         moved = False
         try:
             updates, self._updates = self._updates, []

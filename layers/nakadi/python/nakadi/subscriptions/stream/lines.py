@@ -8,8 +8,6 @@ from uuid import uuid4
 
 import orjson
 
-from nakadi.model.cursor import Position
-from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.lines import RETRY_MILLISECONDS
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
 
@@ -40,16 +38,16 @@ class JsonSubscriptionFormat:
         info = b',"info":%s' % orjson.dumps({"debug": line.info}) if line.info else b""
         events = b""
         if isinstance(line, SendBatch):
-            values = [value for run in line.runs for value in run.values]
+            runs = line.runs
+            values = runs[0].values if len(runs) == 1 else [value for run in runs for value in run.values]
             events = b',"events":[%s]' % b",".join(values)
-        return b'{"cursor":%s%s%s}\n' % (self._cursor(line.place, line.position), events, info)
-
-    def _cursor(self, place: EventTypePartition, position: Position) -> bytes:
+        place = line.place
         # Names of event types have letters, digits, dots, dashes and underscores: nothing here needs escaping.
-        return (
-            f'{{"partition":"{place.partition}","offset":"{position}",'
+        cursor = (
+            f'{{"partition":"{place.partition}","offset":"{line.position}",'
             f'"event_type":"{place.event_type}","cursor_token":"{self._new_token()}"}}'
         ).encode()
+        return b'{"cursor":%s%s%s}\n' % (cursor, events, info)
 
 
 class EventSubscriptionFormat:

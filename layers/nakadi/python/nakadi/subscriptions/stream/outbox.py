@@ -65,6 +65,7 @@ class Outbox:
         """Everything of a partition that has to be sent by now."""
         actions: list[SessionAction] = []
         while partition.sendable:
+            # One batch, drop or keep-alive after the other; each may make the next one due, or the partition wait.
             flush = now >= partition.flushed_at + self._limits.flush_seconds
             count = self._due_count(partition, flush=flush) if partition.count else 0
             if count and self._policy and partition.searching and partition.fails >= self._policy.most_fails:

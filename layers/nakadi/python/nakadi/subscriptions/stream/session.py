@@ -200,7 +200,8 @@ class SubscriptionSession:
             return -inf
         commit_by = self._commit_by() if self._totals.outstanding else inf
         releases: Iterable[float] = filter(None, map(_RELEASE_BY, partitions))
-        return min(commit_by, auto, self._ends_at, self._idle_until(), self._outbox.deadline(), *releases)
+        idle = inf if self._idle_since is None else self._idle_until()
+        return min(commit_by, auto, self._ends_at, idle, self._outbox.deadline(), *releases)
 
     def progress(self) -> SessionProgress:
         """How far the client is. May be called from any thread: it reads a copy of the partitions, and counters."""
