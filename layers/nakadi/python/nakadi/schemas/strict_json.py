@@ -252,8 +252,12 @@ _STRING_OR_NOT = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
 
 def parsed_memory(text: Text) -> int:
     """About how many bytes the values of the text take, at most, beside the characters of strings."""
-    windows = (bytes(text[at : at + WINDOW]) for at in range(0, len(text), WINDOW))
-    return sum(window.count(symbol) * each for window in windows for symbol, each in MEMORY_OF)
+    memory = 0
+    for at in range(0, len(text), WINDOW):
+        window = bytes(text[at : at + WINDOW])
+        for symbol, each in MEMORY_OF:
+            memory += window.count(symbol) * each
+    return memory
 
 
 def memory_exceeds(text: Text, most: int) -> bool:
