@@ -1,4 +1,4 @@
-"""Event types with a past: generations of events, told by their numbers."""
+"""Event types with a past: generations of events, given by their numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Generation:
 
 @dataclass
 class KnownLogs:
-    """Logs that answer what they were told. Event n of a partition was stored n minutes after `first_stored`."""
+    """Logs with fixed contents. Event n of a partition was stored n minutes after `first_stored`."""
 
     topics: dict[str, Mapping[int, Bounds]] = field(default_factory=dict)
     first_stored: dict[str, datetime] = field(default_factory=dict)

@@ -77,7 +77,7 @@ def test_known_keys_stay_valid_while_their_source_fails(source, clock):
 
 
 def test_a_source_that_never_answered_is_a_fault(source, clock):
-    """Without any keys no token can be judged: that is our fault and not the client's. (R45)"""
+    """Without keys no token can be checked, which is a fault of the broker, not of the client. (R45)"""
     source.reachable = False
 
     with pytest.raises(Unavailable):

@@ -11,19 +11,21 @@ ANN = AttributeDraft("user", "ann")
 A, B, C = Attribute("user", "ann"), Attribute("service", "shop"), Attribute("*", "*")
 
 
-def told(draft, schema="EventTypeDraft", under="authorization") -> list[tuple[str, str]]:
+def violations_of(draft, schema="EventTypeDraft", under="authorization") -> list[tuple[str, str]]:
     found = body_violations(schema, {"authorization": permissions.authorization_body(draft)})
     return [(each.path, each.message) for each in found if each.path.startswith(under)]
 
 
 def test_complete_lists_have_no_violations():
     """Lists that are there and have complete attributes are fine, the wildcard included. (R49, R50, R52)"""
-    assert told(AuthorizationDraft(admins=(ANN,), readers=(AttributeDraft("*", "*"),), writers=(ANN, ANN))) == []
+    assert (
+        violations_of(AuthorizationDraft(admins=(ANN,), readers=(AttributeDraft("*", "*"),), writers=(ANN, ANN))) == []
+    )
 
 
 def test_missing_and_empty_lists_have_violations():
     """Every list is mandatory and has at least one attribute. (R52)"""
-    assert told(AuthorizationDraft(admins=(), readers=(ANN,))) == [
+    assert violations_of(AuthorizationDraft(admins=(), readers=(ANN,))) == [
         ("authorization.admins", "must contain at least one attribute"),
         ("authorization.writers", "must not be null"),
     ]
@@ -31,23 +33,23 @@ def test_missing_and_empty_lists_have_violations():
 
 def test_subscriptions_have_no_writers():
     """The section of a subscription has two lists. (R53)"""
-    assert told(AuthorizationDraft(admins=(ANN,), readers=(ANN,)), "SubscriptionDraft") == []
-    assert told(AuthorizationDraft(), "SubscriptionDraft") == [
+    assert violations_of(AuthorizationDraft(admins=(ANN,), readers=(ANN,)), "SubscriptionDraft") == []
+    assert violations_of(AuthorizationDraft(), "SubscriptionDraft") == [
         ("authorization.admins", "must not be null"),
         ("authorization.readers", "must not be null"),
     ]
 
 
 def test_violations_have_the_given_path():
-    """Lists that stand for themselves are told by their own names. (R220)"""
+    """Lists outside of an authorization section are reported by their own names. (R220)"""
     lists = permissions.authorization_body(AuthorizationDraft(admins=(ANN,), readers=(), writers=(ANN,)))
     assert body_violations("AdminLists", lists) == (Violation("readers", "must contain at least one attribute"),)
 
 
 def test_incomplete_attributes_have_violations():
-    """Both members of an attribute are mandatory, and told with their place. (R19, R49)"""
+    """Both members of an attribute are mandatory, and reported with their index. (R19, R49)"""
     readers = (ANN, AttributeDraft("user"), AttributeDraft(value="ann"))
-    assert told(AuthorizationDraft(readers=readers), under="authorization.readers") == [
+    assert violations_of(AuthorizationDraft(readers=readers), under="authorization.readers") == [
         ("authorization.readers[1].value", "must not be null"),
         ("authorization.readers[2].data_type", "must not be null"),
     ]
@@ -59,7 +61,7 @@ def test_attributes_may_be_in_several_lists():
 
 
 def test_attributes_may_not_be_repeated():
-    """Repeated attributes are told once each, list by list, under the name of the operation. (R61)"""
+    """Repeated attributes are reported once each, list by list, under the name of the operation. (R61)"""
     with pytest.raises(Invalid) as refused:
         permissions.check_no_duplicates(Authorization(admins=(A, B, A, A, B), readers=(A,), writers=(C, C)))
     assert refused.value.detail == (

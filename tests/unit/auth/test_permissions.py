@@ -22,7 +22,7 @@ ANN, BOB, CAT, ROOT = (Attribute("user", name) for name in ("ann", "bob", "cat",
 
 
 def subject(*attributes):
-    return Subject(name=attributes[0].value if attributes else "nobody", attributes=frozenset(attributes))
+    return Subject(name=attributes[0].value if attributes else "anonymous", attributes=frozenset(attributes))
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_each_list_grants_its_operations(permissions, attribute, operation):
 
 @pytest.mark.parametrize("operation", Operation)
 def test_an_open_resource_is_open_to_everyone(permissions, operation):
-    """Without an authorization section every operation is granted to everybody. (R54)"""
+    """Without an authorization section every operation is granted to everyone. (R54)"""
     assert permissions.allows(operation, OPEN, subject())
 
 
@@ -77,13 +77,13 @@ def test_one_matching_attribute_is_enough(permissions):
 @pytest.mark.parametrize("operation", Operation)
 def test_the_wildcard_matches_every_subject(permissions, operation):
     """The attribute `*:*` grants its operation to any subject. (R50)"""
-    everybody = Authorization(admins=(WILDCARD,), readers=(WILDCARD,), writers=(WILDCARD,))
+    everyone = Authorization(admins=(WILDCARD,), readers=(WILDCARD,), writers=(WILDCARD,))
 
-    assert permissions.allows(operation, Resource(ResourceType.EVENT_TYPE, "x", everybody), subject())
+    assert permissions.allows(operation, Resource(ResourceType.EVENT_TYPE, "x", everyone), subject())
 
 
 def test_the_lists_of_a_subscription_have_no_writers(permissions):
-    """A subscription's section has admins and readers, and nobody writes to it. (R53)"""
+    """A subscription's section has admins and readers, and no writers. (R53)"""
     section = Resource(ResourceType.SUBSCRIPTION, "id", Authorization(admins=(ANN,), readers=(BOB,)))
 
     assert not permissions.allows(Operation.WRITE, section, subject(ANN, BOB))
@@ -107,7 +107,7 @@ def test_a_refusal_can_give_its_reason():
 
 @pytest.mark.parametrize("operation", Operation)
 def test_with_authentication_off_everything_is_allowed(permissions, operation):
-    """While nobody is asked who they are, lists keep nobody out. (R41, R49)"""
+    """While authentication is off, authorization sections have no effect. (R41, R49)"""
     assert permissions.allows(operation, LISTED, UNAUTHENTICATED)
 
 
@@ -141,7 +141,7 @@ def test_the_blacklist_blocks_applications_and_event_types(permissions, blacklis
 
 
 def test_a_removed_block_has_no_effect(permissions, blacklist):
-    """A removed entry stops nobody. (R226)"""
+    """A removed entry has no effect. (R226)"""
     blacklist.block(BlockedKind.PRODUCER_APP, "ann")
     blacklist.unblock(BlockedKind.PRODUCER_APP, "ann")
 

@@ -11,7 +11,7 @@ from tests.support.clock import HandMovedClock
 
 
 class BusyRegistry(MemoryRegistry):
-    """Somebody else is always faster, so many times."""
+    """A registry in which another process is faster, a number of times."""
 
     def __init__(self, times):
         super().__init__()
@@ -29,7 +29,7 @@ def document(registry, clock=None):
 
 
 def test_a_document_that_was_never_written_is_empty():
-    """What nobody has set yet reads as nothing."""
+    """A document that does not exist has no members."""
     assert document(MemoryRegistry()).read() == {}
 
 

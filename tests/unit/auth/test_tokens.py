@@ -41,16 +41,16 @@ def tokens_of(issuer, **rules):
 
 @dataclass(frozen=True)
 class InSeconds:
-    """A time that is told when the test runs, rather than when it is collected."""
+    """A time that is computed when the test runs, rather than when it is collected."""
 
     seconds: int
 
-    def told(self):
+    def resolved(self):
         return datetime.now(UTC) + timedelta(seconds=self.seconds)
 
 
-def told(claims):
-    return {name: value.told() if isinstance(value, InSeconds) else value for name, value in claims.items()}
+def resolved(claims):
+    return {name: value.resolved() if isinstance(value, InSeconds) else value for name, value in claims.items()}
 
 
 def test_a_valid_token_identifies_the_subject(tokens, issuer):
@@ -93,7 +93,7 @@ def test_a_subject_is_a_user_or_a_service(issuer, claims, attributes):
 
 
 def test_all_tokens_may_belong_to_services(issuer):
-    """An issuer that knows services alone needs no realm, and then nobody is a user."""
+    """An issuer of tokens for services alone needs no realm; no subject is a user then."""
     tokens = tokens_of(issuer, attribute_claims=BOTH, service_realms=("*",))
 
     assert tokens.subject(issuer.bearer("shop")["Authorization"]).attributes == {Attribute("service", "shop")}
@@ -150,7 +150,7 @@ def test_malformed_tokens_are_refused(tokens, header):
 def test_invalid_claims_are_refused(tokens, issuer, claims):
     """Issuer, audience, times and subject are all checked. (R43)"""
     with pytest.raises(NotAuthenticated):
-        tokens.subject("Bearer " + issuer.signed({"sub": "ann", "scope": "uid", **told(claims)}))
+        tokens.subject("Bearer " + issuer.signed({"sub": "ann", "scope": "uid", **resolved(claims)}))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_invalid_claims_are_refused(tokens, issuer, claims):
     ["[" * 6000, '{"alg":"ES256","kid":' + "[" * 6000, '{"alg":["ES256"]}', '{"alg":"ES256","kid":{}}', "5", "\ud800"],
 )
 def test_a_token_with_a_malformed_header_is_refused(tokens, header):
-    """Whatever stands in the part of a token that nobody has signed, it is 401. (R43)"""
+    """A token with any content in its unsigned part is 401. (R43)"""
     first = base64.urlsafe_b64encode(header.encode("utf-8", "surrogatepass")).decode().rstrip("=")
 
     with pytest.raises(NotAuthenticated):
@@ -168,7 +168,7 @@ def test_a_token_with_a_malformed_header_is_refused(tokens, header):
 @pytest.mark.parametrize("claims", [{"exp": InSeconds(-20)}, {"nbf": InSeconds(20)}, {"iat": InSeconds(20)}])
 def test_clocks_may_differ_a_little(tokens, issuer, claims):
     """Times are allowed to be off by the leeway, and by no more. (R43)"""
-    assert tokens.subject("Bearer " + issuer.signed({"sub": "ann", **told(claims)})).name == "ann"
+    assert tokens.subject("Bearer " + issuer.signed({"sub": "ann", **resolved(claims)})).name == "ann"
 
 
 def test_a_token_without_signature_is_refused(tokens):

@@ -30,18 +30,18 @@ def refusal(check, *arguments, **flags) -> str:
     return refused.value.detail
 
 
-def constraints(old, *, event_type_admin=False, nakadi_admin=False, **wishes):
+def constraints(old, *, event_type_admin=False, nakadi_admin=False, **changes):
     flags = {"is_event_type_admin": event_type_admin, "is_nakadi_admin": nakadi_admin}
-    return rules.check_linked_changes, old, replace(old, **wishes), flags
+    return rules.check_linked_changes, old, replace(old, **changes), flags
 
 
-def refused_constraints(old, **wishes) -> str:
-    check, *pair, flags = constraints(old, **wishes)
+def refused_constraints(old, **changes) -> str:
+    check, *pair, flags = constraints(old, **changes)
     return refusal(check, *pair, **flags)
 
 
-def permitted(old, **wishes) -> bool:
-    check, *pair, flags = constraints(old, **wishes)
+def permitted(old, **changes) -> bool:
+    check, *pair, flags = constraints(old, **changes)
     check(*pair, **flags)
     return True
 
@@ -121,7 +121,7 @@ def test_a_partition_strategy_may_change_from_random(old, new):
 
 @pytest.mark.parametrize(("old", "new"), [((), METADATA), (METADATA, ())])
 def test_enrichment_may_not_change(old, new):
-    """Enrichment strategies stay as they are, whoever asks. (R121)"""
+    """Enrichment strategies may not change, also not by an administrator. (R121)"""
     event_type = an_event_type(category=Category.BUSINESS, enrichment_strategies=old)
     for flags in ({}, {"event_type_admin": True}, {"nakadi_admin": True}):
         assert refused_constraints(event_type, enrichment_strategies=new, **flags) == (
@@ -141,7 +141,7 @@ CATEGORY = (
 
 
 @pytest.mark.parametrize(
-    ("old", "wishes", "message"),
+    ("old", "changes", "message"),
     [
         ({}, {"category": Category.BUSINESS}, CATEGORY),
         (
@@ -166,9 +166,9 @@ CATEGORY = (
         ({"category": Category.DATA, "enrichment_strategies": METADATA}, {"category": Category.BUSINESS}, CATEGORY),
     ],
 )
-def test_other_changes_of_the_category_are_refused(old, wishes, message):
+def test_other_changes_of_the_category_are_refused(old, changes, message):
     """Any other change of category is refused in one message, even by an administrator. (R122)"""
-    assert refused_constraints(an_event_type(**old), **wishes, nakadi_admin=True) == message
+    assert refused_constraints(an_event_type(**old), **changes, nakadi_admin=True) == message
 
 
 MODES = list(CompatibilityMode)
@@ -181,7 +181,7 @@ TIGHTENING = {
 @pytest.mark.parametrize("old", MODES)
 @pytest.mark.parametrize("new", MODES)
 def test_a_compatibility_mode_may_be_tightened_step_by_step(old, new):
-    """Anybody who may update may tighten the mode by a step; admins may change it as they like. (R123, R275)"""
+    """Each subject who may update may tighten the mode by a step; admins may make any change. (R123, R275)"""
     event_type = an_event_type(compatibility_mode=old, authorization=OWNED)
     assert permitted(event_type, compatibility_mode=new, event_type_admin=True)
     assert permitted(event_type, compatibility_mode=new, nakadi_admin=True)
@@ -199,7 +199,7 @@ def test_everyone_is_admin_of_an_open_event_type(old, new):
 
 
 def test_all_refused_changes_are_reported_in_order():
-    """Mode, partition strategy and enrichment are told together, in this order. (R125)"""
+    """Mode, partition strategy and enrichment are reported together, in this order. (R125)"""
     old = an_event_type(
         category=Category.BUSINESS,
         enrichment_strategies=METADATA,
@@ -221,15 +221,15 @@ def test_all_refused_changes_are_reported_in_order():
 
 
 def test_a_category_does_not_change_when_another_change_is_refused():
-    """A change of category that would be permitted is refused beside any other, which is not told. (R122)"""
+    """A change of category that would be permitted is refused together with any other, which is not reported. (R122)"""
     old = an_event_type(partition_strategy=PartitionStrategy.HASH, partition_key_fields=("a",))
-    told = refused_constraints(
+    message = refused_constraints(
         old,
         category=Category.BUSINESS,
         enrichment_strategies=METADATA,
         partition_strategy=PartitionStrategy.RANDOM,
     )
-    assert told == CATEGORY
+    assert message == CATEGORY
 
 
 def test_other_fields_may_change():

@@ -58,7 +58,7 @@ def test_distance_in_an_unknown_partition_is_refused():
 
 
 def test_distances_do_not_require_stored_events():
-    """Places beyond the end, expired ones, and partitions that are not there can be told apart. (C44, C45)"""
+    """Positions beyond the end, expired ones, and unknown partitions have different results. (C44, C45)"""
     asked = [pair("1", "1000"), pair("-1", "0"), pair("001-0001-3", "001-0001-7", "9")]
     response = Api(Generation([9], expired=[5]), refused=[Operation.READ]).post("cursor-distances", asked)
     assert [each["distance"] for each in response.json()] == [999, 1, 4]
@@ -183,7 +183,7 @@ def test_lag_of_expired_and_future_cursors():
 
 
 def test_lag_of_an_unknown_partition():
-    """A number in a partition that is not there is told from a beginning that cannot be converted. (C55)"""
+    """A number in an unknown partition has another error than a beginning that cannot be converted. (C55)"""
     api = Api(Generation([9]))
     assert refusal(api.post("cursors-lag", [cursor("1", "4")])) == (422, "Partition not found.")
     assert refusal(api.post("cursors-lag", [cursor("BEGIN", "4")])) == (422, "problem converting cursors")

@@ -16,7 +16,7 @@ def test_each_call_asks_the_log_again():
 
 
 def test_results_are_those_of_a_snapshot():
-    """The service answers for one event type what a view of it answers. (C13, L35, S97)"""
+    """The results for an event type are those of a snapshot of it. (C13, L35, S97)"""
     event_type, logs = a_past(Generation([9], expired=[4]))
     cursors = Cursors(logs)
     assert cursors.at(event_type).ends() == {"0": (Position(1, 4), Position(1, 8))}
@@ -26,7 +26,7 @@ def test_results_are_those_of_a_snapshot():
 
 
 def test_position_can_be_checked_without_a_cursor():
-    """A stored position is checked like a cursor, and told as it is published. (L28, S102)"""
+    """A stored position is checked like a cursor, and reported as it is published. (L28, S102)"""
     event_type, logs = a_past(Generation([9], expired=[4]), name="order.created")
     cursors = Cursors(logs)
     cursors.check_readable(event_type, "0", Position(1, 8))
@@ -35,7 +35,7 @@ def test_position_can_be_checked_without_a_cursor():
 
 
 def test_the_next_event_is_found_only_in_a_known_partition():
-    """What follows a position is told for the event type's partitions. (L24, L67)"""
+    """The next event is known for the event type's partitions only. (L24, L67)"""
     event_type, logs = a_past(Generation([2]), Generation([2]))
     timeline, offset = Cursors(logs).next_event(event_type, Position(1, 1), "0")
     assert (timeline.order, offset) == (2, 0)

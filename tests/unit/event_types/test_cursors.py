@@ -155,7 +155,7 @@ def test_date_time_must_be_whole_and_exist(offset):
     ],
 )
 def test_number_beyond_64_bits_does_not_fit(number, does):
-    """Numbers of any length are read, and those beyond 64 bits are told apart. (L29)"""
+    """Numbers of any length are parsed, and those beyond 64 bits are recognized. (L29)"""
     assert fits_64_bits(Position(1, reading(number).offset)) is does
     assert fits_64_bits(Position(1, reading(f"001-0001-{number}").offset)) is does
 
@@ -183,7 +183,7 @@ def test_each_error_has_its_message(kind, text):
 
 
 def test_error_without_a_cursor_has_null_in_its_message():
-    """Where an error is told without a cursor, the text says null. (C11, L22)"""
+    """The message of an error without a cursor has null in it. (C11, L22)"""
     assert str(CursorError(CursorErrorKind.INVALID_FORMAT)) == "invalid cursor format, partition: null offset: null"
     assert str(CursorError(CursorErrorKind.INVALID_OFFSET, "", "")) == "invalid offset  for partition "
 

@@ -65,10 +65,10 @@ def test_valid_periods(period):
     ],
 )
 def test_invalid_periods_are_refused(period):
-    """Anything else is refused, and where the rule can be read is told. (R256)"""
-    told = refusal({PERIOD: period, **WHY})
-    assert told.startswith(f"Annotation {PERIOD} does not comply with regex. See documentation (docs/analytics.md")
-    assert told.endswith(") for more details.")
+    """Any other period is refused, with a reference to the documentation. (R256)"""
+    message = refusal({PERIOD: period, **WHY})
+    assert message.startswith(f"Annotation {PERIOD} does not comply with regex. See documentation (docs/analytics.md")
+    assert message.endswith(") for more details.")
 
 
 @pytest.mark.parametrize(
@@ -107,5 +107,5 @@ def test_the_annotation_may_be_mandatory():
     ],
 )
 def test_retention_in_the_data_lake(changes, kept):
-    """A data lake keeps events as long as it is told, or as the broker does. (R256)"""
+    """A data lake keeps events for the annotated period, else as long as the broker. (R256)"""
     assert data_lake_retention(an_event_type(**changes)) == kept

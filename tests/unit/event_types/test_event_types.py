@@ -93,7 +93,7 @@ def test_a_change_is_retried_when_another_process_was_faster(event_types):
 
 
 def test_schema_versions_are_listed_newest_first(event_types):
-    """Every schema version is kept, and they are told newest first, in the order of their making. (R136)"""
+    """All schema versions are stored, and listed newest first. (R136)"""
     event_types.add(an_event_type(name="a.b"))
     for version in (Version(1, 0, 1), Version(1, 0, 10), Version(1, 2, 0), Version(10, 0, 0)):
         old = event_types.get("a.b")
@@ -129,7 +129,7 @@ def test_missing_event_types_are_not_cached(event_types):
 
 
 def test_listeners_are_called_after_changes(event_types):
-    """Whoever listens is told the name of what was added, changed or removed."""
+    """Listeners get the name of the event type that was added, changed or removed."""
     heard = []
     event_types.on_change(heard.append)
     event_types.add(an_event_type(name="a.b"))

@@ -51,7 +51,7 @@ def values(broker, event_type):
 
 
 def test_events_are_removed_after_their_retention_time(broker, clock):
-    """Events older than the retention time are let go of, younger ones stay. (R128)"""
+    """Events older than the retention time are removed, younger ones are kept. (R128)"""
     event_type = registered(broker)
     append(broker, event_type, Record(b"old"))
     clock.move(2 * HOUR)

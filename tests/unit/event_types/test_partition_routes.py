@@ -40,14 +40,14 @@ def test_partitions_are_listed_with_their_ends():
 
 
 def test_partitions_of_given_cursors_have_unconsumed_events():
-    """The number of events behind a cursor is told for the partitions that are asked about. (C12, C19, C20, C27)"""
+    """The number of events behind a cursor is returned for the partitions of the request. (C12, C19, C20, C27)"""
     asked = [cursor("BEGIN", "2"), cursor("001-0001-1", "0"), cursor("0", "3")]
     listed = Api(Generation([2, 5, 5, 3])).get(f"{NAME}/partitions", cursors=asked).json()
     assert [each.get("unconsumed_events") for each in listed] == [0, None, 5, 2]
 
 
 def test_cursors_of_partitions_are_read_leniently():
-    """Numbers are read as texts, members that nobody knows and what follows the array are passed over. (C20)"""
+    """Numbers are read as strings; unknown members and what follows the array are ignored. (C20)"""
     text = '[{"partition": 0, "offset": 1, "event_type": "x"}] and more'
     listed = Api(Generation([5])).get(f"{NAME}/partitions", cursors=text).json()
     assert [each["unconsumed_events"] for each in listed] == [3]
@@ -91,7 +91,7 @@ def test_cursors_of_partitions_are_checked(asked, detail):
 
 
 def test_begin_of_an_unknown_partition_is_refused_by_name():
-    """Where no partition was told of old, the one that was asked for is told now. (C25, L25)"""
+    """The message has the requested partition, where the reference has none. (C25, L25)"""
     response = Api(Generation([5])).get(f"{NAME}/partitions", cursors=[cursor("BEGIN", "7")])
     assert refusal(response) == (422, "non existing partition 7")
 
@@ -174,7 +174,7 @@ def test_one_partition_is_returned_with_its_ends():
 
 
 def test_one_partition_has_its_unconsumed_events():
-    """With a consumed offset, the number of events behind it is told. (C34, C27)"""
+    """With a consumed offset, the number of events behind it is returned. (C34, C27)"""
     api = Api(Generation([2, 7]))
     assert api.get(f"{NAME}/partitions/1", consumed_offset="001-0001-000000000000000004").json() == {
         "partition": "1",

@@ -32,9 +32,9 @@ def test_retention_within_limits(milliseconds):
 
 @pytest.mark.parametrize(("milliseconds", "words"), [(21, "more than 20"), (9, "less than 10"), (-1, "less than 10")])
 def test_retention_beyond_limits(milliseconds, words):
-    """A retention time beyond a limit is refused, and the limit is told. (R78)"""
-    told = refusal(rules.check_retention, milliseconds, minimum=10, maximum=20)
-    assert told == f'Field "options.retention_time" can not be {words}'
+    """A retention time beyond a limit is refused, with the limit in the message. (R78)"""
+    message = refusal(rules.check_retention, milliseconds, minimum=10, maximum=20)
+    assert message == f'Field "options.retention_time" can not be {words}'
 
 
 @pytest.mark.parametrize("category", Category)

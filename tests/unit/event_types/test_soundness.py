@@ -16,7 +16,7 @@ from tests.support.http import client_of
 
 
 class Unwilling(Turns):
-    """Turns that nobody gets."""
+    """Turns that are never free."""
 
     def turn(self, gone):  # noqa: ARG002  # as a real one takes it
         raise TryLater("Not now")

@@ -37,7 +37,7 @@ def storages(registry, out_of_reach):
 
 
 def test_new_event_types_get_the_built_in_storage(storages):
-    """As long as nobody chooses, the storage `default` is the one. (R234, R239)"""
+    """Until a storage is chosen, new event types use the storage `default`. (R234, R239)"""
     assert storages.chosen().id == "default"
 
 
@@ -70,7 +70,7 @@ def test_a_storage_in_use_is_not_removed_and_stays_usable(storages):
 
 
 def test_no_timeline_begins_in_a_storage_that_is_being_removed(storages, registry):
-    """Whoever looked at a storage before its removal began cannot write a timeline into it after. (R238)"""
+    """A process that has read a storage before its removal cannot begin a timeline in it. (R238)"""
     storages.add(KAFKA)
     seen_before = storages.checks_for("k")
 
@@ -133,7 +133,7 @@ def test_a_removal_does_not_remove_a_storage_added_since(storages):
 
 
 def test_a_storage_out_of_reach_is_not_added(storages, out_of_reach):
-    """Whoever adds a storage that does not answer learns it at once. (R235)"""
+    """A storage that does not answer is refused when it is added. (R235)"""
     out_of_reach.add("k")
 
     with pytest.raises(Invalid, match="The storage k cannot be reached"):

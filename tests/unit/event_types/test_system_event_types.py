@@ -272,7 +272,7 @@ def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(
 
 
 def test_an_event_type_changed_by_an_operator_stays_open(guarded, caplog):
-    """An event type that was changed since it was made is left as it is, and a line of the log tells of it."""
+    """An event type that was changed after its creation is not changed, and a warning is logged."""
     broker = guarded()
     broker.prepare()
     old = broker.event_types.get(QUEUE)
@@ -287,7 +287,7 @@ def test_an_event_type_changed_by_an_operator_stays_open(guarded, caplog):
 
 
 def test_an_event_type_that_settings_open_stays_open(guarded):
-    """A setting that lets everybody in is what an operator wants."""
+    """A setting may open an event type to everyone."""
     broker = guarded(dead_letter_authorization=(("*", "*"),))
     broker.prepare()
     broker.system_event_types.prepared.clear()
@@ -297,7 +297,7 @@ def test_an_event_type_that_settings_open_stays_open(guarded):
 
 
 def test_without_authentication_nothing_is_closed(opened):
-    """While nobody is asked who they are, lists say nothing, and stay what they are."""
+    """While authentication is off, authorization has no effect and is not changed."""
     broker = opened()
     broker.prepare()
     broker.system_event_types.prepared.clear()
@@ -320,19 +320,19 @@ def a_draft(name):
 
 @pytest.mark.parametrize("name", [QUEUE, REDRIVE, AUDIT_LOG, *sorted(KPI_EVENT_TYPES)])
 def test_their_names_are_reserved(guarded, name):
-    """Whoever could make the broker's event types before it does would read what it writes into them."""
+    """A client that could create the broker's event types first could read what the broker writes to them."""
     broker = guarded()
-    somebody = Subject(name="ops", attributes=frozenset({Attribute("user", "ops")}))
+    administrator = Subject(name="ops", attributes=frozenset({Attribute("user", "ops")}))
 
     with pytest.raises(NotPermitted, match=f"Access on ADMIN event-type:{name} denied"):
-        broker.creation.create(a_draft(name), somebody)
+        broker.creation.create(a_draft(name), administrator)
 
     assert names(broker) == []
 
 
 @pytest.mark.parametrize("name", [REDRIVE, EVENT_TYPE_LOG])
 def test_administrators_may_use_reserved_names(guarded, opened, name):
-    """An administrator makes the redrive event type, and so does anybody where nobody is asked who they are. (S273)"""
+    """An administrator creates the redrive event type; every client can while authentication is off. (S273)"""
     guarded_broker, open_to_all = guarded(), opened()
 
     guarded_broker.creation.create(a_draft(name), Subject(name="ops", attributes=frozenset({OPS})))
@@ -343,7 +343,7 @@ def test_administrators_may_use_reserved_names(guarded, opened, name):
 
 @pytest.mark.parametrize(("lists", "attached"), [(None, False), (OPEN, False), (replace(OPEN, writers=(OPS,)), True)])
 def test_a_redrive_event_type_has_writers(guarded, lists, attached, caplog):
-    """Where everybody may publish to the redrive event type nothing of it is sent to anybody. (S273)"""
+    """A redrive event type that is open to all publishers is not attached to subscriptions. (S273)"""
     broker = guarded()
     broker.creation.create(a_draft(REDRIVE), Subject(name="ops", attributes=frozenset({OPS})))
     old = broker.event_types.get(REDRIVE)
@@ -355,7 +355,7 @@ def test_a_redrive_event_type_has_writers(guarded, lists, attached, caplog):
 
 
 def test_missing_administrators_are_logged(caplog):
-    """Whoever asks for tokens and names no administrator reads in the log that there is none."""
+    """A warning is logged when authentication is on and no administrator is named."""
     with closing(open_broker(Settings(auth="gateway"))) as broker:
         broker.prepare()
 

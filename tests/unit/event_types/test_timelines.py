@@ -108,7 +108,7 @@ def test_a_switch_in_progress_is_not_finished_by_others(event_type):
 
 
 def test_a_switch_begun_in_the_future_counts_as_interrupted(event_type):
-    """A switch that was cut short before the clock was set back is finished as soon as anybody looks, not an hour
+    """A switch that was interrupted before the clock was set back is finished by the next process, not an hour
     later: until then publishers find the topic closed."""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
 

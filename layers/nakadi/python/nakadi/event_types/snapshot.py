@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
+from msgspec import Struct, field
+
 from nakadi.event_types.cursors import (
     BeginOffset,
     CursorError,
@@ -79,16 +81,15 @@ class Cursors:
         return next_event(event_type, position, number)
 
 
-class PartitionSnapshot:
+class PartitionSnapshot(Struct):
     """The partitions of an event type at one moment.
 
     The bounds of a timeline are asked for when they are first needed, and only once, so that all answers agree.
     """
 
-    def __init__(self, event_type: EventType, logs: EventLogs) -> None:
-        self._event_type = event_type
-        self._logs = logs
-        self._bounds: dict[int, Mapping[int, Bounds]] = {}
+    _event_type: EventType
+    _logs: EventLogs
+    _bounds: dict[int, Mapping[int, Bounds]] = field(default_factory=dict)
 
     # Beginnings and ends
 
@@ -183,7 +184,7 @@ class PartitionSnapshot:
         if offset.order is None:
             return Position(timelines[0].order, offset.offset)
         position = Position(offset.order, offset.offset)
-        if offset.order == timelines[-1].order:
+        if offset.order == timelines[-1].order:  # as in nearly all cursors
             return position
         if timeline_of(self._event_type, offset.order) is None:
             # Clients know this error without the partition and the offset.
