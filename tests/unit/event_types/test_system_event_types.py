@@ -359,4 +359,4 @@ def test_missing_administrators_are_logged(caplog):
     with closing(open_broker(Settings(auth="gateway"))) as broker:
         broker.prepare()
 
-    assert "NAKADI_DEFAULT_ADMIN names nobody" in caplog.text
+    assert "NAKADI_DEFAULT_ADMIN is not set" in caplog.text

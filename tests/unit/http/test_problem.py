@@ -33,7 +33,7 @@ def body_of(response):
         (outcomes.Invalid("x"), 422, "Unprocessable Entity"),
         (outcomes.SwitchedOff("x"), 501, "Not Implemented"),
         (outcomes.TryLater("x"), 503, "Service Unavailable"),
-        (outcomes.Unavailable("y", told="x"), 503, "Service Unavailable"),
+        (outcomes.Unavailable("y", public="x"), 503, "Service Unavailable"),
     ],
 )
 def test_every_outcome_has_its_status(error, status, title):
@@ -135,7 +135,7 @@ def test_a_store_that_does_not_answer_keeps_its_secrets():
 
 def test_a_fault_may_have_words_for_clients():
     """What is written for clients is told in a fault of a store, and nothing else."""
-    fault = outcomes.Unavailable("arn:aws:kinesis:eu-central-1:1:stream/x", told="The storage x cannot be reached")
+    fault = outcomes.Unavailable("arn:aws:kinesis:eu-central-1:1:stream/x", public="The storage x cannot be reached")
 
     assert body_of(problem.problem_of(fault))["detail"] == "The storage x cannot be reached"
 

@@ -79,7 +79,7 @@ class TestTogether:
 
     def test_changes_are_heard_after_a_look_that_failed(self, here, there, monkeypatch, caplog):
         """A look that fails, for whatever reason, is logged and not the last one. (S198)"""
-        look, failed = here._news._feed.look, threading.Event()
+        look, failed = here._changes._feed.look, threading.Event()
 
         def once(at):
             if not failed.is_set():
@@ -87,7 +87,7 @@ class TestTogether:
                 raise ValueError("a mistake")
             return look(at)
 
-        monkeypatch.setattr(here._news._feed, "look", once)
+        monkeypatch.setattr(here._changes._feed, "look", once)
         ear = Ear(here)
         assert failed.wait(PATIENCE)
         commit(there, 5)
@@ -203,7 +203,7 @@ class TestFeed:
 
     def test_does_not_tell_a_process_its_own(self, feed, there):
         """A process has told itself at once; but others may have followed it in the same moment."""
-        feed._name = there._news._name
+        feed._name = there._changes._name
         commit(there, 1)
         assert feed.look(0.0) == []
         assert feed.echoes(9.0) == [SUBSCRIPTION]

@@ -200,7 +200,7 @@ class TestFaultsThatLast:
         """What is committed is acknowledged, also if others could not be told of it."""
         world.goes_wrong("PutItem", *[refused("ThrottlingException")] * 2)
         assert commit(coordination, "a", 5) is Verdict.COMMITTED
-        assert "Others were not told" in caplog.text
+        assert "Reporting a change of subscription" in caplog.text
         assert position(coordination) == 5
 
 

@@ -37,7 +37,7 @@ def heard():
 def test_changes_are_heard_after_a_look_that_failed(tmp_path, monkeypatch, caplog, heard):
     """A look for changes of other processes that fails, for whatever reason, is logged and not the last one. (S198)"""
     here, there = (SqliteCoordination(tmp_path / "nakadi.db") for _ in range(2))
-    failing_once(monkeypatch, here._news, "_tell_since")
+    failing_once(monkeypatch, here._changes, "_tell_since")
     here.watch("s", lambda _: heard.set())
     there.write("s", NOTHING_YET, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
     assert heard.wait(PATIENCE_SECONDS)

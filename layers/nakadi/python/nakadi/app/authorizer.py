@@ -25,7 +25,7 @@ def decision(tokens: Tokens, event: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return policy_of(tokens.subject(event.get("authorizationToken")), event["methodArn"])
     except NotAuthenticated as error:
-        # Told in a line, and not in the traceback that Lambda writes for every exception.
+        # One log line instead of the traceback that Lambda writes for every exception.
         log.info("Refused: %s", error.detail)
         raise Unauthorized from None
 

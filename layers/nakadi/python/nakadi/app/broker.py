@@ -92,7 +92,7 @@ class BrokerServices(EventTypeServices):
     def prepare(self) -> None:
         """Make what is to be there before the first request. What fails is logged, and done by the housekeeping."""
         if self.settings.auth != "off" and not self.settings.default_admin:
-            log.warning("NAKADI_DEFAULT_ADMIN names nobody: administrators are those alone who were stored as such")
+            log.warning("NAKADI_DEFAULT_ADMIN is not set: only stored administrators have administrator permissions")
         self.prepare_event_types()
 
     def prepare_event_types(self) -> None:
@@ -246,7 +246,7 @@ class BrokerServices(EventTypeServices):
     def write_figures_when_asked(self, dropped: FiguresDropped) -> None:
         """For a process whose threads stand still between requests; to be called before anything is made.
 
-        `dropped` is told how many figures found no room, or could not be written.
+        `dropped` is called with the number of figures that found no room, or could not be written.
         """
         self._figures_dropped = dropped
 
@@ -351,7 +351,7 @@ class BrokerServices(EventTypeServices):
         return self.application_of(*AREAS)
 
     def application_of(self, *areas: str, answered: Answered | None = None, tells: bool = True) -> Application:
-        """An application with the routes of these areas. `answered` is told of its answers, beside `metrics`; `tells`
+        """An application with the routes of these areas. `answered` is called with its answers; `tells`
         says that there are figures of its requests."""
         from nakadi.http.figures import RequestFigures
 

@@ -304,7 +304,7 @@ def url_of(storage: Storage, built_in: str) -> str:
     stream = storage.configuration.get("stream")
     if storage.type is not StorageType.KINESIS or not on_kinesis or not is_stream_name(stream):
         unreachable = f"This broker cannot reach the storage {storage.id}, it has no engine for it"
-        raise Unavailable(unreachable, told=unreachable)
+        raise Unavailable(unreachable, public=unreachable)
     return at_stream(built_in, str(stream))
 
 
@@ -319,8 +319,8 @@ def check_reachable(storage: Storage, built_in: str) -> None:
         check_stream(url)
     except Unavailable as error:
         stream = storage.configuration["stream"]
-        told = f"The stream {stream} of the storage {storage.id} cannot be reached"
-        raise Unavailable(told, told=told) from error
+        message = f"The stream {stream} of the storage {storage.id} cannot be reached"
+        raise Unavailable(message, public=message) from error
 
 
 def at_stream(url: str, stream: str) -> str:

@@ -82,7 +82,7 @@ class EventTypeServices(Core, ABC):
         closed = settings.auth != "off"
 
         def family(owner: str, members: tuple[tuple[str, str], ...]) -> SystemEventTypeOwner:
-            """Whom the settings name; else administrators, or everybody while nobody is asked who they are."""
+            """The members in the settings; else administrators, or all subjects without authentication."""
             return SystemEventTypeOwner(
                 owner=owner, members=attributes_of(members or (settings.default_admins if closed else (("*", "*"),)))
             )

@@ -52,7 +52,7 @@ def _completed(record: logging.LogRecord) -> bool:
 
 
 class Counts:
-    """Metrics of a function. What differs from request to request is told beside them, for every dimension costs."""
+    """Metrics of a function. What differs from request to request is metadata, since every dimension costs."""
 
     def __init__(self, function: str) -> None:
         self._function = function
@@ -106,5 +106,5 @@ class Function:
             return self._handle
 
     def _told(self, handle: Handle) -> Handle:
-        told: Handle = logger().inject_lambda_context(handle)
-        return told
+        logged: Handle = logger().inject_lambda_context(handle)
+        return logged

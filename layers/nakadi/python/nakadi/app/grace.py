@@ -84,8 +84,8 @@ def at_work() -> str:
         for each in threading.enumerate()
         if each.ident in frames and not each.daemon and not _is_idle(frames[each.ident])
     ]
-    told = [f"{count} x {place}" for place, count in Counter(places).most_common(MOST_TOLD)]
-    return f"Still at work: {'; '.join(told)}" if told else "No thread is at work"
+    busy = [f"{count} x {place}" for place, count in Counter(places).most_common(MOST_TOLD)]
+    return f"Still at work: {'; '.join(busy)}" if busy else "No thread is at work"
 
 
 def _is_idle(frame: FrameType) -> bool:

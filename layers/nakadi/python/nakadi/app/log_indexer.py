@@ -46,7 +46,7 @@ class Indexers:
 
 
 def indexed(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
-    """Index a batch, and tell where it has to go on."""
+    """Index a batch; return the records from which it has to be repeated."""
     failures: list[str] = []
     for shard, records in _by_shard(event).items():
         try:

@@ -13,7 +13,7 @@ from nakadi.http.application import flow_of_this_request
 # Secrets --------------------------------------------------------------------------------------------------------------
 
 
-# Nothing logs tokens on purpose. This is for the day when one stands in the text of somebody's exception.
+# Tokens are not logged on purpose. This protects against one in the text of an exception.
 SECRETS = re.compile(
     r"(?P<said>\bauthorization['\"]?\s*[:=]\s*(?:b?['\"])?(?:bearer\s+|basic\s+)?)[^\s'\",;]+"
     r"|(?P<scheme>\b(?:bearer|basic)\s+)[^\s'\",;]{6,}"
@@ -34,7 +34,7 @@ def set_up(*, json_lines: bool, level: str, access_log: bool) -> None:
     handler.setFormatter(JsonLines() if json_lines else Readable())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("nakadi.access").setLevel(logging.INFO if access_log else logging.WARNING)
-    # It warns of every request that is not HTTP; the client is told, and that is enough.
+    # It warns of every request that is not HTTP; the answer to the client is enough.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 

@@ -130,4 +130,4 @@ AREAS: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
 """Every area; it is called as its module in `nakadi.http.routes`."""
 
 CHANGING = frozenset({"event_types", "subscriptions", "settings"})
-"""The areas with operations that the audit log is told of."""
+"""The areas with operations that the audit log records."""

@@ -1,4 +1,4 @@
-"""Chores: what is done for one thing after the other, again and again, without anybody asking.
+"""Chores: maintenance that runs on a schedule, for one thing after the other.
 
 One thing that fails does not keep the others from their turn. There is no answer that could tell, so each failure is
 logged with what was to be done, for which thing, and why it was not; and counted.
@@ -32,7 +32,7 @@ def attempted(operation: str, thing: str, work: Callable[[], object]) -> bool:
     except Exception as error:
         with _lock:
             _failed[operation] += 1
-        # What did not answer says so in a line; what nobody expected is to be looked into.
+        # A service that did not answer needs one line; an unexpected error needs its traceback.
         trace = None if isinstance(error, Fault) else error
         log.warning("The %s of %s failed, it is tried again later: %r", operation, thing, error, exc_info=trace)
         return False

@@ -1,9 +1,9 @@
 """Metrics: what a process counts and times, in one object that is handed to everything that counts.
 
-Counting is the same whoever reads it: `http.metrics` writes it as JSON and as Prometheus' text, and what runs on AWS
+Counting does not depend on the reader: `http.metrics` writes it as JSON and as Prometheus' text, and what runs on AWS
 tells CloudWatch of it. Counting costs well under a microsecond, for it happens in the middle of publishing: what is
 counted together for every batch or request shares one row and one lock. Whatever can be asked for instead, such as the
-length of a queue, is followed, and read only when somebody looks.
+length of a queue, is followed, and read only when metrics are read.
 
 No label has more values than there is room for: names that clients choose are bounded, and the rest is `other`.
 docs/metrics.md explains each metric.
@@ -28,7 +28,7 @@ Read = Callable[[], Rows]
 
 OTHER = "other"
 
-# Enough for a 99.9th percentile to mean something, little enough to sort whenever somebody looks.
+# Enough for a 99.9th percentile to mean something, little enough to sort at every read.
 SAMPLES = 2048
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -85,7 +85,7 @@ class Counter:
             self._values[labels] = self._values.get(labels, 0) + number
 
     def follow(self, read: Read) -> None:
-        """Have values read when somebody looks; the same labels from several are put together."""
+        """Read values from this function whenever metrics are read; equal labels of several functions are combined."""
         self._followed.append(read)
 
     def rows(self) -> Rows:

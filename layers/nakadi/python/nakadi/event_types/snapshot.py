@@ -236,4 +236,4 @@ def reported_as_unavailable() -> Iterator[None]:
     try:
         yield
     except (Unavailable, UnknownTopic) as error:
-        raise Unavailable(NO_ANSWER, told=NO_ANSWER) from error
+        raise Unavailable(NO_ANSWER, public=NO_ANSWER) from error

@@ -141,7 +141,7 @@ class Storages:
             self._check_reach(storage)
         except Unavailable as error:
             log.warning("Check of storage %s failed, it cannot be used: %s", storage.id, error.__cause__ or error)
-            raise Invalid(error.told or f"The storage {storage.id} cannot be reached") from error
+            raise Invalid(error.public or f"The storage {storage.id} cannot be reached") from error
 
     def _document(self, storage_id: str) -> Document | None:
         document = self._registry.get(KIND, storage_id)

@@ -84,7 +84,7 @@ def problem_of(error: Exception) -> Response:
             HTTPStatus.INTERNAL_SERVER_ERROR, f"An internal error happened. Please report it. ({_ticket()})"
         )
     if isinstance(error, outcomes.Unavailable):
-        return _problem(status, error.told or f"{NO_ANSWER} ({_ticket()})", headers=_headers(error, status))
+        return _problem(status, error.public or f"{NO_ANSWER} ({_ticket()})", headers=_headers(error, status))
     if isinstance(error, outcomes.Violations):
         return _violations(error, status)
     return _problem(status, str(error), headers=_headers(error, status), reasons=_reasons(error))

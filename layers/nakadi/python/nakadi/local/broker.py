@@ -77,7 +77,7 @@ class Serving:
 
 
 def url_of(host: str, port: int) -> str:
-    """Where somebody on this machine reaches a server that listens there."""
+    """The URL of a server that listens there, for clients on this machine."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # a comparison, not a binding
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 
@@ -112,7 +112,7 @@ class Housekeeper:
         while not self._closing.wait(self._every_seconds):
             try:
                 self._chores()
-            except Exception:  # the next minute may be a better one, and nobody else would tell
+            except Exception:  # the next attempt may succeed, and this is the only place to log it
                 log.exception("The housekeeping failed")
 
 

@@ -40,7 +40,7 @@ CLIENTS_SECONDS = 7.0
 
 
 class CannotStart(Exception):
-    """Raised when the program has to give up before it began; the message is a sentence for whoever started it."""
+    """Raised when the program has to give up before it began; the message is a sentence for the operator."""
 
 
 def main(arguments: Sequence[str] | None = None, *, signals: Signals) -> int:
@@ -106,7 +106,7 @@ async def _serve(server: Server, listening: socket.socket, signals: Signals, gra
         loop.call_soon_threadsafe(stopping.set)
 
     with signals.serving(stop):
-        # It listens already. From here on signals end it in good order, and whoever reads this may send them.
+        # It listens already. From here on signals end it in good order, and a reader of this line may send them.
         print(greeting, flush=True)
         await server.serve(listening, stopping)
 

@@ -1,4 +1,4 @@
-"""The fixture `nakadi_broker`: a broker for the tests of whoever has this package installed."""
+"""The fixture `nakadi_broker`: a broker for the tests of projects that have this package installed."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class ResourceType(StrEnum):
 
 
 class Attribute(Struct, frozen=True, order=True):
-    """Something true of a subject: `user` is `ann`, `team` is `checkout`. The pair `*`, `*` is true of everybody."""
+    """Something true of a subject: `user` is `ann`, `team` is `checkout`. The pair `*`, `*` is true of all subjects."""
 
     data_type: str
     value: str
@@ -35,7 +35,7 @@ WILDCARD = Attribute("*", "*")
 
 
 class Subject(Struct, frozen=True):
-    """Whoever sent the request. `trusted` is set while authentication is off: then everything is allowed."""
+    """The sender of a request. `trusted` is set while authentication is off: then everything is allowed."""
 
     name: str
     attributes: frozenset[Attribute] = frozenset()
@@ -75,7 +75,7 @@ class AttributeDraft(Struct, frozen=True):
 
 
 class AuthorizationDraft(Struct, frozen=True, kw_only=True):
-    """An authorization section as somebody asks for it; None stands for a missing member."""
+    """An authorization section as a client sends it; None stands for a missing member."""
 
     admins: tuple[AttributeDraft, ...] | None = None
     readers: tuple[AttributeDraft, ...] | None = None

@@ -127,7 +127,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
 
 NOTHING_YET = Assignment()
-"""The assignment of a subscription that nobody has streamed."""
+"""The assignment of a subscription without streams so far."""
 
 
 class Offset(Struct, frozen=True):
@@ -169,7 +169,7 @@ class Verdict(StrEnum):
 
 
 class Changed(StrEnum):
-    """What a listener is told of."""
+    """What can change in a subscription, for its listeners."""
 
     ASSIGNMENT = "assignment"
     OFFSETS = "offsets"

@@ -84,7 +84,7 @@ class EventType(Struct, frozen=True, kw_only=True):
     `id` is new at every creation, so that a deleted name can be used again without meeting its past.
     `timelines` are those that events were ever written to, oldest first; `switching_to` is the next one while it is
     being prepared.
-    `revision` counts the writes of the registered entry: a change is stored only if nobody else changed it meanwhile.
+    `revision` counts the writes of the registered entry: a change is stored only if no other change came first.
     """
 
     id: str
@@ -140,7 +140,7 @@ class OwnerSelectorDraft(Struct, frozen=True, kw_only=True):
 
 
 class EventTypeDraft(Struct, frozen=True, kw_only=True):
-    """An event type as somebody asks for it.
+    """An event type as a client sends it.
 
     A field that the request leaves out has its default here; None says that it was null, or missing without a default.
     For `annotations`, `labels`, `retention_time` and `default_statistic`, None means: as it was.

@@ -77,7 +77,7 @@ class Segment(Struct, frozen=True, kw_only=True):
     """Neighbouring events: `count` places from `before.next` on, stored between `since` and `until`.
 
     Counting on from `before` through the stream finds them; so does a look at `archived`, when there is one.
-    `events` is how many of them are still there, where whoever wrote them down has counted.
+    `events` is how many of them are still there, if they were counted when they were written.
     """
 
     before: Counted

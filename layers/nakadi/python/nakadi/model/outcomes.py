@@ -3,8 +3,8 @@
     Outcome
     ├── Malformed              the request cannot be understood
     │   └── Incomplete         ... because of these violations
-    ├── NotAuthenticated       nobody is asking
-    ├── NotPermitted           somebody is asking who may not
+    ├── NotAuthenticated       the sender is unknown
+    ├── NotPermitted           the sender may not do this
     ├── NotFound               what was named is not there
     ├── Conflict               it is there already, or changed meanwhile
     ├── Unusable               a cursor that points at nothing readable
@@ -17,7 +17,7 @@
         └── GoesOn             ... for it goes on, longer than its caller may wait
 
 An outcome is part of the conversation with a client: its `detail` is written for that client. A *fault* is not:
-it says that a part of the broker did not work, and is told apart from outcomes everywhere.
+it says that a part of the broker did not work, and is kept apart from outcomes everywhere.
 
     Fault
     └── Unavailable            a store or a log did not answer; nothing is known to be lost
@@ -51,7 +51,7 @@ class NotFound(Outcome):
 
 
 class Conflict(Outcome):
-    """Raised when the thing exists already, is in use, or was changed by somebody else meanwhile."""
+    """Raised when the thing exists already, is in use, or was changed by another process."""
 
 
 class Unusable(Outcome):
@@ -74,7 +74,7 @@ class Violation(Struct, frozen=True, order=True):
 
 
 class Violations(Invalid):
-    """Raised when fields of a request break rules that can be told one by one."""
+    """Raised when fields of a request break rules that can be listed one by one."""
 
     def __init__(self, violations: tuple[Violation, ...]) -> None:
         super().__init__("".join(f'Field "{each.path}" {each.message}\n' for each in violations))
@@ -124,10 +124,10 @@ class Fault(Exception):
 class Unavailable(Fault):
     """Raised when a store, a log or another service did not answer in time or refused to work.
 
-    Its text is for operators: it may name files, tables and statements. Clients read `told`, or that there is nothing
+    Its text is for operators: it may name files, tables and statements. Clients read `public`, or that there is nothing
     more to say.
     """
 
-    def __init__(self, cause: str, *, told: str = "") -> None:
+    def __init__(self, cause: str, *, public: str = "") -> None:
         super().__init__(cause)
-        self.told = told
+        self.public = public

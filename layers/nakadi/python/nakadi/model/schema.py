@@ -57,7 +57,7 @@ class Schema(Struct, frozen=True, kw_only=True):
 
 
 class SchemaDraft(Struct, frozen=True, kw_only=True):
-    """A schema as somebody asks for it; None stands for a missing member."""
+    """A schema as a client sends it; None stands for a missing member."""
 
     type: SchemaType | None = None
     text: str | None = None

@@ -8,7 +8,7 @@ from nakadi.model.outcomes import Violation
 
 # A name, a path to a field, an offset.
 MOST_CHARACTERS = 1000
-# Fields, annotations, labels: what is looked at with every event, or told with every event type.
+# Fields, annotations, labels: what is read with every event, or returned with every event type.
 MOST_ENTRIES = 100
 # Names in a list of their own.
 MOST_NAMES = 10_000

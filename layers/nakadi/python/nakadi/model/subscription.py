@@ -12,7 +12,7 @@ from nakadi.model.authorization import Authorization, AuthorizationDraft, Resour
 
 
 class ReadFrom(StrEnum):
-    """Where the first stream begins; in the order in which clients are told of them."""
+    """Where the first stream begins; in the order in which messages list them."""
 
     BEGIN = "begin"
     END = "end"
@@ -74,7 +74,7 @@ class SubscriptionCursorDraft(Struct, frozen=True):
 
 
 class SubscriptionDraft(Struct, frozen=True, kw_only=True):
-    """A subscription as somebody asks for it.
+    """A subscription as a client sends it.
 
     A field that the request leaves out has its default here; None says that it was null, or missing without a default.
     For `annotations` and `labels`, None means: as they were.

@@ -35,10 +35,10 @@ class Coordination(Protocol):
     """What the streams of a subscription share, wherever they are served: an assignment, offsets, and leases.
 
     The *assignment* says which sessions there are and which partition belongs to which. It is read, decided upon, and
-    replaced if nobody else did meanwhile; every rule of the game is a pure function from one assignment to the next.
+    replaced if no other process replaced it; every rule is a pure function from one assignment to the next.
     Each of its entries has an *offset* beside it, which carries the entry's owner, so that a commit is one small write.
     *Leases* belong to the processes that serve sessions: a process that hosts a thousand idle streams renews one.
-    Events that nobody could process are *parked* in the subscription's lot, at most one at each position.
+    Events that consumers could not process are *parked*, at most one at each position.
 
     * What returned is durable, and seen by every read that begins later, whichever process asks.
     * Of several writers that read the same assignment exactly one succeeds; the others leave nothing behind.
@@ -125,8 +125,8 @@ class Coordination(Protocol):
     def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
         """Have `changed` called soon after something of the subscription changed; the answer ends it.
 
-        It may be called more often than needed, from any thread, and must return quickly. Changes of this process are
-        told at once, those of others within a second.
+        It may be called more often than needed, from any thread, and must return quickly. It is called at once for
+        changes of this process, and within a second for those of others.
         """
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ class EventLog(Protocol):
         """The offset of the first event stored at or after `moment`; the next offset when there is none."""
 
     def trim(self, topic: str, partition: int, before: datetime) -> None:
-        """Let go of events stored before this moment. May let go a little less than it could."""
+        """Remove events stored before this moment. May remove a little less than it could."""
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         """Of the events stored before `upto`, keep the newest of each key, and those without one.
@@ -85,8 +85,8 @@ class EventLog(Protocol):
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         """Have `changed(topic, partition)` called soon after events were stored; the answer ends it.
 
-        It may be called more often than needed, from any thread, and must return quickly. Appends of this process are
-        told at once, those of others within half a second.
+        It may be called more often than needed, from any thread, and must return quickly. It is called at once for
+        appends of this process, and within half a second for those of others.
         """
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Forgetful(Protocol):
     """An indexed event log that may forget events before they are counted, and then says so."""
 
     def gaps(self) -> Sequence[Gap]:
-        """Where events were lost before they were counted. Until a gap is closed, nobody counts on behind it."""
+        """Where events were lost before they were counted. Counting goes on behind a gap once it is closed."""
 
     def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
         """The topics that continue this one, in their order; if it may have lost events in these gaps, the last one

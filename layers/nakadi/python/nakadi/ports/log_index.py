@@ -91,13 +91,13 @@ class LogIndex(Protocol):
         """
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
-        """Be the only owner of a name for so long; an owner may claim again. False while it is somebody else's.
+        """Become the only owner of a name for so long; an owner may claim again. False while another owner has it.
 
         All who claim a name do so for about as long: a claim that goes on for much longer does not count.
         """
 
     def release(self, name: str, owner: str) -> None:
-        """Let somebody else claim it."""
+        """Give the name back, so that others can claim it."""
 
     def progress(self, stream: str) -> Mapping[str, Progress]:
         """How far each shard is counted, for all its partitions."""

@@ -29,7 +29,7 @@ from nakadi.ports.log_index import LogIndex
 class Tiers(Struct, frozen=True, kw_only=True):
     """Seconds, but for the last. `after`: how long events wait to be archived, about; an infinite time is for those
     who see to everything themselves. `hot`: how long the hot half keeps what is archived. `grace`: how long archive
-    objects stay that nobody refers to (any more): longer than it takes from writing one to telling the index.
+    objects without references stay: longer than it takes from writing one to the index entry.
 
     `share`: the cold part of a compacted partition is written anew when what came since is such a part of it.
     """
@@ -78,7 +78,7 @@ def _no_rest() -> None:
 
 
 class Packed(Struct, frozen=True):
-    """A member, and what the index is told of it; `revision` is that of the head in front of it."""
+    """A member, and its entry in the index; `revision` is that of the head in front of it."""
 
     partition: int
     revision: int
@@ -125,7 +125,7 @@ class Archiver:
 
         `rest` is called now and then. Raises `UnknownTopic`.
         """
-        # The hot half first: it lets go of nothing that the index, asked later, does not have.
+        # The hot half first: it removes nothing that the index, read later, does not have.
         bounds = self._hot.bounds(topic, sorted(partitions))
         heads = self._index.heads([(topic, partition) for partition in bounds])
         behind = {each: heads[topic, each] for each in bounds if heads[topic, each].counted.next < bounds[each].next}
@@ -147,7 +147,7 @@ class Archiver:
             self._index.grow_topic(topic, partitions)
 
     def _see_that_it_is_there(self, topic: str) -> None:
-        """Somebody may have deleted the topic after the index was asked to know it."""
+        """Check for a topic that was deleted after it was created in the index."""
         try:
             self._hot.bounds(topic, [])
         except UnknownTopic:
@@ -168,7 +168,7 @@ class Archiver:
         return found
 
     def _beginning(self, topic: str, partition: int, head: Head, bounds: Bounds) -> Counted:
-        """Where to go on. What the hot half let go of before it was archived was not wanted any more, and what was
+        """Where to continue. What the hot half removed before it was archived had passed its retention, and what was
         archived before that is older still.
         """
         if bounds.oldest <= head.counted.next:
@@ -186,7 +186,7 @@ class Archiver:
             try:
                 piece = self._hot.read(topic, partition, place, limit=PIECE_EVENTS, max_bytes=PIECE_BYTES)
             except OffsetUnavailable:
-                return None, 0  # let go of meanwhile: the next one begins behind it
+                return None, 0  # removed by retention: the next one begins behind it
             if not piece.events:
                 break
             packer.add(piece.events)
@@ -213,7 +213,7 @@ class Archiver:
             if each.partition in lost:
                 continue
             if not self._index.extend(topic, each.partition, each.revision, each.head, segment):
-                lost.add(each.partition)  # somebody else was faster, and whoever comes next goes on from there
+                lost.add(each.partition)  # another process was faster; the next archiver continues from there
                 continue
             self._metrics.archive_segments.add()
             self._metrics.archive_events.add(each.events)

@@ -67,7 +67,7 @@ class Library:
         location = _location(segment)
         known, ahead = self._known(location)
         if known is None and ahead is not None:
-            # Whoever it is read for may come no more, and let it be.
+            # Its reader may never come back, and leave it.
             with suppress(CancelledError):
                 return ahead.result()
         if known is None:
@@ -115,7 +115,7 @@ class Library:
         return fits and more_events and more_bytes
 
     def expect(self, topic: str, partition: int, segments: Iterable[Segment]) -> int:
-        """Somebody will soon ask for these: as many as fit are read meanwhile. Answers where the last of them ends."""
+        """Read as many of these ahead as fit, since they will be needed soon. Returns where the last of them ends."""
         end = size = 0
         for segment in segments:
             if segment.archived is None or (size and size + segment.archived.length > AHEAD_BYTES):
@@ -128,7 +128,7 @@ class Library:
     # Readers that come back
 
     def run(self, topic: str, partition: int, start: int) -> Run | None:
-        """The run of a reader that goes on where one has stopped; None if nobody stopped there."""
+        """The run of a reader that continues where one has stopped; None if none stopped there."""
         with self._lock:
             return self._runs.pop((topic, partition, start), None)
 
@@ -153,7 +153,7 @@ class Library:
             return known, self._ahead.get(location)
 
     def _begun(self, topic: str, partition: int, segment: Segment) -> Future[Events] | None:
-        """What is being read, now if nobody began before; None if it is known, or nothing can begin any more."""
+        """The read of a segment, begun unless it is under way; None if its events are known, or after closing."""
         location = _location(segment)
         with self._lock:
             if self._closed or location in self._members:

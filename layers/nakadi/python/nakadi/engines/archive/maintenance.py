@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Swept(Struct, frozen=True):
-    """What a sweep found that was older than the grace time, and what it let go of."""
+    """What a sweep found that was older than the grace time, and what it removed."""
 
     looked_at: int = 0
     removed: int = 0
@@ -41,9 +41,9 @@ class Swept(Struct, frozen=True):
 
 
 class Sweep(Struct, frozen=True):
-    """Sweeps an archive that one log index tells of.
+    """Sweeps an archive that one log index describes.
 
-    Whoever writes an object refers to it within moments, under a name that was never used before: what is old and not
+    Each object gets a new name and a reference within moments of being written: what is old and not
     referred to will never be. `namespaces` are those in which everything belongs to the index; without them they are
     those that the index refers to.
     """
@@ -53,7 +53,7 @@ class Sweep(Struct, frozen=True):
     namespaces: Collection[str] | None = None
 
     def run(self, older_than: datetime) -> Swept:
-        """Let go of every object that was written before, and is not referred to."""
+        """Remove every object that was written before, and has no reference."""
         found = self._written_before(older_than, self._namespaces())
         # The references after the objects: what began to be referred to in between is seen.
         referred_to = self.index.referred_to()
@@ -105,7 +105,7 @@ EVERYTHING = 1 << 62
 
 
 class Busy(Exception):
-    """Raised when somebody else writes a partition anew."""
+    """Raised when another process rewrites the partition."""
 
 
 class Piece(NamedTuple):
@@ -167,7 +167,7 @@ class Merger(Struct, frozen=True, kw_only=True):
         with alone(self.index, topic, partition) as make_sure:
             there = list(self._listed(topic, partition, first, end))
             if not there or there[0].first != first or self.index.topic(topic) is None:
-                return 0  # somebody was faster, or let it go
+                return 0  # another process was faster, or removed it
             if there[0].end >= max(each.end for each in there):
                 whole = there[0]  # the others are what a crash has left
             elif _follow_each_other(there) and there[-1].end == end:

@@ -16,15 +16,15 @@ LOG = "log/"
 """Events as they came, of one partition or of many."""
 
 REWRITTEN = "compacted/"
-"""Objects in here hold events of one partition that were written anew, and nobody else's."""
+"""Objects in here hold rewritten events of one partition, and no other events."""
 
-NOBODY = "_"
+NO_EVENT_TYPE = "_"
 """In place of the name of an event type that is not known."""
 
 
 def logged(namespace: str, event_type: str | None, topic: str, first: datetime) -> str:
     """A new name for events of a topic, the first of which is from then."""
-    return f"{LOG}{namespace}/{event_type or NOBODY}/{first:%Y-%m-%d}/{topic}-{uuid4().hex}.json.gz"
+    return f"{LOG}{namespace}/{event_type or NO_EVENT_TYPE}/{first:%Y-%m-%d}/{topic}-{uuid4().hex}.json.gz"
 
 
 def rewritten(old: str, topic: str, partition: int, first: int) -> str:

@@ -29,7 +29,7 @@ class ArchiveReader:
         try:
             return self.from_segment(segment, topic, partition, start, limit, max_bytes)
         except Unreadable:
-            # Somebody may have written it anew, and let the old one go.
+            # It may have been rewritten, and the old object removed.
             newer = self._index.segment(topic, partition, start)
             if newer is None or newer.archived is None or newer.archived == segment.archived:
                 raise
@@ -71,7 +71,7 @@ class ArchiveReader:
     ) -> None:
         """Have read what a reader will ask for next, if it came back for what follows.
 
-        Twice as much each time that it has used up what was read for it: what is read for nobody, because a reader
+        Twice as much each time that it has used up what was read for it: what is read in vain, because a reader
         does not come any more, is about as much as that reader took at most.
         """
         end = next((each.end for each in segments if following < each.end), segments[-1].end)

@@ -99,7 +99,7 @@ class FolderStore:
         self._closed = False
 
     def put(self, key: str, content: bytes) -> None:
-        """Under another name first: nobody sees half an object, not even after a power cut."""
+        """Write under another name first, so that no reader sees half an object, not even after a power cut."""
         path = self._folder / key
         with self._opened():
             _make_folder(path.parent)
@@ -156,7 +156,7 @@ class FolderStore:
             raise Unavailable(f"The archive: {error}") from error
 
     def _remove_empty(self, folder: Path) -> None:
-        """Folders go with the last object in them. One that somebody just put something into stays."""
+        """Remove folders with the last object in them. One into which an object was just put stays."""
         while folder != self._folder and self._folder in folder.parents:
             try:
                 folder.rmdir()

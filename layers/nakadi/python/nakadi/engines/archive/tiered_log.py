@@ -1,8 +1,8 @@
 """A log whose older half is in the archive: one cursor leads from the oldest archived event to the newest.
 
-Events are appended to the hot half and archived from there; the hot half lets go of what is archived when it has kept
+Events are appended to the hot half and archived from there; the hot half removes what is archived when it has kept
 it for some time. A read is answered by the hot half as long as it has what is asked for, else by the archive, which
-reaches at least to where the hot half begins. What the event type lets go of, both let go of.
+reaches at least to where the hot half begins. What passes the retention of the event type is removed from both.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TieredLog:
         self._hot.seal_topic(topic)
 
     def delete_topic(self, topic: str) -> None:
-        """The objects go later, when nobody reads in them any more."""
+        """Objects are removed later, when no reader can need them."""
         self._hot.delete_topic(topic)
         self._index.delete_topic(topic)
         for place in [place for place in list(self._hot_from) if place[0] == topic]:
@@ -110,7 +110,7 @@ class TieredLog:
         return found
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
-        # The hot half first: it lets go of nothing that the index, asked later, does not have.
+        # The hot half first: it removes nothing that the index, read later, does not have.
         hot = self._hot.bounds(topic, partitions)
         known = self._index.topic(topic)
         if known is None:
@@ -155,7 +155,7 @@ class TieredLog:
             self._worker.archive_all()
 
     def sweep(self) -> None:
-        """Let go of archive objects that nobody needs any more."""
+        """Remove archive objects without references."""
         with _unavailable_when_closed():
             self._worker.sweep()
 
@@ -172,7 +172,7 @@ class TieredLog:
     def _read_hot(
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int, wait: float
     ) -> Slice | None:
-        """What the hot half has; what the archive has, if the hot half has let go of it; else None."""
+        """What the hot half has; what the archive has, if the hot half has removed it; else None."""
         try:
             return self._hot.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
         except OffsetUnavailable:
@@ -208,7 +208,7 @@ class TieredLog:
 
 
 def _understood(look: Callable[[], Found]) -> Found:
-    """What is found, or that it is out of reach: nobody takes damage for the end."""
+    """What is found, or `Unavailable`: damage must not be taken for the end of the events."""
     try:
         return look()
     except Unreadable as error:

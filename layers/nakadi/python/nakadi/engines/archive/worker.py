@@ -1,4 +1,4 @@
-"""The thread that archives, cools and sweeps, a little at a time so that nobody else waits for it."""
+"""The thread that archives, cools and sweeps, in small steps so that no request waits for it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Worker:
         self._archiver = Archiver(hot, index, store, directory, self._metrics)
         self._merger = Merger(index=index, store=store, event_type_of=directory.event_type_of)
         self._sweep = Sweep(index, store, namespaces=(index.identity(),))
-        # Place -> since when it has something to archive. Whoever takes a place out looks at all that is there then.
+        # Partition -> since when it has something to archive. Taking one out is followed by a look at all its events.
         self._waiting: dict[Place, float] = {}
         self._warm: set[Place] = set()
         self._turn = threading.Lock()
@@ -98,7 +98,7 @@ class Worker:
             self._warm.discard((topic, partition))
 
     def sweep(self) -> None:
-        """Let go of objects that nobody refers to, and of what is noted of topics that are not there any more."""
+        """Remove objects without references, and notes about deleted topics."""
         known = self._index.topics()
         # Other logs may have their topics in the same index.
         live = {topic for topic, _ in self._directory.topics()}
@@ -163,7 +163,7 @@ class Worker:
             pass
         except Unavailable as error:
             log.warning("The archive has to wait: %s", error)
-        except Exception:  # the next time may be a better one, and nobody else would tell
+        except Exception:  # the next attempt may succeed, and this is the only place to log it
             log.exception("The work on the archive failed")
 
     def _look_at_everything(self) -> None:

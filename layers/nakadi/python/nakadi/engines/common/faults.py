@@ -1,4 +1,4 @@
-"""Faults on demand: an event log that goes wrong when it is told to, for testing what depends on it.
+"""Faults on demand: an event log that fails as ordered, for testing what depends on it.
 
     faults = Faults()
     log = FaultyLog(log, faults)
@@ -67,7 +67,7 @@ class Faults:
         self._order(_Order(_Kind.REFUSE, event_type, partition, times, reason=reason))
 
     def time_out(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
-        """Store the next appends, and say that they timed out: whoever tries again will store them twice."""
+        """Store the next appends, and report a timeout: a caller that tries again will store them twice."""
         self._order(_Order(_Kind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT))
 
     def delay(

@@ -40,8 +40,8 @@ class PartitionListeners:
         for listener in self._listeners.values():
             try:
                 listener(topic, partition)
-            except Exception:  # noqa: BLE001  # a listener is somebody else's code
-                # One listener's mistake must not keep the news from the others, nor hurt whoever publishes.
+            except Exception:  # noqa: BLE001  # a listener is code of other parts
+                # An error of one listener must not affect the other listeners or the publisher.
                 _log.exception("a listener failed")
 
     def first_found(self, topic: str, partition: int, look: Callable[[], Slice], wait: float) -> Slice:
@@ -58,7 +58,7 @@ class PartitionListeners:
                     return found
 
     def wake_all(self) -> None:
-        """Have everybody who waits look again now."""
+        """Wake all waiting readers."""
         with self._lock:
             for event in self._waiting:
                 event.set()
@@ -99,7 +99,7 @@ class SubscriptionListeners:
         self._of: dict[str, tuple[SubscriptionListener, ...]] = {}
 
     def add(self, subscription: str, listener: SubscriptionListener) -> Callable[[], None]:
-        # Somebody may watch twice with one function; each ends its own watch.
+        # One function may be used for two watches; each ends its own.
         def mine(changed: Changed) -> None:
             listener(changed)
 
@@ -111,8 +111,8 @@ class SubscriptionListeners:
         for listener in self._of.get(subscription, ()):
             try:
                 listener(changed)
-            except Exception:  # noqa: BLE001  # a listener is somebody else's code
-                # One listener's mistake must not keep the news from the others, nor hurt whoever commits.
+            except Exception:  # noqa: BLE001  # a listener is code of other parts
+                # An error of one listener must not affect the other listeners or the committer.
                 _log.exception("a listener failed")
 
     def _remove(self, subscription: str, listener: SubscriptionListener) -> None:

@@ -18,7 +18,7 @@ CLOCKS_DIFFER = 60
 
 def last_honest(now: float, seconds: float) -> float:
     """Until when a claim can go that was made for so long by now. One that goes on for longer was made before a clock
-    was set back, and would keep everybody else away for as long as the clock is behind."""
+    was set back, and would keep all other processes away for as long as the clock is behind."""
     return now + max(seconds, 0) + CLOCKS_DIFFER
 
 

@@ -1,9 +1,9 @@
 """Noticing what other processes change in the same table.
 
-Whoever changes something leaves a piece of news, named by the time; whoever watches asks for those after the last one
-it knows: one small question, however many subscriptions there are, and none while nobody watches.
+Each change leaves an item that is named by the time, and watchers ask for the items after the last one that they know:
+one small question, however many subscriptions there are, and none without watchers.
 
-A subscription in which something changed a moment ago need not be told of again: everybody who hears of it looks once
+A subscription in which something changed a moment ago need not be reported again: each watcher looks once
 more, a little later. So many commits are as cheap as few.
 """
 
@@ -26,7 +26,7 @@ PAUSE = 0.4
 """Seconds between two looks."""
 
 MOMENT = 0.4
-"""What changes within the same piece of this length is told of once."""
+"""Changes within the same period of this length are reported once."""
 
 ECHO = MOMENT + 0.1
 """So long after hearing of a change, whatever else happened in the same moment has been written, too."""
@@ -42,7 +42,7 @@ Tell = Callable[[str, Changed], None]
 
 
 def in_one_moment(first: int, second: int) -> bool:
-    """Whether two changes, in microseconds, are told of once."""
+    """Whether two changes, in microseconds, are reported once."""
     length = int(MOMENT * 1_000_000)
     return first // length == second // length
 
@@ -59,7 +59,7 @@ class Feed:
         self._echoes: deque[tuple[float, str]] = deque()
 
     def begin(self) -> None:
-        """What was told before is of no interest."""
+        """Earlier changes are of no interest."""
         self._after, self._seen = _key(self._now() - LATE), frozenset()
 
     def look(self, at: float) -> Sequence[tuple[str, Changed]]:
@@ -73,14 +73,14 @@ class Feed:
         return [(each.about, Changed(each.changed)) for each in new if each.teller != self._name]
 
     def _go_on(self, newest: str) -> None:
-        """The next look begins a little before the newest, for some arrive late; no clock of somebody else's that is
+        """The next look begins a little before the newest, for some arrive late; no clock of another process that is
         ahead makes us deaf to the rest.
         """
         seconds = min(int(newest[:DIGITS]) / 1_000_000, self._now())
         self._after = max(self._after, _key(seconds - LATE))
 
     def echoes(self, at: float) -> Sequence[str]:
-        """Where something may have changed in the same moment as what was told."""
+        """Where something may have changed in the same moment as what was reported."""
         again: dict[str, None] = {}
         while self._echoes and self._echoes[0][0] <= at:
             again[self._echoes.popleft()[1]] = None
@@ -92,7 +92,7 @@ class Feed:
 
 
 class SubscriptionChanges:
-    """Looks at the table while somebody in this process is interested, and not at all otherwise."""
+    """Polls the table while this process has watchers, and not at all otherwise."""
 
     def __init__(self, items: type[CoordinationItem], attempts: Attempts, tell: Tell) -> None:
         self._items = items
@@ -121,10 +121,10 @@ class SubscriptionChanges:
         try:
             self._attempts.at(lambda _: item.save())
         except Unavailable:
-            _log.warning("Others were not told of a change in %s", subscription, exc_info=True)
+            _log.warning("Reporting a change of subscription %s to other processes failed", subscription, exc_info=True)
 
     def attend(self) -> None:
-        """From now on, tell what others change. Asks nobody."""
+        """Begin to report what other processes change. Makes no call."""
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable("The coordination is closed.")
@@ -169,7 +169,7 @@ class SubscriptionChanges:
                 _log.warning("Looking for changes of other processes failed, tried again in %s s", PAUSE, exc_info=True)
             self._deaf = True
             return
-        except Exception:  # noqa: BLE001  # whoever waits for news would wait for ever
+        except Exception:  # noqa: BLE001  # waiting streams would wait for ever
             _log.exception("Looking for changes of other processes failed, tried again in %s s", PAUSE)
             return
         self._deaf = False

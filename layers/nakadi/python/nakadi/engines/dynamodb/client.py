@@ -24,7 +24,7 @@ from nakadi.model.outcomes import Unavailable
 # Calls ----------------------------------------------------------------------------------------------------------------
 
 
-# With four attempts a call ends within 13 seconds, well before API Gateway gives up on whoever waits for it.
+# With four attempts a call ends within 13 seconds, well before API Gateway gives up on the request.
 CONNECT_SECONDS = 1.0
 READ_SECONDS = 2.0
 PAUSES = (0.05, 0.2, 0.8)
@@ -66,7 +66,7 @@ class Attempts:
         self._pauses = pauses
 
     def at(self, call: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
-        """Call until there is an answer. The call is told whether an attempt before it may have had its effect.
+        """Call until there is an answer. The call gets whether an attempt before it may have had its effect.
 
         `turns` are further pauses for a transaction that met another one, before those for everything.
         Raises `Unavailable` when attempts are used up, or when another one would end the same.
@@ -132,8 +132,8 @@ def _code(cause: BaseException | None) -> str:
 
 def _status(error: ClientError) -> int:
     """PynamoDB hands on an error with little more than its code; the rest is in the one that it was made from."""
-    told = error.__cause__ if isinstance(error.__cause__, ClientError) else error
-    return int(told.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    answer = error.__cause__ if isinstance(error.__cause__, ClientError) else error
+    return int(answer.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def transaction_of(add: Callable[[TransactWrite], None], connection: Connection) -> Callable[[bool], bool]:

@@ -1,7 +1,7 @@
 """Coordination in DynamoDB, for as many processes as you like.
 
 An offset bears its owner, and owners change in the transaction that changes the assignment: so a commit is one update
-under a condition, and whoever is not the owner any more cannot make it.
+under a condition that a former owner does not meet.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ THREADS = 8
 # A commit that was refused is judged by what is there then; if that would have let it through, it is made again.
 TIMES_JUDGED = 5
 
-# News are worth a second attempt, and no more: whoever committed waits for it.
+# Reports of changes are worth a second attempt, and no more: the committer waits for it.
 NEWS_PAUSES = (0.1,)
 
 
@@ -62,7 +62,7 @@ class DynamoDbCoordination:
     def __init__(self, address: Address, attempts: Attempts | None = None) -> None:
         self._table = CoordinationTable(address, attempts or Attempts())
         self._listeners = SubscriptionListeners()
-        self._news = SubscriptionChanges(self._table.items, Attempts(pauses=NEWS_PAUSES), self._listeners.tell)
+        self._changes = SubscriptionChanges(self._table.items, Attempts(pauses=NEWS_PAUSES), self._listeners.tell)
         self._lot = ParkedEvents(self._table)
 
     # The assignment
@@ -87,14 +87,14 @@ class DynamoDbCoordination:
             for place, owner in touched.items():
                 transaction.update(items(own, offset_item(place)), moving(owner, at.get(place), now))
 
-        with self._news_in_doubt(subscription, Changed.ASSIGNMENT):
+        with self._report_if_in_doubt(subscription, Changed.ASSIGNMENT):
             if not self._table.transacted(add):
                 raise AssignmentChanged(subscription)
         self._changed(subscription, Changed.ASSIGNMENT)
         return stored
 
     def forget(self, subscription: str) -> None:
-        """The assignment first: what is left without it is in nobody's way."""
+        """Remove the assignment first: what is left without it is harmless."""
         place = place_of(subscription)
         self._table.removed(place, [ASSIGNMENT])
         self._table.removed(place, [each.item for each in self._table.listed(place)])
@@ -123,7 +123,7 @@ class DynamoDbCoordination:
         outcomes = list(one_by_one(commit_one, positions.items()))
         made = [each for each in outcomes if not isinstance(each, Unavailable)]
         failed = [each for each in outcomes if isinstance(each, Unavailable)]
-        # What failed may have been made: then whoever tries again finds it outdated, which is no news.
+        # A failed write may have been made: then the repeated one finds it outdated, which is not reported.
         if failed or any(found is Verdict.COMMITTED for found, _ in made):
             self._changed(subscription, Changed.OFFSETS, quietly=not failed and not any(news for _, news in made))
         if failed:
@@ -157,7 +157,7 @@ class DynamoDbCoordination:
         """Why it was refused; None if now it would not be.
 
         With a token, an attempt before may have had its effect: then its token is there. If a position is there that
-        somebody else committed behind ours, nobody can say.
+        another process committed after it, cannot be known.
         """
         found = self._table.found(item.place, item.item)
         offset = None if found is None else offset_of(found)
@@ -179,7 +179,7 @@ class DynamoDbCoordination:
         upto: Position | None = None,
     ) -> Verdict:
         self._table.see_that_it_is_open()
-        with self._news_in_doubt(subscription, Changed.OFFSETS):
+        with self._report_if_in_doubt(subscription, Changed.OFFSETS):
             found = self._lot.park(subscription, session, events, now, upto)
         if found is Verdict.COMMITTED:
             self._changed(subscription, Changed.OFFSETS)
@@ -227,23 +227,23 @@ class DynamoDbCoordination:
     # News
 
     def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
-        self._news.attend()
+        self._changes.attend()
         end = self._listeners.add(subscription, changed)
 
         def end_both() -> None:
             end()
-            self._news.leave()
+            self._changes.leave()
 
         return once(end_both)
 
     def _changed(self, subscription: str, changed: Changed, *, quietly: bool = False) -> None:
         self._listeners.tell(subscription, changed)
         if not quietly:
-            self._news.note(subscription, changed)
+            self._changes.note(subscription, changed)
 
     @contextmanager
-    def _news_in_doubt(self, subscription: str, changed: Changed) -> Iterator[None]:
-        """What failed may have been made: then whoever tries again finds nothing left to do, and tells nobody."""
+    def _report_if_in_doubt(self, subscription: str, changed: Changed) -> Iterator[None]:
+        """Report a failed change too: it may have been made, and then a repeated call reports nothing."""
         try:
             yield
         except Unavailable:
@@ -252,7 +252,7 @@ class DynamoDbCoordination:
 
     def close(self) -> None:
         self._table.refuse()
-        self._news.close()
+        self._changes.close()
         if "_threads" in vars(self):
             self._threads.shutdown()
         self._table.close()

@@ -68,7 +68,7 @@ class CoordinationItem(Model):
     before = NumberAttribute(null=True)
     token = UnicodeAttribute(null=True)
 
-    # A parked event: what is told of it in `body`, its value in `packed`, or in so many `pieces` with its token.
+    # A parked event: its description in `body`, its value in `packed`, or in so many `pieces` with its token.
     pieces = NumberAttribute(null=True)
 
     # A lease, and when in the life of its holder it was asked for.

@@ -160,7 +160,7 @@ class DynamoDbLogIndex:
         for head in heads:
             place = segments_place(topic, int(head.rpartition("#")[2]))
             self._removed(place, [each.item for each in self._listed(place)])
-        # They tell where segments are: they go last.
+        # They say where segments are, so they are removed last.
         self._removed(topic_place(topic), heads)
 
     def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
@@ -275,7 +275,7 @@ class DynamoDbLogIndex:
         return self._attempts.at(attempt, turns)
 
     def _change(self, topic: str, changed: Callable[[Topic], Topic], *, counted: bool = False) -> Topic:
-        """Change a topic, again from the beginning when somebody else did so meanwhile."""
+        """Change a topic, again from the beginning when another process changed it."""
         for _ in range(CHANGES_TRIED):
             found = self._found(topic_place(topic), TOPIC)
             if found is None:
@@ -312,7 +312,7 @@ class DynamoDbLogIndex:
 
     def _written(self, item: LogIndexItem, condition: Condition | None) -> bool:
         """Write an item if a condition holds. An attempt whose answer was lost may make the next one find it broken:
-        whoever calls this looks again, or wanted no more than that it be so.
+        the caller looks again, or only needed the result.
         """
 
         def attempt(_: bool) -> bool:

@@ -1,7 +1,7 @@
-"""The lots of subscriptions in DynamoDB: events that nobody could process.
+"""Parked events of subscriptions in DynamoDB: those that consumers could not process.
 
-What is told of an event is an item, with the value in it if that is small. Of a larger one there are pieces in another
-place, so that looking through a lot does not cost what is in it.
+The description of an event is an item, with the value in it if that is small. Of a larger one there are pieces in
+another place, so that looking through a lot does not cost what is in it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nakadi.model.subscription import EventTypePartition
 
 Item = CoordinationItem
 
-# A value of this size stays with what is told of it; if a transaction would have too many items, more of them do.
+# A value of this size stays with its description; if a transaction would have too many items, more of them do.
 SMALL, NOT_LARGE = 2_000, 61_000
 MOST_ITEMS = 100
 PIECE = 350_000
@@ -104,7 +104,7 @@ class ParkedEvents:
         return zlib.decompress(b"".join(pieces)) if len(pieces) == found.pieces else None
 
     def remove(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
-        """What is told of events goes first: a piece alone is nothing."""
+        """Remove descriptions first: a piece alone is nothing."""
         if not positions:
             return
         keys = {_key(place, each) for each in positions}

@@ -183,7 +183,7 @@ class DynamoDbRegistry:
         self._attempts.at(attempt)
 
     def _see_that_it_was_ours(self, put: Put, token: str) -> None:
-        """An earlier attempt may have written, and somebody else after it: then nobody can say which it was."""
+        """An earlier attempt may have written, and another process after it: then the outcome cannot be known."""
         item = self._found(put.kind, put.key)
         if item is None or item.written_by != token:
             raise Unavailable(f"It is not known whether {put.key} was written")
@@ -232,7 +232,7 @@ class DynamoDbRegistry:
 
 
 def _range(prefix: str, after: str) -> Condition | None:
-    """Which keys a query goes through; one that goes on inside a prefix is told so by the place where it starts."""
+    """Which keys a query goes through; one that goes on inside a prefix gets the place where it starts."""
     if prefix:
         return DocumentItem.key.startswith(prefix)
     return DocumentItem.key > after if after else None

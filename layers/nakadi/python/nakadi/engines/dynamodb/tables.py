@@ -1,4 +1,4 @@
-"""The tables in DynamoDB: told once, for the engines that use them and for the deployment that makes them."""
+"""The tables in DynamoDB: described once, for the engines that use them and for the deployment that makes them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
 FOLDER = "compacted/"
-"""Objects in here hold one segment each, and nobody else's events: they can be removed when it is replaced."""
+"""Objects in here hold one segment each, and no other events: they can be removed when it is replaced."""
 
 GROUP_EVENTS = 20_000
 GROUP_BYTES = 16_000_000
@@ -92,7 +92,7 @@ class Compactor(Struct, frozen=True, kw_only=True):
         self.removed([each.archived for each in there if each.archived and each.archived not in kept])
 
     def _was_cut_short(self, topic: str, partition: int, there: Sequence[Segment]) -> bool:
-        """Whether somebody wrote compacted segments, and did not come to say so."""
+        """Whether compacted segments were written without being noted."""
         compacted = [each.end for each in there if each.archived and each.archived.key.startswith(FOLDER)]
         noted = self.topics.fresh(topic).topic.compacted.get(partition, 0)
         return max(compacted, default=0) > noted

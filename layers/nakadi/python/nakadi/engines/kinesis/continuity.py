@@ -24,7 +24,7 @@ from nakadi.model.log_index import Mark, Progress
 from nakadi.model.outcomes import Unavailable
 
 GIVE_UP_AFTER = 10.0
-"""Seconds. Then a reader is told that nothing can be known at the moment."""
+"""Seconds. Then a reader gets `Unavailable`."""
 
 TRUSTED = 22 * 3_600_000
 FORGOTTEN = 23 * 3_600_000
@@ -63,13 +63,13 @@ class Ancestry:
         return lineage if shard in lineage else self.refreshed()
 
     def placing(self, mark: Mark | None) -> ShardTree:
-        """A lineage that tells where a record is among others, though it came from a shard that is new."""
+        """A shard tree that places a record among others, even if it came from a new shard."""
         lineage = self.current
         if mark is None or mark.shard in lineage or mark.shard in self._forgotten:
             return lineage
         lineage = self.refreshed()
         if mark.shard not in lineage:
-            # A shard is listed before anybody has records from it, so this one is older than all that are listed.
+            # A shard is listed before its records can be read, so this one is older than all that are listed.
             self._forgotten.add(mark.shard)
         return lineage
 
@@ -118,7 +118,7 @@ class Cursor:
         return page
 
     def pushed(self, page: Page) -> list[Arrived]:
-        """The records of a page that nobody asked for, as far as they are new. What is read next lies behind them."""
+        """The records of a pushed page, as far as they are new. What is read next lies behind them."""
         fresh = [each for each in page.records if self.sequence is None or each.mark.sequence > self.sequence]
         if fresh:
             self._iterator = None
@@ -209,7 +209,7 @@ def place_in(progress: Mapping[str, Progress], lineage: ShardTree, shard: str) -
         if parent in progress or parent in lineage:
             moments.append(place_in(progress, lineage, parent).complete_at)
         elif progress:
-            # It came and went, and nobody has noted anything of it.
+            # It came and went, and nothing was noted of it.
             moments.append(LONG_AGO)
     return Progress(0, complete_at=min((moment for moment in moments if moment is not None), default=None))
 

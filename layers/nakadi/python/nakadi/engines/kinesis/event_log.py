@@ -1,7 +1,7 @@
 """The event log in a Kinesis stream.
 
-What the port leaves open is this here. An append that timed out may have been stored; whoever publishes again may store
-its events twice, each time whole and in order. Bounds, and offsets that are asked for by time, are exact: they have
+What the port leaves open is this here. An append that timed out may have been stored; a publisher that tries again may
+store its events twice, each time whole and in order. Bounds, and offsets that are asked for by time, are exact: they have
 whatever was acknowledged before the question. A read sees at once what this process stored, and what others stored at
 the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes it, and `push_silence` seconds later
 where it fails to. A topic that is deleted takes appends of other processes for a lease longer; they
@@ -74,7 +74,7 @@ class KinesisLog:
         fan_out: FanOut | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`watch` tells what changed in the index, if somebody asks for that already."""
+        """`watch` reports changes of the index, if the process polls for them anyway."""
         self._stream = stream
         self._index = index
         self._archive = archive

@@ -162,7 +162,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             self.index.continue_topic(topic, name, [str(gap) for gap in gaps])
 
     def _ended(self, topic: str, partition: int) -> Counted:
-        """End a partition where it is indexed, and tell how it was counted up to there."""
+        """End a partition where it is indexed; return how it was counted up to there."""
         for _ in range(ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
             if head.counted.sealed_at == ENDED:
@@ -278,8 +278,8 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 return Survivors(records, start, read_at, ended=False)
             if cursor.ended:
                 return nothing
-            # Whoever has read something that is forgotten needs to see that it lies in front of what comes next.
-            # Somebody may have stored events meanwhile: so the beginning is looked for again.
+            # A reader of something forgotten needs to see that it lies in front of what comes next.
+            # Events may have been stored since then: so the beginning is looked for again.
             self.ancestry.stream.put([Outgoing(GAP_KEY, lineage.first_hash(shard), envelopes.MAGIC)])
             if patience.over:
                 raise Unavailable(f"{shard} does not show a record that was stored")

@@ -1,4 +1,4 @@
-"""Indexing: counting for everybody, so that nobody has to count from the beginning.
+"""Indexing: counting once for all processes, so that none has to count from the beginning.
 
 A batch of a shard's records becomes one archive object, one segment for each partition in it, and at last a note of how
 far the shard is counted. All of it can be repeated, by several at once and in any order, and the result is the same:
@@ -263,7 +263,7 @@ class Indexer:
     def _advance(
         self, shard: str, batches: Mapping[Place, Sequence[Arrived]], outcome: Outcome
     ) -> dict[Place, list[Arrived]]:
-        """Move the heads on; those that somebody else moved meanwhile are left."""
+        """Move the heads on; those that another process moved are left."""
         heads = self._index.heads(list(batches))
         countings = {place: self._counted(place, heads[place], batch) for place, batch in batches.items()}
         countings = {place: each for place, each in countings.items() if each.counter.state != each.head.counted}
@@ -287,7 +287,7 @@ class Indexer:
         if head.counted.sealed_at == ENDED or (place[0] != shared(place[0]) and not head.revision):
             raise Unavailable(f"{place[0]}/{place[1]} is ended, and is about to be continued in another topic")
         self._ancestry.knowing(records[0].mark.shard)
-        # Somebody else may have counted on in a shard that is newer than this process knows of.
+        # Another process may have counted on in a shard that is newer than this process knows of.
         rank = self._ancestry.placing(head.counted.mark).rank
         counter = Counter(head.counted, self._scanner.parts(head.counted))
         done = rank(head.counted.mark)

@@ -150,10 +150,10 @@ class Reader:
         if found.continued_in is not None or state is None or start >= state.next:
             state = self.state(topic, partition)
         if start > state.next:
-            # Somebody else may have heard of more a moment ago.
+            # Another process may have learned of more a moment ago.
             state = self.state(topic, partition, time.monotonic())
         if start > state.next and state.sealed_at == ENDED:
-            # Its number was told before the topic ended in front of it, and is found in the timeline that follows.
+            # Its number was given out before the topic ended in front of it, and is found in the timeline that follows.
             raise Unavailable(f"{topic}/{partition} ends at {state.next}, and is continued in another timeline")
         oldest = found.oldest.get(partition, 0)
         if not oldest <= start <= state.next:
@@ -199,7 +199,7 @@ class Reader:
             newer = self._segment_with(topic, partition, start)
             if newer is None or newer.archived == segment.archived:
                 break
-            # Somebody wrote it anew meanwhile, and let the old object go.
+            # It was rewritten, and the old object removed.
             segment = newer
         if compacted:
             raise Unavailable(f"The archive lacks offset {start} of {key}")
@@ -280,7 +280,7 @@ class LastingReader:
         self._reader = begin(self._ours)
 
     def acknowledged(self, mark: Mark) -> None:
-        """This process knows of a record: from now on nobody is told less."""
+        """Note a record that this process knows: no later answer may be older."""
         self._ours.note(mark)
 
     def advance(self, shard: str, since: float, patience: Patience) -> bool:

@@ -161,7 +161,7 @@ class RecentRecords:
 
     def arrived(self, records: Iterable[Arrived], rank: Rank) -> set[str]:
         """Add records, each behind those of its partition that came before. The partitions that are counted."""
-        told: set[str] = set()
+        changed: set[str] = set()
         with self._lock:
             for record in records:
                 trail = self._trails.setdefault(record.key, PartitionRecords())
@@ -172,9 +172,9 @@ class RecentRecords:
                     frame = trail.counter.met(record)
                     trail.frames.append(frame)
                     self._keep(trail, len(frame.content))
-                told.add(record.key)
+                changed.add(record.key)
             self._forget_oldest()
-        return told
+        return changed
 
     def state(self, key: str, topic: str) -> Counted | None:
         """How far a partition is counted; None when it is not."""

@@ -1,6 +1,6 @@
-"""Following the shards: one reader for each of them in a process, whoever wants to know.
+"""Following the shards: one reader for each of them in a process, for all that need it.
 
-A shard is read on only when somebody needs to know more than is known, or while somebody watches. A shard that came
+A shard is read on only when more is needed than is known, or while there are watchers. A shard that came
 from others is begun when those are read to their end, so that each partition's records are met in their order.
 """
 
@@ -101,7 +101,7 @@ class Tail:
 
 
 class Ours:
-    """What this process stored itself, of every shard the last record: nobody here is told less."""
+    """What this process stored itself, of every shard the last record: no answer of this process may be older."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,7 +124,7 @@ class Ours:
 
 
 class Tails:
-    """The readers of all shards that anybody needed so far."""
+    """The readers of all shards that were needed so far."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Tails:
             if lineage.chain(hash_key)[-1] != ended:
                 patience = Patience(GIVE_UP_AFTER)
             elif patience.over:
-                raise Unavailable("Kinesis does not tell how its shards go on")
+                raise Unavailable("Kinesis does not list the children of a shard")
             else:
                 patience.pause()
 

@@ -1,13 +1,13 @@
 """What the index says of topics, as fresh as it has to be.
 
-A publisher does not ask the index about every append. It relies for a while, its *lease*, on what it knows; whoever
-seals a topic says so first, waits until every lease has run out, and only then writes the seal into the log. So a
+A publisher does not ask the index about every append. It relies for a while, its *lease*, on what it knows; a process
+that seals a topic says so first, waits until every lease has run out, and only then writes the seal into the log. So a
 publisher whose lease still holds when its records are acknowledged knows that they lie in front of the seal.
 
 Sealing, continuing and deleting are counted in the step that makes them. So when the number of a topic is what it was
 before the topic was read, a new lease begins where that number was asked for, and one question renews the leases of all
 topics.
-What moves often, as the oldest offset does, is not counted: whoever reads asks for the topic itself.
+Changes of the oldest offset are frequent and not counted: readers ask for the topic itself.
 """
 
 from __future__ import annotations
@@ -114,6 +114,6 @@ class Topics:
             self._known.pop(topic, None)
 
     def wait_for_leases(self) -> None:
-        """Return when nobody relies any more on what was so before this was called."""
+        """Return when no process relies any more on the state before this call."""
         # A clock may run a little faster than another.
         time.sleep(1.05 * self._lease)

@@ -1,4 +1,4 @@
-"""Watching: while anybody wants to know at once what is stored, every shard is asked again and again, or pushed."""
+"""Watching: while there are watchers, every shard is polled, or pushed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Watch:
 
 
 class Watcher:
-    """Watches as long as anybody wants it to."""
+    """Watches as long as there are watchers."""
 
     def __init__(
         self, reader: LastingReader, ancestry: Ancestry, interval: float, fan_out: FanOut | None = None

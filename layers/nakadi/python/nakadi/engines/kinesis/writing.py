@@ -1,7 +1,7 @@
 """Writing: a partition's part of an append is one record, or several that follow each other.
 
 What was throttled is sent again, for it was not stored. What failed in another way may have been stored after all: it
-is not sent again, so that it is not stored twice by us, and its publisher is told that it is not known to be there.
+is not sent again, so that it is not stored twice by us, and its publisher gets that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Writer:
         except Trouble as trouble:
             if trouble.passing and trouble.undone:
                 return True
-            log.warning("Nothing is known to be stored of %s records: %s", len(call), trouble)
+            log.warning("Append of %s records failed, outcome unknown: %s", len(call), trouble)
             for queue in call:
                 queue.fate = FAILED if trouble.undone else TIMED_OUT
             return False

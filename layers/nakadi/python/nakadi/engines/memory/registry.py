@@ -24,7 +24,7 @@ from nakadi.ports.registry import ABSENT, Change, Document, Remove
 
 
 class _Kind(Struct):
-    """Revision and text of documents: whoever is given one may change it without changing what is kept."""
+    """Revision and text of documents: a caller may change the document it got without changing the stored one."""
 
     entries: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)

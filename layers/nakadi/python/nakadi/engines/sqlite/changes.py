@@ -32,7 +32,7 @@ ARRIVED = """
 
 
 class AppendsByOthers:
-    """Looks at the file while somebody in this process is interested, and not at all otherwise."""
+    """Polls the file while this process has watchers, and not at all otherwise."""
 
     def __init__(self, file: SqliteFile, announce: Callable[[str, int], None]) -> None:
         self._file = file
@@ -47,7 +47,7 @@ class AppendsByOthers:
         self._thread.start()
 
     def attend(self) -> None:
-        """From now on, tell what others append."""
+        """Begin to report what other processes append."""
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable("The event log is closed.")
@@ -63,7 +63,7 @@ class AppendsByOthers:
             if self._interested == 0:
                 self._somebody.clear()
 
-    def told(self, arrivals: Iterable[Arrival]) -> None:
+    def note_own(self, arrivals: Iterable[Arrival]) -> None:
         """This process announced these itself."""
         for arrival in arrivals:
             self._known[arrival.log] = arrival.next
@@ -88,7 +88,7 @@ class AppendsByOthers:
                 self._tell(connection)
         except (sqlite3.Error, Unavailable):
             return version  # the next look is soon
-        except Exception:  # noqa: BLE001  # whoever waits for events would wait for ever
+        except Exception:  # noqa: BLE001  # waiting readers would wait for ever
             _log.exception("Looking for events of other processes failed, tried again in %s s", LOOK_EVERY_SECONDS)
             return version
         return int(now)
@@ -119,7 +119,7 @@ NOTE = f"""
 
 SINCE = "SELECT subscription, changed, number FROM coordination_news WHERE number > ? ORDER BY number"
 
-# What is left of deleted subscriptions, once everybody has had the time to read it.
+# Rows of deleted subscriptions, after all processes had the time to read them.
 OLD_NEWS = """
     DELETE FROM coordination_news
     WHERE number < ? - 100000 AND subscription NOT IN (SELECT subscription FROM assignments)
@@ -127,7 +127,7 @@ OLD_NEWS = """
 
 
 class SubscriptionChanges:
-    """Looks at the file while somebody in this process is interested, and not at all otherwise."""
+    """Polls the file while this process has watchers, and not at all otherwise."""
 
     def __init__(self, file: SqliteFile, tell: Callable[[str, Changed], None]) -> None:
         self._file = file
@@ -147,14 +147,14 @@ class SubscriptionChanges:
             connection.execute(OLD_NEWS, (number,))
         return int(number)
 
-    def told(self, number: int) -> None:
+    def note_own(self, number: int) -> None:
         """This process tells this one itself."""
         with self._lock:
             if self._interested:
                 self._own.add(number)
 
     def attend(self) -> None:
-        """From now on, tell what others change."""
+        """Begin to report what other processes change."""
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable("The coordination is closed.")
@@ -198,7 +198,7 @@ class SubscriptionChanges:
                 self._tell_since(connection)
         except sqlite3.Error:
             return version  # the next look is soon
-        except Exception:  # noqa: BLE001  # whoever waits for news would wait for ever
+        except Exception:  # noqa: BLE001  # waiting streams would wait for ever
             _log.exception("Looking for changes of other processes failed, tried again")
             return version
         return int(now)

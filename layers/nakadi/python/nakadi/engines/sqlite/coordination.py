@@ -54,7 +54,7 @@ class _Transaction(Generic[T]):
             self._result = self._work(connection)
         except sqlite3.Error:
             raise
-        except Exception as error:  # noqa: BLE001  # it is raised by whoever waits
+        except Exception as error:  # noqa: BLE001  # it is raised in the waiting thread
             self._error = error
 
     def failed(self, error: BaseException) -> None:
@@ -77,7 +77,7 @@ class SharedTransactions:
         turn = _Transaction(work)
         self._waiting.append(turn)
         with self._lock:
-            # Whoever gets the lock does what has piled up; the others find theirs done.
+            # The thread that gets the lock does all that is queued; the others find theirs done.
             while not turn.done:
                 self._take([self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_TURNS))])
         return turn.outcome()
@@ -126,7 +126,7 @@ class SqliteCoordination:
         self._file = SqliteFile(path)
         self._turns = SharedTransactions(self._file)
         self._listeners = SubscriptionListeners()
-        self._news = SubscriptionChanges(self._file, self._listeners.tell)
+        self._changes = SubscriptionChanges(self._file, self._listeners.tell)
 
     def assignment(self, subscription: str) -> Assignment:
         with self._file.lent() as connection:
@@ -146,9 +146,9 @@ class SqliteCoordination:
             for place, owner in touched.items():
                 before = _offset(connection, subscription, place)
                 _put_offset(connection, subscription, place, moved(before, owner, at.get(place), now))
-            return self._news.note(connection, subscription, Changed.ASSIGNMENT)
+            return self._changes.note(connection, subscription, Changed.ASSIGNMENT)
 
-        self._news.told(self._turns.run(work))
+        self._changes.note_own(self._turns.run(work))
         self._listeners.tell(subscription, Changed.ASSIGNMENT)
         return stored
 
@@ -167,11 +167,11 @@ class SqliteCoordination:
             }
             if Verdict.COMMITTED not in verdicts.values():
                 return verdicts, None
-            return verdicts, self._news.note(connection, subscription, Changed.OFFSETS)
+            return verdicts, self._changes.note(connection, subscription, Changed.OFFSETS)
 
         verdicts, number = self._turns.run(work)
         if number is not None:
-            self._news.told(number)
+            self._changes.note_own(number)
             self._listeners.tell(subscription, Changed.OFFSETS)
         return verdicts
 
@@ -192,11 +192,11 @@ class SqliteCoordination:
             lot.put(connection, subscription, events)
             if upto is not None:
                 _put_offset(connection, subscription, place, Offset(upto, session, now))
-            return found, self._news.note(connection, subscription, Changed.OFFSETS)
+            return found, self._changes.note(connection, subscription, Changed.OFFSETS)
 
         found, number = self._turns.run(work)
         if number is not None:
-            self._news.told(number)
+            self._changes.note_own(number)
             self._listeners.tell(subscription, Changed.OFFSETS)
         return found
 
@@ -223,9 +223,9 @@ class SqliteCoordination:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
             lot.clear(connection, subscription)
-            return self._news.note(connection, subscription, Changed.ASSIGNMENT)
+            return self._changes.note(connection, subscription, Changed.ASSIGNMENT)
 
-        self._news.told(self._turns.run(work))
+        self._changes.note_own(self._turns.run(work))
         self._listeners.tell(subscription, Changed.ASSIGNMENT)
 
     def renew(self, holder: str, until: datetime) -> None:
@@ -244,17 +244,17 @@ class SqliteCoordination:
         return {holder: moment_of(until) for holder, until in rows}
 
     def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
-        self._news.attend()
+        self._changes.attend()
         end = self._listeners.add(subscription, changed)
 
         def end_both() -> None:
             end()
-            self._news.leave()
+            self._changes.leave()
 
         return once(end_both)
 
     def close(self) -> None:
-        self._news.close()
+        self._changes.close()
         self._file.close()
 
 

@@ -1,7 +1,7 @@
 """The event log in a SQLite file: for one machine, and for as many processes on it as you like.
 
 A topic's partition is a *log* of rows, each a frame of events that were appended together. All writing of a process is
-done by one thread (`sqlite_writing`), reading by whoever asks (`sqlite_reading`).
+done by one thread (`writing`), reading by the calling threads (`reading`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SqliteLog:
     def __init__(self, path: Path, clock: Clock, metrics: Metrics | None = None) -> None:
         self._file = SqliteFile(path)
         self._announcements = PartitionListeners()
-        self._neighbours = AppendsByOthers(self._file, self._announcements.announce)
+        self._appends_by_others = AppendsByOthers(self._file, self._announcements.announce)
         self._writer = Writer(self._file, clock, self._stored, metrics or Metrics())
         self._cleaner = Cleaner(self._file, self._writer)
 
@@ -65,11 +65,11 @@ class SqliteLog:
         found = look()
         if found.events or wait <= 0:
             return found
-        self._neighbours.attend()
+        self._appends_by_others.attend()
         try:
             return self._announcements.first_found(topic, partition, look, wait)
         finally:
-            self._neighbours.leave()
+            self._appends_by_others.leave()
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
         with self._file.lent() as connection:
@@ -90,12 +90,12 @@ class SqliteLog:
         Compaction(self._file, self._cleaner, topic, partition).run(end, microseconds(tombstones_before))
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        self._neighbours.attend()
+        self._appends_by_others.attend()
         end = self._announcements.watch(changed)
 
         def ended() -> None:
             end()
-            self._neighbours.leave()
+            self._appends_by_others.leave()
 
         return ended
 
@@ -103,12 +103,12 @@ class SqliteLog:
         """Stop cleaning, write what waits to be written, and let those who wait know."""
         self._cleaner.stop()
         self._writer.close()
-        self._neighbours.close()
+        self._appends_by_others.close()
         self._file.close()
         self._announcements.wake_all()
 
     def _stored(self, arrivals: Sequence[Arrival]) -> None:
-        self._neighbours.told(arrivals)
+        self._appends_by_others.note_own(arrivals)
         for arrival in arrivals:
             self._announcements.announce(arrival.topic, arrival.partition)
 

@@ -24,7 +24,7 @@ PATIENCE = 5.0
 """How many seconds a writer waits for its turn before it gives up."""
 
 MOST_IDLE = 16
-"""So many connections are kept for whoever reads or writes next."""
+"""The number of connections kept for later reads and writes."""
 
 TABLES = (
     """CREATE TABLE documents (
@@ -74,7 +74,7 @@ ADDED = {
             stream TEXT NOT NULL, shard TEXT NOT NULL, sequence TEXT NOT NULL,
             PRIMARY KEY (stream, shard)) WITHOUT ROWID""",
     ),
-    # What of a subscription nobody could process.
+    # Parked events of subscriptions.
     3: (
         """CREATE TABLE parked (
             subscription TEXT NOT NULL, event_type TEXT NOT NULL, partition TEXT NOT NULL, timeline INTEGER NOT NULL,
@@ -93,7 +93,7 @@ MADE_OF = (
 
 SETTINGS = (
     "PRAGMA synchronous = FULL",  # in WAL mode: a commit returns when the log is on the disk
-    "PRAGMA secure_delete = OFF",  # some builds overwrite what is deleted, which nobody here asks for
+    "PRAGMA secure_delete = OFF",  # some builds overwrite deleted content, which is not needed here
     "PRAGMA cache_size = -4000",
     "PRAGMA wal_autocheckpoint = 4000",
     "PRAGMA journal_size_limit = 67108864",
@@ -101,7 +101,7 @@ SETTINGS = (
 
 
 class BadDataFile(Exception):
-    """Raised at the start when the file cannot be used; the message is a sentence for whoever started the broker."""
+    """Raised at the start when the file cannot be used; the message is a sentence for the operator."""
 
 
 def path_in(url: str) -> Path:
@@ -113,7 +113,7 @@ def path_in(url: str) -> Path:
 
 
 class _Pool:
-    """Connections that nobody uses at the moment."""
+    """Idle connections."""
 
     def __init__(self, path: Path, timeout: float) -> None:
         self._path = path
@@ -152,7 +152,7 @@ class _Pool:
 class SqliteFile:
     """An open data file; any number of threads and processes may have it open.
 
-    Whoever reads is delayed only while the file is put in order after a crash, which SQLite waits for. Whoever writes
+    Readers are delayed only while the file is put in order after a crash, which SQLite waits for. Writers
     waits for a turn, which `begin` does better.
     """
 
@@ -197,7 +197,7 @@ def begin(connection: sqlite3.Connection, patience: float) -> None:
     """Wait for the turn to write, for so many seconds at most.
 
     SQLite's own waiting sleeps longer and longer, up to a tenth of a second; a transaction here takes about a
-    millisecond, so asking often is what gives everybody a turn.
+    millisecond, so frequent attempts give all writers a turn.
     """
     end = time.monotonic() + patience
     while True:
@@ -208,7 +208,7 @@ def begin(connection: sqlite3.Connection, patience: float) -> None:
                 raise
         else:
             return
-        time.sleep(random.uniform(0.0002, 0.001))  # noqa: S311  # nobody gains by guessing it
+        time.sleep(random.uniform(0.0002, 0.001))  # noqa: S311  # not a secret
 
 
 def roll_back(connection: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""The log index in a SQLite file, beside the events that it tells of."""
+"""The log index in a SQLite file, beside the events that it describes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Cleaner:
         self._thread.start()
 
     def trim(self, topic: str, partition: int, boundary: int) -> None:
-        """Let go of the events before this offset; the first step does so for readers, the others for the file."""
+        """Remove the events before this offset: for readers in the first step, from the file in the others."""
         log = self._writer.run(lambda connection: _moved(connection, topic, partition, boundary))
         self.in_steps(partial(_removed, log))
 
@@ -127,7 +127,7 @@ def _moved(connection: sqlite3.Connection, topic: str, partition: int, boundary:
 
 
 def _removed(log: int, connection: sqlite3.Connection) -> bool:
-    """Remove some of the rows that nobody can read any more, and say whether there may be others."""
+    """Remove some of the rows that cannot be read any more; return whether there may be others."""
     (oldest, spared) = connection.execute(f"SELECT oldest, {LAST} FROM logs WHERE id = :log", {"log": log}).fetchone()  # noqa: S608  # a constant
     if spared is None:
         return False
@@ -296,7 +296,7 @@ class Compaction:
 
 
 def _carry_out(log: int, changes: Sequence[Verdict], connection: sqlite3.Connection) -> None:
-    """Change the rows that are still as they were read: somebody else may be compacting too."""
+    """Change the rows that are still as they were read: another process may be compacting too."""
     for verdict in changes:
         row = verdict.row
         if not any(verdict.stays):

@@ -34,7 +34,7 @@ from nakadi.engines.sqlite.file import PATIENCE, BadDataFile, begin, opened, rol
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-# The number is the revision of a document that nobody else looks at, so that the format of the file stays the same.
+# The number is the revision of a document with no other use, so that the format of the file stays the same.
 NUMBER = "SELECT revision FROM documents WHERE kind = 'data-file' AND key = 'mark'"
 SET_NUMBER = """
     INSERT INTO documents (kind, key, revision, entry) VALUES ('data-file', 'mark', ?1, json_array('mark', ?1, NULL))
@@ -50,7 +50,7 @@ ENDS = """
 """
 EVENT_TYPE_OF = "SELECT key FROM documents WHERE kind = 'event-types' AND instr(entry, ?) LIMIT 1"
 
-# What is half written looks like damage; whoever writes it is done by the next look, or by the last one.
+# A half-written mark looks like damage; its writer is done by the next look, or by the last one.
 LOOKS, BETWEEN_LOOKS = 10, 0.1
 
 # What the mark lists is for people who look for what is missing; the number alone says that something is.
@@ -117,7 +117,7 @@ def _loss(path: Path, mark: Mark | None) -> str | None:
         with contextlib.closing(_only_reading(path)) as connection:
             return loss or _cut_log(path, connection)
     except sqlite3.Error:
-        return None  # whoever opens it to work with it says what is wrong
+        return None  # opening the file reports what is wrong
 
 
 def _only_reading(path: Path) -> sqlite3.Connection:
@@ -218,8 +218,8 @@ class _Behind(Struct, frozen=True):
 
 
 def _behind_the_end(wal: Path, index: Path, connection: sqlite3.Connection) -> _Behind | None:
-    """None if the log is being written: then whoever writes has what there is."""
-    # The index is there, and belongs to the log, once somebody has read.
+    """None if the log is being written: then the writer has everything."""
+    # The index is there, and belongs to the log, once the file was read.
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     try:
         with wal.open("rb") as frames, index.open("rb") as header:
@@ -252,7 +252,7 @@ def _ends_behind(frames: BinaryIO, valid: int) -> int:
 
 
 class Marker:
-    """Marks a data file whenever it is told to and something was committed; in one thread at a time."""
+    """Marks a data file on demand, if something was committed; in one thread at a time."""
 
     def __init__(self, path: Path, now: Callable[[], datetime], *, above: int = 0) -> None:
         self._path = path
@@ -284,7 +284,7 @@ class Marker:
         seen = _one(self._connection, "PRAGMA data_version")
         if seen == self._seen:
             return
-        # What is listed is read before the number is given: the mark must not tell of anything that comes after it.
+        # What is listed is read before the number is given: the mark must not cover anything that comes after it.
         keys = {kind: _keys(self._connection, kind) for kind in KINDS}
         ends = _ends(self._connection)
         identity = _one(self._connection, IDENTITY)
@@ -294,7 +294,7 @@ class Marker:
         self._seen = seen
 
     def _begin_the_log_anew(self) -> None:
-        """Put away what is in the log, if nobody else is at work: what a crash left behind its end is of no use."""
+        """Truncate the log, if no other process is at work: what a crash left behind its end is of no use."""
         self._connection.execute("PRAGMA busy_timeout = 0").close()
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
         self._connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}").close()
@@ -340,7 +340,7 @@ def _read(path: Path) -> Mark | None:
 
 
 def _write(path: Path, mark: Mark) -> None:
-    """Replace the mark: whoever reads finds the old one or the new one."""
+    """Replace the mark in one step: a reader finds the old one or the new one."""
     text = orjson.dumps({"format": FORMAT, **asdict(mark)}, option=orjson.OPT_APPEND_NEWLINE)
     new = path.with_name(f"{path.name}.{os.getpid()}")
     with new.open("wb") as file:

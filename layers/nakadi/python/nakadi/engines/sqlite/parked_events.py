@@ -1,4 +1,4 @@
-"""The lots of subscriptions in a SQLite file: events that nobody could process."""
+"""Parked events of subscriptions in a SQLite file: those that consumers could not process."""
 
 from __future__ import annotations
 

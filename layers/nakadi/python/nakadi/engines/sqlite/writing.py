@@ -52,7 +52,7 @@ INSERT = """
 
 
 class Arrival(Struct, frozen=True):
-    """What is told after a commit: a log, where it is, and its next offset."""
+    """What listeners get after a commit: a topic, its partition, and the next offset."""
 
     topic: str
     partition: int
@@ -68,7 +68,7 @@ class _End(Struct):
 
 
 class _Turn(Generic[T]):
-    """Somebody who waits for the writer."""
+    """A thread that waits for the writer."""
 
     def __init__(self) -> None:
         self._done = threading.Lock()
@@ -196,7 +196,7 @@ class Writer:
         try:
             with self._file.writing() as connection:
                 result = step.work(connection)
-        except BaseException as error:  # noqa: BLE001  # it is raised by whoever waits
+        except BaseException as error:  # noqa: BLE001  # it is raised in the waiting thread
             step.failed(error)
         else:
             step.succeeded(result)
