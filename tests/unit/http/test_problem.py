@@ -44,7 +44,7 @@ def test_every_outcome_has_its_status(error, status, title):
     assert response.headers["content-type"] == "application/problem+json"
     assert body_of(response)["title"] == title
     assert body_of(response)["status"] == status
-    assert body_of(response)["detail"] == getattr(error, "told", str(error))
+    assert body_of(response)["detail"] == getattr(error, "public", str(error))
     assert "instance" not in body_of(response)
 
 

@@ -124,8 +124,8 @@ class Fault(Exception):
 class Unavailable(Fault):
     """Raised when a store, a log or another service did not answer in time or refused to work.
 
-    Its text is for operators: it may name files, tables and statements. Clients read `public`, or that there is nothing
-    more to say.
+    Its text is for operators: it may name files, tables and statements. Clients read `public`, or
+    a sentence without details.
     """
 
     def __init__(self, cause: str, *, public: str = "") -> None:

@@ -1,10 +1,10 @@
 """The event log in a Kinesis stream.
 
 What the port leaves open is this here. An append that timed out may have been stored; a publisher that tries again may
-store its events twice, each time whole and in order. Bounds, and offsets that are asked for by time, are exact: they have
-whatever was acknowledged before the question. A read sees at once what this process stored, and what others stored at
-the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes it, and `push_silence` seconds later
-where it fails to. A topic that is deleted takes appends of other processes for a lease longer; they
+store its events twice, each time whole and in order. Bounds, and offsets that are asked for by time, are exact: they
+have whatever was acknowledged before the question. A read sees at once what this process stored, and what others
+stored at the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes it, and `push_silence`
+seconds later where it fails to. A topic that is deleted takes appends of other processes for a lease longer; they
 are gone with it.
 """
 
