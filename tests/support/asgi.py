@@ -1,0 +1,103 @@
+"""A client of the ASGI edge, and applications for it."""
+
+import asyncio
+
+from nakadi.http.application import Application
+from nakadi.http.asgi import Limits, asgi_application
+from nakadi.http.message import Streaming
+from nakadi.http.routing import Route
+from nakadi.model.authorization import UNAUTHENTICATED
+from tests.support.patience import PATIENCE
+
+NO_HEAD_START = Limits(head_start_seconds=0)
+
+
+def a_scope(method="GET", target="/x", headers=(), **more):
+    path, _, query = target.partition("?")
+    return {
+        "type": "http",
+        "method": method,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+        "state": {},
+        **more,
+    }
+
+
+def an_application(handler, method="GET"):
+    return Application(
+        [Route(method=method, template="/x", handler=handler, operation="x", any_body=True)], lambda _: UNAUTHENTICATED
+    )
+
+
+class Client:
+    """Plays the server's part: gives the body in pieces, and notes what is sent."""
+
+    def __init__(self, *pieces, leaves_after_body=False):
+        self.sent = []
+        self.pieces = list(pieces) or [b""]
+        self._leaves = asyncio.Event()
+        if leaves_after_body:
+            self._leaves.set()
+
+    async def receive(self):
+        if self.pieces:
+            piece = self.pieces.pop(0)
+            return {"type": "http.request", "body": piece, "more_body": bool(self.pieces)}
+        await self._leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message):
+        self.sent.append(message)
+
+    def leave(self):
+        self._leaves.set()
+
+    @property
+    def status(self):
+        return self.sent[0]["status"]
+
+    @property
+    def headers(self):
+        return {name.decode(): value.decode("latin-1") for name, value in self.sent[0]["headers"]}
+
+    @property
+    def body(self):
+        return b"".join(each["body"] for each in self.sent[1:] if "body" in each)
+
+    @property
+    def complete(self):
+        return not self.sent[-1].get("more_body", False)
+
+
+def answered(handler, scope=None, client=None, limits=NO_HEAD_START):
+    """What a client sees of one request."""
+
+    async def run():
+        seen = client or Client()
+        asked = scope or a_scope()
+        edge = asgi_application(an_application(handler, asked["method"]), threads=2, limits=limits)
+        async with asyncio.timeout(PATIENCE):
+            await edge(asked, seen.receive, seen.send)
+        edge.close()
+        return seen
+
+    return asyncio.run(run())
+
+
+def asked_of(application, scope, client):
+    """What a client sees of one request to an application of its own."""
+
+    async def run():
+        edge = asgi_application(application, threads=2, limits=Limits(head_start_seconds=0, linger_seconds=0))
+        async with asyncio.timeout(PATIENCE):
+            await edge(scope, client.receive, client.send)
+        edge.close()
+        return client
+
+    return asyncio.run(run())
+
+
+def streaming(serve):
+    return lambda _request: Streaming(serve, {"content-type": "application/x-json-stream"})

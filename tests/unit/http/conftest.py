@@ -1,0 +1,43 @@
+"""A server on a port, with an echo, streams, and requests that wait."""
+
+import pytest
+
+from nakadi.http.application import Application
+from nakadi.http.message import Streaming
+from nakadi.http.routing import Route
+from nakadi.local.broker import Serving
+from nakadi.model.authorization import UNAUTHENTICATED
+from tests.support.http_server import Slow, Streams, echo
+from tests.support.patience import PATIENCE
+from tests.support.wire import Wire
+
+
+@pytest.fixture
+def streams():
+    return Streams()
+
+
+@pytest.fixture
+def slow():
+    return Slow()
+
+
+@pytest.fixture
+def serving(streams, slow):
+    def stream(name, serve):
+        return Route(method="GET", template=f"/{name}", handler=lambda _: Streaming(serve), operation=name)
+
+    echoes = [
+        Route(method=method, template="/echo", handler=echo, operation=method, any_body=True)
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+    ]
+    ours = [stream(name, getattr(streams, name)) for name in ("three", "idle", "endless", "until_drained")]
+    routes = [*echoes, *ours, Route(method="GET", template="/slow", handler=slow, operation="slow")]
+    with Serving(Application(routes, lambda _: UNAUTHENTICATED), grace_seconds=PATIENCE) as serving:
+        yield serving
+
+
+@pytest.fixture
+def wire(serving):
+    with Wire(serving.url) as wire:
+        yield wire

@@ -1,0 +1,379 @@
+"""The ASGI edge: the threads that requests wait for, and streams."""
+
+import asyncio
+import contextlib
+import json
+import threading
+import zlib
+
+import pytest
+
+from nakadi.http.application import Application
+from nakadi.http.asgi import Limits, asgi_application, request_of
+from nakadi.http.message import ClientGone, Response, Streaming, empty_response
+from nakadi.http.routing import Lane, Route
+from nakadi.model.authorization import UNAUTHENTICATED
+from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, streaming
+from tests.support.patience import PATIENCE, effort
+
+# Lanes.
+
+
+def a_route(lane, handler, method="GET"):
+    return Route(method=method, template=f"/{lane}", handler=handler, operation=lane, any_body=True, lane=lane)
+
+
+class Stuck:
+    """A handler that has its threads wait, as a registry that does not answer would."""
+
+    def __init__(self):
+        self.entered = threading.Semaphore(0)
+        self.freed = threading.Event()
+
+    def __call__(self, _request):
+        self.entered.release()
+        assert self.freed.wait(PATIENCE)
+        return empty_response()
+
+
+async def asked(edge, target, method="GET", **more):
+    client = more.pop("client", None) or Client()
+    async with asyncio.timeout(PATIENCE):
+        await edge(a_scope(method, target, **more), client.receive, client.send)
+    return client
+
+
+def with_a_stuck_registry(steps, limits=NO_HEAD_START, requests=3):
+    """Carry out some steps on an edge while requests of the registry's lane have taken its only thread."""
+    stuck = Stuck()
+    quick = [a_route(lane, lambda _: empty_response()) for lane in Lane if lane is not Lane.REGISTRY]
+    application = Application([a_route(Lane.REGISTRY, stuck), *quick], lambda _: UNAUTHENTICATED)
+
+    async def run():
+        edge = asgi_application(application, threads=1, limits=limits)
+        waiting = [asyncio.create_task(asked(edge, "/registry")) for _ in range(requests)]
+        try:
+            await asyncio.to_thread(stuck.entered.acquire)
+            return await steps(edge)
+        finally:
+            stuck.freed.set()
+            assert [(await each).status for each in waiting] == [200] * requests
+            edge.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("lane", [lane for lane in Lane if lane is not Lane.REGISTRY])
+def test_requests_that_are_stuck_hold_up_no_other_lane(lane):
+    """While every thread of one lane waits for something, requests of the other lanes are answered."""
+    assert with_a_stuck_registry(lambda edge: asked(edge, f"/{lane}")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "detail"),
+    [
+        ("GET", "/immediate", 200, ""),
+        ("GET", "/immediate/", 200, ""),
+        ("HEAD", "/immediate", 200, ""),
+        ("POST", "/immediate", 405, "Request method 'POST' not supported"),
+    ],
+)
+def test_every_answer_of_a_path_that_waits_for_nothing_is_immediate(method, target, status, detail):
+    """HEAD, and the Problem of another method, need no thread either, and bear the flow id. (R27, R38)"""
+    headers = [("x-flow-id", "f-1")]
+    client = with_a_stuck_registry(lambda edge: asked(edge, target, method, headers=headers))
+
+    assert (client.status, client.headers["x-flow-id"]) == (status, "f-1")
+    assert detail == (json.loads(client.body)["detail"] if client.body else "")
+
+
+def test_a_lane_has_a_limited_number_of_requests_that_wait():
+    """What comes beyond it is 503 and may come again in a moment."""
+    client = with_a_stuck_registry(
+        lambda edge: asked(edge, "/registry"), Limits(waiting=1, head_start_seconds=0), requests=2
+    )
+
+    assert (client.status, client.headers["retry-after"]) == (503, "1")
+
+
+def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
+    """A client that leaves while its request waits for a thread has nothing done for it."""
+
+    class Connection:
+        half_closed, lost, whole = False, False, True
+
+    connection, done = Connection(), []
+    stuck = Stuck()
+    routes = [a_route(Lane.REGISTRY, stuck), a_route(Lane.REGISTRY, done.append, "POST")]
+    application = Application(routes, lambda _: UNAUTHENTICATED)
+
+    async def run():
+        edge = asgi_application(application, threads=1, limits=NO_HEAD_START)
+        first = asyncio.create_task(asked(edge, "/registry"))
+        await asyncio.to_thread(stuck.entered.acquire)
+        late = Client()
+        state = {"connection": connection}
+        second = asyncio.create_task(asked(edge, "/registry", "POST", state=state, client=late))
+        await asyncio.sleep(0)
+        connection.lost = True
+        stuck.freed.set()
+        await asyncio.gather(first, second)
+        edge.close()
+        return late
+
+    assert asyncio.run(run()).sent == []
+    assert done == []
+
+
+def test_a_request_knows_whether_its_client_may_have_gone():
+    """A lost connection says so, and one whose client has closed its half."""
+
+    class Connection:
+        half_closed, lost = False, False
+
+    connection = Connection()
+    request = request_of(a_scope(state={"connection": connection}))
+    assert not request.gone()
+    connection.half_closed = True
+    assert request.gone()
+    connection.half_closed, connection.lost = False, True
+    assert request.gone()
+    assert not request_of(a_scope()).gone()
+
+
+# Streams.
+
+
+def test_a_stream_begins_before_its_first_batch():
+    """Status and headers of a stream are sent before anything else happens. (L38)"""
+    seen = []
+
+    async def serve(_outlet):
+        seen.extend(client.sent)
+
+    client = Client()
+    answered(streaming(serve), client=client)
+
+    assert [each["type"] for each in seen] == ["http.response.start", "http.response.body"]
+    assert seen[1] == {"type": "http.response.body", "body": b"", "more_body": True}
+    assert client.headers["content-type"] == "application/x-json-stream"
+    assert not {"content-length", "connection", "content-encoding"} & set(client.headers)
+
+
+def test_every_write_is_sent_on_its_own():
+    """Each write is a message of its own, and the end is one too. (L46)"""
+
+    async def serve(outlet):
+        await outlet.write(b"one\n")
+        await outlet.write(b"two\n")
+
+    client = answered(streaming(serve))
+
+    assert [each["body"] for each in client.sent[2:]] == [b"one\n", b"two\n", b""]
+    assert client.complete
+
+
+def test_a_stream_is_packed_write_by_write():
+    """A packed stream can be unpacked as far as it was written. (L40, R37)"""
+
+    async def serve(outlet):
+        await outlet.write(b"one\n")
+        await outlet.write(b"x" * 100_000)
+
+    client = answered(streaming(serve), a_scope(headers=[("accept-encoding", "gzip")]))
+    reader = zlib.decompressobj(wbits=31)
+
+    assert client.headers["content-encoding"] == "gzip"
+    assert [reader.decompress(each["body"]) for each in client.sent[2:]] == [b"one\n", b"x" * 100_000, b""]
+    assert reader.eof
+
+
+def test_the_first_batch_keeps_its_distance_from_the_headers():
+    """The first write waits a moment behind the headers, for clients who lose what comes with them.
+
+    Packed streams do not wait: who asks for gzip reads through a decoder.
+    """
+    times = {}
+
+    async def serve(outlet):
+        began = asyncio.get_running_loop().time()
+        await outlet.write(b"one\n")
+        times.setdefault("first", []).append(asyncio.get_running_loop().time() - began)
+
+    answered(streaming(serve), limits=Limits(head_start_seconds=0.05))
+    answered(
+        streaming(serve),
+        a_scope(headers=[("accept-encoding", "gzip")]),
+        limits=Limits(head_start_seconds=10 * PATIENCE),
+    )
+
+    plain, packed = times["first"]
+    assert plain >= 0.05
+    assert packed < PATIENCE
+
+
+def test_a_stream_learns_that_its_client_is_gone_while_it_is_idle():
+    """A client that leaves is noticed although nothing is being written, and writing to it is no more possible."""
+
+    async def serve(outlet):
+        client.leave()
+        await outlet.gone()
+        with pytest.raises(ClientGone):
+            await outlet.write(b"x")
+        done.append(True)
+
+    client, done = Client(), []
+    answered(streaming(serve), client=client)
+
+    assert done == [True]
+
+
+def test_a_client_that_takes_nothing_is_given_up():
+    """A write that nobody takes for too long ends the stream, and the connection is cut."""
+
+    class Stuck(Client):
+        async def send(self, message):
+            if message.get("body"):
+                await asyncio.sleep(60)
+            await super().send(message)
+
+    class Connection:
+        half_closed = lost = False
+        did = None
+
+        def close(self):
+            self.did = "close"
+
+        def abort(self):
+            self.did = "abort"
+            client.leave()
+
+    async def serve(outlet):
+        await outlet.write(b"x")
+
+    client, connection = Stuck(), Connection()
+    limits = Limits(stalled_seconds=0.05, head_start_seconds=0)
+    answered(streaming(serve), a_scope(state={"connection": connection}), client, limits)
+
+    assert connection.did == "abort"
+
+
+def test_a_write_that_is_given_up_cuts_the_connection():
+    """A stream that ends before its client took what it was sent is cut off: its end would have to wait for room."""
+
+    class Stuck(Client):
+        async def send(self, message):
+            if message.get("body"):
+                await asyncio.Event().wait()
+            await super().send(message)
+
+    class Connection:
+        half_closed = lost = False
+        did = None
+
+        def close_soon(self):
+            self.did = "close"
+
+        def abort(self):
+            self.did = "abort"
+            client.leave()
+
+    async def serve(outlet):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await outlet.write(b"x")
+
+    client, connection = Stuck(), Connection()
+    answered(streaming(serve), a_scope(state={"connection": connection}), client, Limits(head_start_seconds=0))
+
+    assert connection.did == "abort"
+
+
+def test_a_stream_that_fails_is_cut_off(caplog):
+    """A fault within a stream is logged, and the client sees no proper end."""
+
+    async def serve(outlet):
+        await outlet.write(b"one\n")
+        raise RuntimeError("broken")
+
+    client = answered(streaming(serve))
+
+    assert not client.complete
+    assert "RuntimeError: broken" in caplog.text
+
+
+def test_streams_are_told_to_end():
+    """Once the process is about to end, every stream learns of it, also one that begins only then."""
+
+    opened = asyncio.Event()
+
+    async def serve(outlet):
+        opened.set()
+        await outlet.draining()
+        await outlet.write(b"bye\n")
+
+    async def run():
+        edge = asgi_application(an_application(streaming(serve)), threads=1, limits=NO_HEAD_START)
+        early, late = Client(), Client()
+        first = asyncio.create_task(edge(a_scope(), early.receive, early.send))
+        await opened.wait()
+        edge.drain()
+        await first
+        await edge(a_scope(), late.receive, late.send)
+        edge.close()
+        return early, late
+
+    for client in asyncio.run(run()):
+        assert (client.body, client.complete) == (b"bye\n", True)
+
+
+def test_a_stream_for_a_client_that_has_gone_is_given_up():
+    """What a stream holds already is given back when its client has left before it began."""
+
+    class Connection:
+        half_closed, lost = True, False
+
+        def close(self):
+            """Never called: there is nothing more to send."""
+
+        def abort(self):
+            client.leave()
+
+    given_up = []
+    client = Client()
+    stream = Streaming(nothing, given_up=lambda: given_up.append(True))
+    answered(lambda _: stream, a_scope(state={"connection": Connection()}), client)
+    assert given_up == [True]
+
+
+async def nothing(_outlet):
+    raise AssertionError("this is not to be served")
+
+
+def effort_of_saying(times):
+    """The processor's effort for a request that names a parameter and a header so many times."""
+    scope = a_scope(target="/x?" + "a&" * times, headers=[("a", "b")] * times)
+    request = request_of(scope)
+    assert (len(request.query["a"]), len(request.headers["a"])) == (times, 3 * times - 2)
+    return min(effort(lambda: request_of(scope)) for _ in range(3))
+
+
+def test_what_is_said_again_and_again_costs_no_more_each_time():
+    """A request with 64 times as many parameters and headers takes about 64 times as long, not its square."""
+    assert effort_of_saying(64_000) < 64 * 10 * effort_of_saying(1_000)
+
+
+def test_an_answer_that_cannot_be_sent_becomes_a_problem(caplog):
+    """Servers would answer in their own way when an answer is not fit to be sent."""
+
+    class Unsendable(Application):
+        def answer(self, _request):
+            return Response(200, {"x": 5})
+
+    edge = asgi_application(Unsendable([], lambda _: UNAUTHENTICATED), threads=1)
+    client = Client()
+    asyncio.run(edge(a_scope(), client.receive, client.send))
+
+    assert client.sent[0]["status"] == 500
+    assert json.loads(client.sent[1]["body"])["status"] == 500
+    assert "Answering GET failed" in caplog.text

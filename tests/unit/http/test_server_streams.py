@@ -1,0 +1,195 @@
+"""Streams of the HTTP server, and its end."""
+
+import http.client
+import socket
+import threading
+import time
+import zlib
+from urllib.parse import urlsplit
+
+import pytest
+
+from nakadi.http.application import Application
+from nakadi.http.message import Streaming
+from nakadi.http.routing import Route
+from nakadi.local.broker import Serving
+from nakadi.model.authorization import UNAUTHENTICATED
+from tests.support.patience import PATIENCE, until
+from tests.support.wire import Wire
+
+# Streams.
+
+
+def test_headers_of_a_stream_come_alone_and_at_once(wire):
+    """A stream's status and headers are sent at once and on their own, long before a batch. (L38)"""
+    head = wire.send("GET /idle HTTP/1.1").once()
+
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert head.endswith(b"\r\n\r\n")
+    assert b"transfer-encoding: chunked" in head
+    assert b"connection" not in head.lower()
+
+
+def test_a_client_that_reads_the_socket_itself_loses_nothing(serving):
+    """A client that takes the socket from its HTTP library after the headers sees every batch, and the end.
+
+    Its library has read ahead whatever came with the headers, so nothing may; and it takes the closing of the
+    connection for the end, since it does not know the last chunk.
+    """
+    address = urlsplit(serving.url)
+    for _ in range(5):
+        library = http.client.HTTPConnection(address.hostname, address.port, timeout=PATIENCE)
+        library.request("GET", "/three", headers={"Accept-Encoding": "identity"})
+        library.getresponse()
+        assert library.sock is not None, "the library has let go of the socket"
+        seen = b""
+        while more := library.sock.recv(4096):
+            seen += more
+        library.close()
+
+        assert seen == b'8\r\n{"n":0}\n\r\n8\r\n{"n":1}\n\r\n8\r\n{"n":2}\n\r\n0\r\n\r\n'
+
+
+def test_a_stream_ends_properly_and_closes_unannounced(wire):
+    """The end of a stream is the last chunk, and soon the connection closes, without having said so before."""
+    status, headers = wire.send("GET /three HTTP/1.1").head()
+
+    assert (status, headers.get("connection")) == (200, None)
+    assert [wire.chunk() for _ in range(4)] == [b'{"n":0}\n', b'{"n":1}\n', b'{"n":2}\n', b""]
+    assert wire.closed()
+
+
+def test_a_connection_can_be_used_again_behind_a_stream(wire):
+    """A client that asks for something else behind a stream gets its answer on the same connection."""
+    for _ in range(3):
+        wire.send("GET /three HTTP/1.1").head()
+        assert [wire.chunk() for _ in range(4)][-1] == b""
+
+    assert wire.send("GET /three HTTP/1.1").head()[0] == 200
+
+
+def test_a_stream_in_http_1_0_ends_with_the_connection(wire):
+    """A client of HTTP/1.0 gets a stream without chunks, which it could not read, to the end of the connection."""
+    wire.socket.sendall(b"GET /three HTTP/1.0\r\n\r\n")
+    _, headers = wire.head()
+
+    assert "transfer-encoding" not in headers
+    assert "content-length" not in headers
+    assert headers["connection"] == "close"
+    assert wire.until(b'{"n":2}\n') == b'{"n":0}\n{"n":1}\n{"n":2}\n'
+    assert wire.closed()
+
+
+def test_a_packed_stream_arrives_batch_by_batch(wire):
+    """With `Accept-Encoding: gzip` every batch can be read as soon as it is there. (L40, R37)"""
+    _, headers = wire.send("GET /three HTTP/1.1", "Accept-Encoding: gzip").head()
+    reader = zlib.decompressobj(wbits=31)
+
+    assert headers["content-encoding"] == "gzip"
+    assert [reader.decompress(wire.chunk()) for _ in range(3)] == [b'{"n":0}\n', b'{"n":1}\n', b'{"n":2}\n']
+
+
+def test_nobody_is_sent_gzip_unasked(wire):
+    """A stream is not packed for those who refuse it. (L40)"""
+    _, headers = wire.send("GET /three HTTP/1.1", "Accept-Encoding: gzip;q=0,deflate").head()
+
+    assert "content-encoding" not in headers
+
+
+def test_a_client_that_leaves_an_idle_stream_is_noticed(serving, streams):
+    """A client that drops the connection while nothing is sent is noticed."""
+    with Wire(serving.url) as wire:
+        wire.send("GET /idle HTTP/1.1").head()
+
+    until(lambda: streams.ends == ["gone"])
+    assert streams.open == 0
+
+
+def test_a_client_that_closes_only_its_half_of_a_stream_is_gone(wire, streams):
+    """On a stream, closing a half cannot be told from leaving, so it is leaving."""
+    wire.send("GET /idle HTTP/1.1").head()
+    wire.socket.shutdown(socket.SHUT_WR)
+
+    until(lambda: streams.ends == ["gone"])
+
+
+def test_a_client_that_closed_its_half_before_the_stream_began_is_gone_too(wire, streams):
+    """A client that asks for a stream and leaves at once holds nothing."""
+    wire.send("GET /idle HTTP/1.1")
+    wire.socket.shutdown(socket.SHUT_WR)
+
+    try:
+        while wire.socket.recv(4096):
+            pass
+    except ConnectionError:
+        pass
+    until(lambda: streams.open == 0)
+
+
+def test_a_slow_reader_slows_only_itself(serving, streams):
+    """A client that does not read holds up the writes to it, while others are served."""
+    with Wire(serving.url) as lazy, Wire(serving.url) as lively:
+        lazy.send("GET /endless HTTP/1.1").head()
+        time.sleep(0.2)
+
+        assert lively.send("GET /echo HTTP/1.1").response()[0] == 200
+        assert streams.open == 1
+    until(lambda: streams.open == 0)
+
+
+def test_many_streams_are_noticed_when_they_leave(serving, streams):
+    """Three hundred clients who leave idle streams at once are all noticed."""
+    wires = [Wire(serving.url) for _ in range(300)]
+    for wire in wires:
+        wire.send("GET /idle HTTP/1.1")
+    until(lambda: streams.open == 300)
+    for wire in wires:
+        wire.socket.close()
+
+    until(lambda: streams.open == 0)
+
+
+# The end.
+
+
+def test_open_streams_end_properly_when_the_server_stops(serving, streams):
+    """When the server stops, streams may say their last words, and end as they always do."""
+    with Wire(serving.url) as wire:
+        wire.send("GET /until_drained HTTP/1.1").head()
+        until(lambda: streams.open == 1)
+        stopping = threading.Thread(target=serving.close)
+        stopping.start()
+
+        assert [wire.chunk(), wire.chunk()] == [b"bye\n", b""]
+        assert wire.closed()
+        stopping.join()
+
+
+def test_requests_in_progress_are_answered_when_the_server_stops(serving, slow):
+    """A request that is being worked on is answered; idle connections are closed, new ones are not taken."""
+    with Wire(serving.url) as busy, Wire(serving.url) as idle:
+        assert idle.send("GET /echo HTTP/1.1").response()[0] == 200
+        busy.send("GET /slow HTTP/1.1")
+        assert slow.entered.wait(PATIENCE)
+        stopping = threading.Thread(target=serving.close)
+        stopping.start()
+
+        assert idle.closed()
+        slow.freed.set()
+        status, headers, _ = busy.response()
+        assert (status, headers["connection"]) == (200, "close")
+        stopping.join()
+        with pytest.raises(ConnectionError):
+            Wire(serving.url)
+
+
+def test_who_does_not_end_is_cut_off(streams):
+    """A stream that does not heed the call to end is cut off after the grace time."""
+    route = Route(method="GET", template="/idle", handler=lambda _: Streaming(streams.idle), operation="idle")
+    serving = Serving(Application([route], lambda _: UNAUTHENTICATED), grace_seconds=0.1)
+    with Wire(serving.url) as wire:
+        wire.send("GET /idle HTTP/1.1").head()
+        serving.close()
+
+        assert wire.closed()
+    assert streams.ends == ["gone"]
