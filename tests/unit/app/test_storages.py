@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from infra.laptop.kinesis_local import free_port
+from nakadi.app import engines
 from nakadi.app.engines import StorageLogs, at_stream, check_reachable, url_of
 from nakadi.engines.kinesis import opening
 from nakadi.engines.memory.event_log import MemoryLog
@@ -18,6 +19,10 @@ BUILT_IN = "kinesis://nakadi-live?region=eu-central-1&window=3"
 
 def a_storage(storage_id="orders", **configuration):
     return Storage(id=storage_id, type=StorageType.KINESIS, configuration=configuration)
+
+
+def a_kafka(configuration):
+    return Storage(id="orders", type=StorageType.KAFKA, configuration=configuration)
 
 
 def test_a_dedicated_stream_is_where_the_shared_one_is():
@@ -41,6 +46,43 @@ def test_other_storages_are_out_of_reach(storage, built_in):
     """What this broker cannot open, it says so of, and opens nothing else instead."""
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):
         url_of(storage, built_in)
+
+
+@pytest.mark.parametrize("built_in", ["memory:", BUILT_IN, "kafka://elsewhere:9092"])
+def test_a_storage_in_kafka_is_where_it_says(built_in, monkeypatch):
+    """Whatever the built-in storage is, others may be in Kafka; how to log in is not theirs to say."""
+    monkeypatch.setattr(engines, "find_spec", lambda _: True)
+    servers = {"bootstrap_servers": "kafka-1:9092,kafka-2:9093"}
+
+    assert url_of(a_kafka(servers), built_in) == "kafka://kafka-1:9092,kafka-2:9093"
+    assert url_of(a_kafka(servers | {"topic_prefix": "n-"}), built_in, "/etc/kafka.properties") == (
+        "kafka://kafka-1:9092,kafka-2:9093?prefix=n-&properties=%2Fetc%2Fkafka.properties"
+    )
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        {},
+        {"bootstrap_servers": ["kafka-1:9092"]},
+        {"bootstrap_servers": "kafka-1"},
+        {"bootstrap_servers": "kafka-1:9092/?properties=/etc/passwd"},
+        {"bootstrap_servers": "kafka-1:9092", "topic_prefix": "n&properties=/etc/passwd"},
+        {"bootstrap_servers": "kafka-1:9092", "properties": "/etc/passwd"},
+    ],
+)
+def test_a_storage_in_kafka_says_no_more_than_where_it_is(configuration, monkeypatch):
+    """What is no list of servers, or would be more than that, is no place of a log."""
+    monkeypatch.setattr(engines, "find_spec", lambda _: True)
+    with pytest.raises(Unavailable, match="cannot reach the storage orders"):
+        url_of(a_kafka(configuration), "memory:")
+
+
+def test_without_the_client_library_no_storage_in_kafka_is_reached(monkeypatch):
+    """A broker that has not got Kafka's client library has no engine for such a storage."""
+    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    with pytest.raises(Unavailable, match="it has no engine for it"):
+        check_reachable(a_kafka({"bootstrap_servers": "kafka-1:9092"}), "memory:")
 
 
 @pytest.mark.parametrize("built_in", ["memory:", "sqlite:////data/nakadi.db"])

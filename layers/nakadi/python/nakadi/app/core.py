@@ -79,7 +79,7 @@ class Core:
         return self.storages.find(storage_id)
 
     def _opened(self, storage: Storage) -> EventLog:
-        url = url_of(storage, self.settings.event_log)
+        url = url_of(storage, self.settings.event_log, self.settings.kafka_properties)
         if url == self.settings.event_log:
             return self.logs.of(DEFAULT_STORAGE_ID)
         return self._around_log(
@@ -87,6 +87,9 @@ class Core:
                 url, self.clock, log_dependencies(self.settings, self.registry, self.clock, self.watch, self.metrics)
             )
         )
+
+    def _check_reachable(self, storage: Storage) -> None:
+        check_reachable(storage, self.settings.event_log, self.settings.kafka_properties)
 
     @cached_property
     def features(self) -> Features:
@@ -116,7 +119,7 @@ class Core:
             choice=self.settings_document("storage"),
             features=self.features,
             built_in=_storage_type(self.settings.event_log),
-            check_reachable=partial(check_reachable, built_in=self.settings.event_log),
+            check_reachable=self._check_reachable,
         )
 
     @cached_property

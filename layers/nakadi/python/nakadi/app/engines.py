@@ -9,15 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct, field
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_stream_name
+from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
@@ -217,13 +218,14 @@ def _log_in_kinesis(url: str, clock: Clock, dependencies: LogDependencies) -> Ev
     return open_at(url, clock, index, dependencies.archive(), dependencies.watch, dependencies.metrics)
 
 
-def _log_in_kafka(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
+def _log_in_kafka(url: str, clock: Clock, _dependencies: LogDependencies) -> EventLog:
+    """Kafka keeps events for as long as they are retained; there is no archive beside it."""
     try:
         from nakadi.engines.kafka.event_log import KafkaLog
     except ImportError as error:
         raise UnknownEngine(f"An event log in Kafka needs the Python package confluent-kafka: {error}") from error
 
-    return _with_archive(lambda: KafkaLog(url, clock), clock, dependencies)
+    return KafkaLog(url, clock)
 
 
 def _with_archive(hot: Callable[[], EventLog], clock: Clock, dependencies: LogDependencies) -> EventLog:
@@ -293,13 +295,19 @@ class StorageLogs:
             return self._logs[storage_id]
 
 
-def url_of(storage: Storage, built_in: str) -> str:
-    """Where a storage's log is: in the built-in storage's file or memory, or a stream beside its stream.
+def url_of(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
+    """Where a storage's log is: in the built-in storage's file or memory, a stream beside its stream, or in Kafka.
 
+    How to log in to a Kafka is never part of a storage, which anybody may read, but in the file `kafka_properties`.
     Raises `Unavailable` when this broker has no engine for the storage.
     """
+    if storage.type is StorageType.KAFKA and is_kafka(storage.configuration) and find_spec("confluent_kafka"):
+        options = {"prefix": storage.configuration.get("topic_prefix", ""), "properties": kafka_properties}
+        query = urlencode({name: value for name, value in options.items() if value})
+        return urlunsplit(("kafka", str(storage.configuration["bootstrap_servers"]), "", query, ""))
     on_kinesis = built_in.startswith("kinesis:")
-    if storage.type is StorageType.EMBEDDED and not on_kinesis:
+    on_kafka = built_in.startswith("kafka:")
+    if storage.type is StorageType.EMBEDDED and not on_kinesis and not on_kafka:
         return built_in
     stream = storage.configuration.get("stream")
     if storage.type is not StorageType.KINESIS or not on_kinesis or not is_stream_name(stream):
@@ -308,10 +316,19 @@ def url_of(storage: Storage, built_in: str) -> str:
     return at_stream(built_in, str(stream))
 
 
-def check_reachable(storage: Storage, built_in: str) -> None:
+def check_reachable(storage: Storage, built_in: str, kafka_properties: str = "") -> None:
     """Raise `Unavailable`, within seconds, unless this broker can read and write events in a storage."""
-    url = url_of(storage, built_in)
+    url = url_of(storage, built_in, kafka_properties)
     if url == built_in:
+        return
+    if storage.type is StorageType.KAFKA:
+        from nakadi.engines.kafka.cluster import check_cluster
+
+        try:
+            check_cluster(url)
+        except Unavailable as error:
+            told = f"The Kafka cluster of the storage {storage.id} cannot be reached"
+            raise Unavailable(told, told=told) from error
         return
     from nakadi.engines.kinesis.opening import check_stream
 

@@ -44,7 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`."""
     event_log: str = "memory:"
     """Where events are stored: `memory:`, `sqlite:///data/nakadi.db`, `kinesis://stream?region=eu-central-1` or
-    `kafka://host:9092`."""
+    `kafka://host:9092,host:9092?prefix=nakadi-&replication=3`."""
     coordination: str = ""
     """Where the streams of subscriptions coordinate: `memory:`, `sqlite:///data/nakadi.db` or
     `dynamodb://table-prefix?region=eu-central-1`. Empty: where the registry is."""
@@ -53,6 +53,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`. Empty: in the data file of the
     event log if it has one, else in memory. In memory it is lost at the end of the process: then Kinesis is indexed
     again from its oldest record, and what was archived cannot be read."""
+    kafka_properties: str = ""
+    """A file of librdkafka's settings for storages of type `kafka`, one `name=value` a line: how to log in, which
+    certificates to trust. Secrets belong there, for storages can be read. `properties=/path/to/file` in the URL of
+    `NAKADI_EVENT_LOG` does the same for the built-in storage."""
     archive: str = ""
     """Where old events are archived: a folder, `file:///folder` or `s3://bucket/prefix?region=eu-central-1`. Empty:
     nowhere, and the event log limits the retention. `python -m nakadi.local` uses the folder `archive` beside its

@@ -13,7 +13,7 @@ from typing import Any
 
 from nakadi.auth.administration import Features, SettingsDocument
 from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted, TryLater, Unavailable
-from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_stream_name
+from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
 from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry
 
 log = logging.getLogger(__name__)
@@ -178,6 +178,11 @@ def check_fields(storage: Storage) -> None:
         )
     if storage.type is StorageType.KINESIS and not is_stream_name(storage.configuration.get("stream")):
         raise Invalid('kinesis_configuration needs the name of a stream, as in {"stream": "orders"}')
+    if storage.type is StorageType.KAFKA and not is_kafka(storage.configuration):
+        raise Invalid(
+            "kafka_configuration needs the addresses of servers and may have a topic_prefix, as in "
+            '{"bootstrap_servers": "kafka-1:9092,kafka-2:9092", "topic_prefix": "nakadi-"}'
+        )
     if storage.type is StorageType.EMBEDDED and storage.configuration:
         raise Invalid("embedded_configuration has no members, for events lie where those of the built-in storage do")
 

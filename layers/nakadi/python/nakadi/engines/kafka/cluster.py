@@ -35,6 +35,8 @@ Place = tuple[str, int]
 TIMEOUT = 10.0
 """Seconds that a request to the cluster may take. After that nothing is known, and the caller may try again."""
 
+CHECK_TIMEOUT = 5.0
+
 MOST_BYTES = 8 * 1024 * 1024
 """The largest batch of records that topics take: the most that MSK Serverless allows."""
 
@@ -196,6 +198,13 @@ def fault_of(error: Any, topic: str) -> Exception:
     if code == KafkaError.OFFSET_OUT_OF_RANGE:
         return OffsetUnavailable(f"{topic}: {error.str()}")
     return Unavailable(f"Kafka: {topic}: {error.name()}: {error.str()}")
+
+
+def check_cluster(url: str) -> None:
+    """Raise `Unavailable`, within seconds, unless the cluster answers."""
+    client = AdminClient(Address.parse(url).settings(), logger=_log)
+    with translated("the cluster"):
+        client.list_topics("nakadi", timeout=CHECK_TIMEOUT)
 
 
 class Cluster:

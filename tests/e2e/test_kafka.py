@@ -1,0 +1,110 @@
+"""Event types with their events in Kafka, and those that move there and back."""
+
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+from tests.support import kafka
+from tests.support.api import a_business_definition, created, problem
+from tests.support.engines import KAFKA
+from tests.support.patience import PATIENCE, until
+
+pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def api(request, tmp_path):
+    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'nakadi.db'}"
+    archive = {} if request.param == "memory" else {"archive": str(tmp_path / "archive"), "archive_after_seconds": 0}
+    with (
+        Broker(registry=url, event_log=url, **archive) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def storage(api):
+    """A storage in Kafka with topics of its own."""
+    storage_id, prefix = uuid.uuid4().hex, uuid.uuid4().hex[:12]
+    configuration = {"bootstrap_servers": kafka.servers(), "topic_prefix": f"{prefix}-"}
+    described = {"id": storage_id, "storage_type": "kafka", "kafka_configuration": configuration}
+    assert api.post("/storages", json=described).status_code == 201
+    return storage_id
+
+
+def test_a_storage_whose_servers_do_not_answer_is_not_added(api):
+    """A storage in a Kafka that is not there is 422, soon. (R239)"""
+    configuration = {"bootstrap_servers": "127.0.0.1:9"}
+    described = {"id": "nowhere", "storage_type": "kafka", "kafka_configuration": configuration}
+    assert problem(api.post("/storages", json=described), 422) == (
+        "The Kafka cluster of the storage nowhere cannot be reached"
+    )
+
+
+def test_an_event_type_moves_to_kafka_and_back_under_load(api, storage):
+    """While an event type moves, publishers and a subscription go on: all that was published comes, in its order."""
+    name = f"moving.{uuid.uuid4().hex}"
+    created(api, a_business_definition(name=name, partition_strategy="hash", partition_key_fields=["foo"]))
+    subscription = api.post(
+        "/subscriptions",
+        json={"owning_application": "tests", "event_types": [name], "read_from": "begin", "consumer_group": name},
+    ).json()["id"]
+    published: dict[str, list[int]] = {}
+    ending = threading.Event()
+
+    def publish(writer: int) -> None:
+        key, number = f"w{writer}", 0
+        published[key] = []
+        while not ending.is_set():
+            event = {"metadata": {"eid": str(uuid.uuid4()), "occurred_at": "2026-11-21T12:00:00Z"}}
+            answer = api.post(f"/event-types/{name}/events", json=[event | {"foo": f"{key}/{number}"}])
+            if answer.status_code == 200:
+                published[key].append(number)
+            number += 1
+
+    with ThreadPoolExecutor(3) as writers:
+        publishing = [writers.submit(publish, writer) for writer in range(3)]
+        for place in (storage, "default", storage):
+            before = total(published)
+            until(lambda before=before: total(published) > before + 50)
+            answer = api.post(f"/event-types/{name}/timelines", json={"storage_id": place})
+            assert answer.status_code == 201, answer.text
+        before = total(published)
+        until(lambda: total(published) > before + 50)
+        ending.set()
+        for each in publishing:
+            each.result(PATIENCE)
+
+    places = [each["storage_id"] for each in api.get(f"/event-types/{name}/timelines").json()]
+    assert places[-3:] == [storage, "default", storage]
+    found = consumed(api, subscription, total(published))
+    assert found == published
+
+
+def total(published) -> int:
+    return sum(len(each) for each in published.values())
+
+
+def consumed(api, subscription: str, count: int) -> dict[str, list[int]]:
+    """The numbers of each publisher, in the order in which a stream of the subscription has them."""
+    found: dict[str, list[int]] = {}
+    parameters = {
+        "stream_limit": count,
+        "batch_limit": 100,
+        "batch_flush_timeout": 1,
+        "max_uncommitted_events": 100_000,
+    }
+    path = f"/subscriptions/{subscription}/events"
+    with api.stream("GET", path, params=parameters) as stream:
+        for line in stream.iter_lines():
+            for event in httpx.Response(200, content=line).json().get("events", ()):
+                writer, _, number = event["foo"].partition("/")
+                found.setdefault(writer, []).append(int(number))
+            if total(found) >= count:
+                break
+    return found
