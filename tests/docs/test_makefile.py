@@ -14,5 +14,5 @@ def test_an_engine_that_is_not_known_is_refused():
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     assert answer.returncode == 2
-    assert "ENGINE=rabbit is not known: it is embedded, which is the default, or aws-local" in answer.stderr
+    assert "ENGINE=rabbit is not known: it is embedded, which is the default, kafka, or aws-local" in answer.stderr
     assert answer.stdout == ""
