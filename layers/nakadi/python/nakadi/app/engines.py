@@ -327,8 +327,8 @@ def check_reachable(storage: Storage, built_in: str, kafka_properties: str = "")
         try:
             check_cluster(url)
         except Unavailable as error:
-            told = f"The Kafka cluster of the storage {storage.id} cannot be reached"
-            raise Unavailable(told, told=told) from error
+            message = f"The Kafka cluster of the storage {storage.id} cannot be reached"
+            raise Unavailable(message, public=message) from error
         return
     from nakadi.engines.kinesis.opening import check_stream
 
