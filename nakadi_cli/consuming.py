@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -77,16 +77,35 @@ class Stop:
     """What signals have asked for. They interrupt waiting, but not working."""
 
     asked: bool = False
+    asked_again: bool = False
     waiting: bool = False
     child: subprocess.Popen[bytes] | None = None
 
     def on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self.asked and self.child is not None:
-            # It leads a process group of its own, so that its own children end with it.
-            os.killpg(self.child.pid, signal.SIGTERM)
+        self.asked_again = self.asked
         self.asked = True
+        if self.asked_again:
+            self._end_child()
         if self.waiting:
             raise Stopped
+
+    @contextmanager
+    def working(self, child: subprocess.Popen[bytes]) -> Iterator[None]:
+        """End this child when a signal comes that is not the first."""
+        self.child = child
+        # It was already running before it was known here, and a signal in between has found no child.
+        if self.asked_again:
+            self._end_child()
+        try:
+            yield
+        finally:
+            self.child = None
+
+    def _end_child(self) -> None:
+        if self.child is not None:
+            # It leads a process group of its own, so that its own children end with it. It may just have ended.
+            with suppress(ProcessLookupError):
+                os.killpg(self.child.pid, signal.SIGTERM)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -215,11 +234,8 @@ def _to_command(line: str, stop: Stop) -> Taker:
         child = subprocess.Popen(  # noqa: S602  # the user's own command, written as for a shell
             line, shell=True, stdin=subprocess.PIPE, env={**os.environ, **named}, start_new_session=True
         )
-        stop.child = child
-        try:
+        with stop.working(child):
             child.communicate("".join(f"{as_json(event)}\n" for event in events).encode())
-        finally:
-            stop.child = None
         if child.returncode != 0:
             raise Failed(
                 harmless(

@@ -1,5 +1,6 @@
 """`nakadi consume`."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 from tests.support.api import created
 from tests.support.builders import a_name
 from tests.support.patience import PATIENCE, until
-from tests.support.processes import ROOT_ENVIRONMENT
+from tests.support.processes import ROOT_ENVIRONMENT, running
 
 
 @pytest.fixture
@@ -26,7 +27,12 @@ def waiting(run, subscription):
 
 def started(subscription, *arguments, url):
     command = [sys.executable, "-W", "error", "-m", "nakadi_cli", "consume", subscription, "--url", url, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ROOT_ENVIRONMENT)
+    return running(command, ROOT_ENVIRONMENT)
+
+
+def until_its_parent_ends(condition="true"):
+    """For a shell: go on while this is so, and not beyond the end of the process that began it."""
+    return f"while {condition} && kill -0 $PPID; do sleep 0.05; done"
 
 
 def test_events_are_written_and_committed(run, subscription):
@@ -72,15 +78,12 @@ def test_an_unknown_subscription_is_exit_code_5(run):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription, tmp_path, number):
     """After a signal the command goes on with its batch, which is committed; no other batch begins."""
-    line = f"cat > /dev/null; echo $$ >> {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
-    process = started(subscription, "--batch-size", "6", "--exec", line, url=broker.url)
-    try:
+    line = f"cat > /dev/null; echo $$ >> {tmp_path}/began; {until_its_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
+    with started(subscription, "--batch-size", "6", "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
         process.send_signal(number)
         (tmp_path / "go").touch()
         _, said = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
 
     assert process.returncode == 0, said
     assert said == "6 events are committed.\n"
@@ -90,31 +93,62 @@ def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription, 
 
 def test_a_second_signal_ends_the_command_as_well(run, broker, subscription, tmp_path):
     """A command that does not end is ended by a second signal, and its batch is not committed."""
-    line = f"touch {tmp_path}/began; sleep 600"
-    process = started(subscription, "--exec", line, url=broker.url)
-    try:
+    line = f"touch {tmp_path}/began; {until_its_parent_ends()}"
+    with started(subscription, "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
 
     assert process.returncode == 1
     assert "not committed" in said
     assert waiting(run, subscription) == 20
 
 
+def test_a_second_signal_ends_a_command_that_is_just_beginning(run, subscription, tmp_path, monkeypatch):
+    """Two signals end a command also when both come before the consumer knows that it runs."""
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *arguments, **how):
+            super().__init__(*arguments, **how)
+            until((tmp_path / "began").exists)
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    done = run("consume", subscription, "--exec", f"touch {tmp_path}/began; {until_its_parent_ends()}")
+    monkeypatch.undo()
+
+    assert done.code == 1
+    assert "not committed" in done.err
+    assert waiting(run, subscription) == 20
+
+
+def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription, monkeypatch):
+    """A second signal hurts nothing when the command has ended by itself before; what it took is committed."""
+
+    class Popen(subprocess.Popen):
+        def communicate(self, *arguments, **how):
+            said = super().communicate(*arguments, **how)
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return said
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    done = run("consume", subscription, "--batch-size", "6", "--exec", "cat > /dev/null")
+    monkeypatch.undo()
+
+    assert (done.code, done.err) == (0, "6 events are committed.\n")
+    assert waiting(run, subscription) == 14
+
+
 def test_a_signal_ends_waiting(broker, subscription):
     """A consumer that waits for events ends at once, with 0."""
-    process = started(subscription, url=broker.url)
-    try:
+    with started(subscription, url=broker.url) as process:
         for _ in range(20):
             process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
 
     assert process.returncode == 0
     assert said == ""

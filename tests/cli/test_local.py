@@ -11,19 +11,13 @@ import pytest
 
 from nakadi_cli.local_commands import _JOBS
 from tests.support.patience import PATIENCE
-from tests.support.processes import ROOT, ROOT_ENVIRONMENT
+from tests.support.processes import ROOT, ROOT_ENVIRONMENT, running
 
 
 def test_a_broker_is_served_until_a_signal(run, tmp_path):
     """`nakadi serve` is the local program with its options, and ends with 0 at SIGTERM."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nakadi_cli", "serve", "--port", "0", "--data", str(tmp_path / "data")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ROOT_ENVIRONMENT,
-    )
-    try:
+    command = [sys.executable, "-m", "nakadi_cli", "serve", "--port", "0", "--data", str(tmp_path / "data")]
+    with running(command, ROOT_ENVIRONMENT) as process:
         greeting = ""
         while "Ctrl-C ends it." not in greeting:
             line = process.stdout.readline()
@@ -32,8 +26,6 @@ def test_a_broker_is_served_until_a_signal(run, tmp_path):
         well = run("doctor", url=re.search(r"ready at (\S+)", greeting)[1])
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
 
     assert well.code == 0, well.out
     assert process.returncode == 0

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 from datetime import UTC, datetime
 
@@ -12,7 +11,7 @@ from nakadi_cli.cursors import Start, parse_start
 from nakadi_cli.failures import BadInput
 from tests.support.api import created
 from tests.support.patience import PATIENCE
-from tests.support.processes import ROOT_ENVIRONMENT
+from tests.support.processes import ROOT_ENVIRONMENT, running
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
@@ -73,22 +72,14 @@ def test_an_offset_is_a_place_in_one_partition(run, numbers):
 
 def test_what_comes_is_shown_until_ctrl_c(broker, api, numbers):
     """A tail shows events as they come, and ends with 130 at Ctrl-C, without a traceback."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "nakadi_cli", "tail", numbers, "--from", "begin", "--url", broker.url],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ROOT_ENVIRONMENT,
-    )
-    try:
+    command = [sys.executable, "-W", "error", "-m", "nakadi_cli", "tail", numbers, "--from", "begin"]
+    with running([*command, "--url", broker.url], ROOT_ENVIRONMENT) as process:
         for _ in range(40):
             process.stdout.readline()
         api.post(f"/event-types/{numbers}/events", json=[{"n": 40}])
         assert json.loads(process.stdout.readline())["n"] == 40
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
     assert process.returncode == 130
     assert said.strip() == ""
 

@@ -2,6 +2,9 @@
 
 import os
 import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import nakadi
@@ -10,6 +13,19 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(nakadi.__file__).parents[1])
 # With what stands beside the package in the checkout as well.
 ROOT = Path(__file__).parents[2]
 ROOT_ENVIRONMENT = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{ROOT}"}
+
+
+@contextmanager
+def running(
+    command: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process whose output can be read. However the block ends, the process is killed and its pipes are closed."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, cwd=cwd, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def listens(port: int) -> bool:
