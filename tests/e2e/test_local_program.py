@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import http
 from tests.support.patience import PATIENCE
-from tests.support.processes import ENVIRONMENT
+from tests.support.processes import ENVIRONMENT, running
 from tests.support.signalled import ends_of_starts
 from tests.support.wire import Wire
 
@@ -46,19 +46,8 @@ class Program:
 
 @contextmanager
 def started(*arguments):
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0", *arguments],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with running([sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0", *arguments]) as process:
         yield Program(process)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
 
 
 def test_it_says_what_it_serves_and_where_things_are_kept(tmp_path):
@@ -131,13 +120,14 @@ def test_a_file_of_a_newer_version_is_left_alone(tmp_path):
 
 
 def publish_until_killed(program, seconds):
-    """Publish one event after the other, and kill the program meanwhile; how many it has acknowledged."""
+    """Publish one event after the other, and kill the program this long after the first; how many were acknowledged."""
     killer = threading.Timer(seconds, program.process.kill)
-    killer.start()
     acknowledged = 0
     with suppress(httpx.TransportError), httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
         while api.post(f"/event-types/{EVENT_TYPE['name']}/events", json=[{}]).status_code == 200:
             acknowledged += 1
+            if acknowledged == 1:
+                killer.start()
     killer.join()
     program.process.wait()
     return acknowledged

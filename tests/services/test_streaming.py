@@ -13,7 +13,7 @@ from tests.support import http
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE
 from tests.support.signalled import ends_of_starts
-from tests.support.streaming_service import process_of, started, variables
+from tests.support.streaming_service import started, starting, variables
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 NAME = "measured.thing"
@@ -209,8 +209,8 @@ def test_nothing_else_is_served(kept):
 )
 def test_it_says_why_it_cannot_start(environment, named):
     """A sentence on stderr names what is wrong."""
-    process = process_of(environment)
-    _, said = process.communicate(timeout=PATIENCE)
+    with starting(environment) as process:
+        _, said = process.communicate(timeout=PATIENCE)
 
     assert process.returncode == 1
     assert said.startswith("The streaming service cannot start.")

@@ -3,27 +3,31 @@
 A step is a call or a return of the main thread, counted from the first import of the program itself. So a moment is
 the same one on a slow machine and on a fast one, and between two steps there is nothing to miss.
 
-    python -m tests.support.signalled NUMBER STEP MODULE [ARGUMENT ...]
+    python -m tests.support.signalled NUMBER STEP MORE MODULE [ARGUMENT ...]
 
-runs a module as `python -m` does, and lets the process send itself the signal with that number at that step. With step
-0 it ends where it would print its first line, and tells the number of steps until there.
+runs a module as `python -m` does, and lets the process send itself the signal with that number at that step, or so many
+more steps after it says that it serves if that comes before: a program that has nothing to do takes no steps. With step
+0 it ends where it would print its first line, and prints the number of steps until there.
 """
 
 import os
 import random
 import runpy
 import signal
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.processes import ENVIRONMENT
+from tests.support.processes import ENVIRONMENT, running
 
 ROOT = Path(__file__).parents[2]
 
 PATIENCE = 180
 SEED = 20240917
+SERVES = ("Streaming on port ", "Ctrl-C ends it.")
+MORE = 60
+"""So many steps at least a server takes after it says that it serves, without waiting for anything."""
 
 
 @dataclass(frozen=True)
@@ -39,49 +43,35 @@ class End:
 
 def around_the_first_line(steps):
     """Anywhere before the first line, where all is loaded and files are opened, and where it prints that line."""
-    return [(1, steps), (steps * 19 // 20, steps), (steps - 200, steps + 60)]
+    return [(1, steps), (steps * 19 // 20, steps), (steps - 200, steps + MORE)]
 
 
-def ends_of_starts(module, *arguments, environment=None, stretches=around_the_first_line):
+def ends_of_starts(module, *arguments, environment=None, stretches=around_the_first_line, more=MORE):
     """Start a program twice in each stretch, and let SIGTERM or SIGINT come at a step in it that a seed chooses."""
-    # The second start counts: the first one may compile modules, which takes steps that no later start takes, and a
-    # step that never comes would leave a program serving for ever.
-    _finished(_process(0, 0, module, arguments, environment))
-    steps = int(_finished(_process(0, 0, module, arguments, environment))[2])
+    # The first start compiles modules and makes files, which takes steps that no later start takes.
+    _, steps = [_end(0, 0, more, module, arguments, environment) for _ in range(2)]
     chance = random.Random(SEED)
     ends = []
-    for stretch in stretches(steps):
-        two = [(chance.randint(*stretch), how) for how in (signal.SIGTERM, signal.SIGINT)]
-        processes = [_process(how, step, module, arguments, environment) for step, how in two]
-        ends += [End(step, how, *_finished(each)) for (step, how), each in zip(two, processes, strict=True)]
+    with ThreadPoolExecutor(2) as both:
+        for stretch in stretches(int(steps.complained)):
+            two = [(chance.randint(*stretch), how) for how in (signal.SIGTERM, signal.SIGINT)]
+            ends += both.map(lambda each: _end(each[1], each[0], more, module, arguments, environment), two)
     return ends
 
 
-def _process(how, step, module, arguments, environment):
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "tests.support.signalled", str(int(how)), str(step), module, *arguments],
-        cwd=ROOT,
-        env={**ENVIRONMENT, **(environment or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _finished(process):
-    try:
+def _end(how, step, more, module, arguments, environment):
+    numbers = [str(int(each)) for each in (how, step, more)]
+    command = [sys.executable, "-W", "error", "-m", "tests.support.signalled", *numbers, module, *arguments]
+    with running(command, {**ENVIRONMENT, **(environment or {})}, ROOT) as process:
         said, complained = process.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise
-    return process.returncode, said, complained
+        return End(step, how, process.returncode, said, complained)
 
 
 class _Steps:
-    def __init__(self, how, at):
+    def __init__(self, how, at, more):
         self._how = how
         self._at = at
+        self._more = more
         self.done = 0
 
     def count(self, *_):
@@ -89,23 +79,32 @@ class _Steps:
         if self.done == self._at:
             os.kill(os.getpid(), self._how)
 
+    def serving(self):
+        self._at = min(self._at, self.done + self._more)
 
-def _main(how, at, module, *arguments):
-    steps = _Steps(int(how), int(at))
+
+def _main(how, at, more, module, *arguments):
+    steps = _Steps(int(how), int(at), int(more))
     program = f"{module}.program"
 
     def begin(event, about):
         if event == "import" and about[0] == program:
             sys.setprofile(steps.count)
 
-    class FirstLine:
-        def write(self, _):
-            sys.__stderr__.write(str(steps.done))
-            sys.__stderr__.flush()
-            os._exit(0)
+    class Output:
+        def write(self, text):
+            if int(at) == 0:
+                sys.__stderr__.write(str(steps.done))
+                sys.__stderr__.flush()
+                os._exit(0)
+            if any(each in text for each in SERVES):
+                steps.serving()
+            return sys.__stdout__.write(text)
 
-    if steps._at == 0:
-        sys.stdout = FirstLine()
+        def __getattr__(self, name):
+            return getattr(sys.__stdout__, name)
+
+    sys.stdout = Output()
     sys.argv = [module, *arguments]
     sys.addaudithook(begin)
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,13 +1,12 @@
 """The streaming service as its container starts it: a process, and what it is told."""
 
 import signal
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.patience import PATIENCE
-from tests.support.processes import ENVIRONMENT
+from tests.support.processes import ENVIRONMENT, running
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,24 +27,14 @@ class Service:
 
 @contextmanager
 def started(environment, *arguments):
-    process = process_of(environment, *arguments)
-    try:
+    with starting(environment, *arguments) as process:
         yield Service(process)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
 
 
-def process_of(environment, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "services.streaming", "--port=0", *arguments],
-        cwd=ROOT,
-        env={**ENVIRONMENT, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def starting(environment, *arguments):
+    """The process, which may not have come so far as to serve."""
+    command = [sys.executable, "-W", "error", "-m", "services.streaming", "--port=0", *arguments]
+    return running(command, {**ENVIRONMENT, **environment}, ROOT)
 
 
 def variables(settings, **more):
