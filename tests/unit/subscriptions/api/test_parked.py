@@ -199,7 +199,7 @@ def test_a_redrive_goes_on_without_its_caller(house):
     """What one process has begun to do without its caller no other does as well: what is parked meanwhile stays. It is
     given up when its time is over and the process has died."""
     lot = Lot(house, a_parked_event(3))
-    fulfilment = house.subscription_services.wish_fulfilment
+    fulfilment = house.subscription_services.reset_execution
     house.subscription_services.resets._asked(lot.id, Redrive())
     old = house.assignment(lot.subscription)
     house.coordination.write(lot.id, old, replace(old, reset=replace(old.reset, claimed=True)), A_MOMENT)
@@ -216,7 +216,7 @@ def test_a_redrive_that_fails_in_another_process_is_told(house, monkeypatch):
     resets = house.subscription_services.resets
     reset_id = resets._asked(lot.id, Redrive())
     monkeypatch.setattr(module.RedrivePlanner, "_check_timelines", _refuse)
-    house.subscription_services.wish_fulfilment.attempt(lot.id)
+    house.subscription_services.reset_execution.attempt(lot.id)
     assert house.assignment(lot.subscription).ended.id == reset_id
     assert problem(house.api.post(lot.path() + "/redrive"), 409) == "its timeline is gone"
 

@@ -44,8 +44,8 @@ def serving(brief):
     """How a process that serves streams of a subscription takes part."""
 
     def members(subscription):
-        fulfil_wish = brief.subscription_services.wish_fulfilment.attempt
-        return SubscriptionSessions(brief.coordination, subscription["id"], brief.clock, fulfil_wish)
+        execute_reset = brief.subscription_services.reset_execution.attempt
+        return SubscriptionSessions(brief.coordination, subscription["id"], brief.clock, execute_reset)
 
     return members
 
@@ -195,7 +195,7 @@ class TestReset:
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         changes = {EventTypePartition(name, "0"): (None, Position(1, 1))}
-        house.subscription_services.wish_fulfilment._fulfil(subscription["id"], Reset("another", A_MOMENT), changes)
+        house.subscription_services.reset_execution._fulfil(subscription["id"], Reset("another", A_MOMENT), changes)
         assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
 
     def test_is_refused_while_the_store_is_away(self, house):

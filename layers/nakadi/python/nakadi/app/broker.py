@@ -319,7 +319,7 @@ class BrokerServices(EventTypeServices):
                 event_types=self.event_types,
                 permissions=self.permissions,
                 initialisation=self.subscription_services.initialisation,
-                execute_reset=self.subscription_services.wish_fulfilment.attempt,
+                execute_reset=self.subscription_services.reset_execution.attempt,
             ),
             coordination=self.coordination,
             cursors=self.cursors,

@@ -90,7 +90,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
         return LeaseWatch(self.coordination, self.clock)
 
     @cached_property
-    def wish_fulfilment(self) -> ResetExecution:
+    def reset_execution(self) -> ResetExecution:
         return ResetExecution(
             coordination=self.coordination,
             leases=self.leases,
@@ -117,7 +117,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
             subscriptions=self.subscriptions,
             coordination=self.coordination,
             stats=self.stats,
-            fulfil_wish=self.wish_fulfilment.attempt,
+            execute_reset=self.reset_execution.attempt,
         )
 
 
@@ -130,7 +130,7 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
     @cached_property
     def resets(self) -> Resets:
         return Resets(
-            fulfilment=self.wish_fulfilment,
+            fulfilment=self.reset_execution,
             max_commit_timeout=self.settings.max_commit_timeout_seconds,
             longest_wait=self.settings.longest_wait_seconds or None,
         )

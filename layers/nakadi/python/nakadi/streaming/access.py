@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_SECONDS = 1.0
 
-# Clients tell a missing event type by these words here, and by others everywhere else.
+# Clients recognise a missing event type by these words here, and by others everywhere else.
 NO_SUCH_EVENT_TYPE = "topic not found"
 
 

@@ -115,7 +115,7 @@ class PartitionFeed:
     # The tip
 
     def _start_at(self, offset: int) -> None:
-        """Somebody is ahead of the reader: it goes there, and whoever was with it catches up."""
+        """A follower is ahead of the reader: it goes there, and the followers that it leaves behind catch up."""
         self._tip = offset
         self._clear()
         self._more = True

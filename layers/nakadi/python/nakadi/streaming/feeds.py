@@ -1,7 +1,7 @@
 """Feeds: one reader per partition and process, for all streams that follow the partition.
 
 A feed keeps what it read last in a bounded window. Streams take from the window at their own pace; one that falls out
-of it, or comes from further back, is given what it needs beside the window until it is inside again. So nobody waits
+of it, or comes from further back, is given what it needs beside the window until it is inside again. So no stream waits
 for the slowest, and the log is read once for everybody who keeps up.
 
 Everything here belongs to one event loop. Only the log is read in threads.
@@ -80,7 +80,7 @@ class Feeds:
 
 
 class _WatchedLog:
-    """A log that tells us of new events, and the feeds that want to know."""
+    """A log that reports new events, and the feeds of its partitions."""
 
     def __init__(self, event_log: EventLog, loop: asyncio.AbstractEventLoop) -> None:
         self.event_log = event_log
@@ -103,13 +103,16 @@ class _WatchedLog:
         return not self._feeds
 
     def _on_change(self, topic: str, partition: int) -> None:
-        """Called by the log, from any thread. However many events come, the loop is told once until it listens."""
+        """Called by the log, from any thread. However many events come, the loop is woken once until it has run.
+
+        The set is taken whole under the lock: a partition that is added after that wakes the loop again.
+        """
         if (topic, partition) not in self._feeds:
             return
         with self._lock:
-            told = bool(self._changed)
+            already_woken = bool(self._changed)
             self._changed.add((topic, partition))
-        if not told:
+        if not already_woken:
             try:
                 self._loop.call_soon_threadsafe(self._tell)
             except RuntimeError:
@@ -146,7 +149,7 @@ class PartitionReader:
         self._timeline: Timeline | None = None
         self._follower: FeedFollower | None = None
         self.partition = partition
-        # Whether the topic was found missing. What became of it, the event type will tell.
+        # Whether the topic was found missing. The event type will say what has happened to it.
         self.lost = False
 
     @property

@@ -54,7 +54,7 @@ class EventStreamFormat:
 
     The id names every partition of the stream, also those that nothing came from yet, because a client that comes back
     with it gets the partitions in it and no others. A keep-alive is an id without data: a browser remembers the id and
-    tells nobody.
+    raises no event.
     """
 
     content_type = "text/event-stream"

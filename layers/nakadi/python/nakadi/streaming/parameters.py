@@ -113,7 +113,7 @@ def cursors_in(header: str) -> tuple[Cursor, ...]:
 def _objects(header: str) -> list[dict[str, Any]]:
     try:
         found, _ = DECODER.raw_decode(header.lstrip())
-        # Half of a surrogate pair is no character: it could be neither looked up nor told.
+        # Half of a surrogate pair is no character: it could be neither looked up nor put into a message.
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Malformed(BAD_SYNTAX) from error

@@ -153,7 +153,7 @@ class LowLevelSession:
         self._stopped(StreamEnd.GONE)
         return []
 
-    # What whoever carries out asks
+    # Questions of the driver
 
     def deadline(self) -> float:
         """When the next tick has something to do."""

@@ -1,8 +1,10 @@
-"""From one assignment to the next: sessions come and go, partitions change hands. Nothing here is stored.
+"""From one assignment to the next: sessions join and leave, partitions change owners. Nothing here is stored.
 
-Whoever wants a change reads the assignment, asks for the next one here, writes it, and begins anew if somebody else was
-faster. One write moves `MOST_PLACES` partitions at most; what does not fit is moved by the next `rebalanced`, which is
-to be asked for until it answers what it was given.
+To change an assignment, a process reads it, gets the next one here, and writes it only over the one that was read; if
+another process was faster, it starts again. So two processes never give one partition to two sessions.
+
+One write moves `MOST_PLACES` partitions at most; what does not fit is moved by the next `rebalanced`, which has to be
+called until it returns what it was given.
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ def left(assignment: Assignment, gone: Collection[str]) -> Assignment:
 
 
 def rebalanced(assignment: Assignment) -> Assignment:
-    """With everybody's fair share, as far as live owners have let go."""
+    """With a fair share for each session, as far as owners have handed over."""
     shared = _changed(assignment.entries, rebalance(assignment.sessions, assignment.entries))
     return replace(assignment, entries=_within_one_write(assignment.entries, shared))
 
 
 def handed_over(assignment: Assignment, session: str, places: Collection[EventTypePartition]) -> Assignment:
-    """With what a session lets go of in the hands of those who wait for it."""
+    """With the partitions that a session hands over owned by the sessions that wait for them."""
     changes = given_to_next(assignment.entries, session, places)
     return replace(assignment, entries=_within_one_write(assignment.entries, _changed(assignment.entries, changes)))
 
@@ -63,8 +65,8 @@ def with_entries(assignment: Assignment, changes: Iterable[Entry]) -> Assignment
 
 
 def being_reset(assignment: Assignment, now: datetime) -> bool:
-    """Whether somebody sets offsets. A marker of the future went up before a clock was set back, and does not count:
-    whoever put it up may be long gone, or finds out in time, for offsets are only set while there is no session."""
+    """Whether offsets are being reset. A reset that began in the future was requested before a clock was set back, and
+    does not count: its process may be long gone, or finds out in time, for offsets are only set without a session."""
     reset = assignment.reset
     return reset is not None and now < reset.until and (reset.since is None or reset.since <= now + CLOCK_MARGIN)
 
@@ -126,7 +128,7 @@ NO_CHANGE: tuple[Entry, ...] = ()
 def rebalance(sessions: Sequence[Session], entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """The entries that have to change so that everybody has a fair share; none if that cannot be had.
 
-    It cannot be had if somebody asks for a partition that is not there or asked for twice, or if the sessions that
+    It cannot be had if a partition is requested that does not exist or is requested twice, or if the sessions that
     share outnumber the partitions left to them.
     """
     claimed = _claimed(sessions, entries)
@@ -145,14 +147,14 @@ def rebalance(sessions: Sequence[Session], entries: Sequence[Entry]) -> tuple[En
 
 
 def moved_to(entry: Entry, session: str, live: Collection[str]) -> Entry:
-    """The entry on its way to a session: at once if nobody live stands in between."""
+    """The entry on its way to a session: at once if it has no live owner."""
     if entry.owner is None or entry.owner == session or entry.owner not in live:
         return replace(entry, owner=session, next=None)
     return replace(entry, next=session)
 
 
 def given_to_next(entries: Iterable[Entry], session: str, places: Collection[EventTypePartition]) -> tuple[Entry, ...]:
-    """The entries that change when a session lets go of partitions that somebody else waits for."""
+    """The entries that change when a session hands over partitions that others wait for."""
     return tuple(
         replace(entry, owner=entry.next, next=None)
         for entry in entries

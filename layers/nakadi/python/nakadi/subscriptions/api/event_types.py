@@ -32,7 +32,7 @@ MOST_CHANGES_BESIDES = 90
 
 
 class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
-    """What the catalog asks before it deletes an event type, and tells when one has got partitions."""
+    """What happens to subscriptions when an event type is deleted, or gets partitions."""
 
     subscriptions: Subscriptions
     features: Features
@@ -64,7 +64,8 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
         self.leftovers.try_to_clear_all()
 
     def before_repartitioning(self, event_type: EventType) -> None:
-        """Subscriptions that were never streamed get their first offsets now, while what is new can be told apart."""
+        """Subscriptions that were never streamed get their first offsets now, while the new partitions can be
+        distinguished."""
         for each in self.subscriptions.of_event_type(event_type.name):
             self.initialisation.initialised(each)
 
@@ -116,7 +117,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     _looked: _ScannedPositions = field(default_factory=_ScannedPositions)
 
     def run(self) -> None:
-        """Attach the redrive event type to whoever is named in it since the last time.
+        """Attach the redrive event type to the subscriptions that its new events are tagged with.
 
         The feature that is named after this job switches it off.
         """

@@ -1,4 +1,4 @@
-"""What is missing or malformed in the fields of a subscription that somebody asks for."""
+"""Checks of the fields of a requested subscription, and what its annotations mean."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _body(draft: SubscriptionDraft) -> dict[str, Any]:
 
 
 def policy_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
-    """The two annotations that say what becomes of events which nobody can process: both are there, or neither."""
+    """The two annotations for unprocessable events: both are set, or neither."""
     count, policy = annotations.get(SEND_COUNT), annotations.get(POLICY)
     if count is not None:
         yield from _count_violations(count)

@@ -93,7 +93,8 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
         return positions
 
     def _until_done(self, subscription_id: str, positions: Positions, done: Callable[[Assignment], bool]) -> Assignment:
-        """Add what is missing, as much as fits a write at a time, whoever else is doing the same."""
+        """Add what is missing, as much as fits a write at a time. Other processes may do the same: a write that comes
+        second fails, and is decided again on what is there then."""
         for _ in range(ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             if done(old):

@@ -1,10 +1,10 @@
-"""Who is still alive: what the leases of processes say of the sessions that these serve.
+"""Leases: which processes are alive, and so the sessions that they serve.
 
-A lease says by the clock of its holder until when it goes, and a clock may be set back: then it goes for an hour too
-long, or has run out before it was written. So whoever watches leases measures with a steady clock of its own how long
-each has not changed. A holder renews its lease long before it runs out, and stops sending when it could not: a lease
-that has not been renewed for its whole length has run out, whatever it says, and one that was renewed a moment ago has
-not. Only of a lease that was never looked at before is it believed what it says.
+A lease says by the clock of its holder until when it is good, and a clock may be set back: then it is good an hour too
+long, or has run out before it was written. So each process measures with its own steady clock
+how long each lease has not changed. A holder renews its lease long before it runs out, and stops sending when it could
+not: a lease that has not been renewed for its whole length has run out, whatever it says, and one that was renewed a
+moment ago has not. What a lease says counts only when it is read for the first time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PATIENCE = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 
 
 class LeaseObservation(Struct, frozen=True):
-    """A lease as it was last seen: unchanged since a moment on the steady clock of whoever looks. `renewed` says that
+    """A lease as it was last read: unchanged `since` a moment on the steady clock of this process. `renewed` says that
     it was seen to change before."""
 
     until: datetime
@@ -58,8 +58,8 @@ class LeaseWatch:
     def living(self) -> Collection[str]:
         """The processes that have a lease. Raises `Unavailable`.
 
-        All times are taken so that a slow answer, or a clock that is set back meanwhile, takes nobody for dead: a lease
-        is judged as of before it was read, and has not changed since after that.
+        Neither a slow answer nor a clock that is set back meanwhile makes a lease look expired: it is compared with the
+        time before it was read, and counts as unchanged since the time after that.
         """
         wall, now = self._clock.now(), self._clock.monotonic()
         leases = self._coordination.leases()

@@ -1,7 +1,7 @@
-"""The events in a subscription's lot, for those who look after it: told, taken out, sent once more.
+"""The parked events of a subscription: listing, skipping and redriving them.
 
 Sending once more puts the cursors of the partitions back to before the first of the events, as a reset does, and with
-no stream open. What lies between was consumed or stays parked: the next stream is sent the events out of the lot, and
+no stream open. What lies between was consumed or stays parked: the next stream is sent the parked events, and
 then goes on where the cursors were.
 """
 
@@ -161,7 +161,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         return {each.place: each for each in self.coordination.assignment(subscription_id).entries}
 
     def _tell(self, subscription_id: str) -> None:
-        """Have streams look at the lot anew; they do when the assignment is another one."""
+        """Have streams read the parked keys again, which they do when the assignment has another revision."""
         old = self.coordination.assignment(subscription_id)
         try:
             self.coordination.write(subscription_id, old, old, self.clock.now())
@@ -176,7 +176,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
 
     def replays(self, subscription_id: str, redrive: Redrive) -> Mapping[PlaceOfEvents, tuple[Entry, Position]]:
-        """Where the cursors go, and entries that tell what is to be sent once more from there on. What is in the lot
+        """Where the cursors go, and entries with the replay from there on. What is parked
         for no reason any more is removed. Raises `Conflict` if events cannot be sent.
         """
         offsets = self.coordination.offsets(subscription_id)
@@ -210,7 +210,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
 
 
 def is_obsolete(parked: Parked, entry: Entry, reached: Position) -> bool:
-    """Whether an event is in the lot for no reason any more, where the cursor is at `reached` and no stream is open."""
+    """Whether an event need not be parked any more, where the cursor is at `reached` and no stream is open."""
     if entry.replay is not None and entry.replay.has(parked):
         return parked.position <= reached
     until = reached if entry.replay is None else max(reached, entry.replay.until)

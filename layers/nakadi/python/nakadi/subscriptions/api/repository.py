@@ -2,7 +2,7 @@
 
 Four kinds of documents: the subscription; its key, which makes it the only one of its kind; a line for each of its
 event types, by which it is found; and for each of those a mark, rewritten whenever a subscription to it begins, so that
-whoever deletes the event type notices.
+the deletion of an event type notices a subscription that begins meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DELETED = "subscription-leftovers"
 PAGE = 1000
 MOST_CHANGES = 99
 
-# A line comes before its subscription when there are too many for one write; much later it is a leftover.
+# A line comes before its subscription when there are too many for one write. If it is older, that write has failed.
 BEGUN_FOR = timedelta(minutes=1)
 
 TAKEN = "Subscription with the same key properties already exists"
@@ -116,7 +116,7 @@ class Subscriptions:
         return replace(subscription, revision=1)
 
     def _subscribed(self, subscription: Subscription, event_type: EventType) -> Sequence[Change]:
-        """The event type is there, whoever deletes it notices, and the subscription can be found by it."""
+        """The event type still exists, its deletion would notice, and the subscription can be found by it."""
         began = {"at": self._clock.now().isoformat()}
         return (
             Check(EVENT_TYPES, event_type.name, expected=event_type.revision),
@@ -125,7 +125,7 @@ class Subscriptions:
         )
 
     def replace(self, old: Subscription, new: Subscription) -> Subscription:
-        """Store `new` if nobody has touched `old` meanwhile, else raise `ChangedMeanwhile`."""
+        """Store `new` if `old` was not changed meanwhile, else raise `ChangedMeanwhile`."""
         try:
             self._registry.write(Put(KIND, old.id, subscription_body(new), expected=old.revision))
         finally:
@@ -142,7 +142,7 @@ class Subscriptions:
     # Event types that are about to go
 
     def mark(self, event_type: EventType) -> Change:
-        """What a write has to insist on, and clear away, when it removes an event type that nobody subscribed to since.
+        """The change that makes a write fail if a subscription to the event type has begun since.
 
         To be asked for before looking at its subscriptions.
         """
@@ -153,7 +153,7 @@ class Subscriptions:
         """Whether a subscription to it may be about to come into being, of which there is only a line yet."""
         now = self._clock.now()
         return any(
-            # A line of the future was written before a clock was set back: nobody knows when.
+            # A line of the future was written before a clock was set back, at an unknown time.
             abs(now - datetime.fromisoformat(line.body["at"])) < BEGUN_FOR
             and self.find(line.key.rpartition("/")[2]) is None
             for line in self._registry.list(BY_EVENT_TYPE, prefix=f"{event_type}/")
@@ -275,7 +275,7 @@ class SubscriptionIds:
 
 
 def _as_uuid(number: int) -> UUID:
-    """A UUID of version 8, which leaves all bits but its version and variant to whoever makes it."""
+    """A UUID of version 8, in which all bits but its version and variant are free."""
     high, middle, low = number >> 74, (number >> 62) & 0xFFF, number & ((1 << 62) - 1)
     return UUID(int=(high << 80) | (8 << 76) | (middle << 64) | (2 << 62) | low)
 

@@ -1,9 +1,9 @@
 """Doing what can only be done while no stream is open: setting offsets, and sending parked events once more.
 
-What is to be done is written into the assignment, as the wish of a reset. That asks streams to end and keeps others
-away. Once the last session is gone, any process may fulfil the wish, and several may try at once: each step is written
+What is to be done, the wish, is written into the assignment with a reset. That ends streams and keeps new ones away.
+Once the last session is gone, any process may carry it out, and several may try at once: each step is written
 only over the assignment that it was decided on, and the last one removes the reset, so the others find it done.
-So a wish does not depend on the request that brought it: the process whose stream was the last to end fulfils it, else
+So a reset does not depend on the request that asked for it: the process whose stream ended last carries it out, else
 the next that wants to open a stream, that repeats the request, or that keeps house.
 """
 
@@ -59,7 +59,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     """What a redrive changes, while no stream is open. Raises `Conflict` if it cannot be done."""
 
     def attempt(self, subscription_id: str) -> Assignment:
-        """Fulfil the wish of a reset, if there is one and no session is left; the assignment after that.
+        """Carry out a reset, if there is one and no session is left. Returns the assignment after that.
 
         Sessions without a living process are removed on the way.
         """
@@ -96,7 +96,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         return self.change(subscription_id, lambda old: assignments.left(old, gone)) if gone else found
 
     def _redriven(self, subscription_id: str, found: Assignment, reset: Reset, wish: Redrive) -> Assignment:
-        """Events are removed from the lot on the way, and not in the same step as the assignment is written. Another
+        """Parked events are removed on the way, and not in the same write as the assignment. Another
         process that did the same a moment later could remove what a stream has parked since. So one alone does it; if
         that one dies, the reset is given up when its time is over."""
         now = self.clock.now()
@@ -121,7 +121,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
 
     def _fulfil(self, subscription_id: str, reset: Reset, changes: Changes) -> None:
         """As many partitions at a time as fit a write. If this process dies in between, another one begins anew, which
-        does no harm: while the reset stands, nobody can move what was already written."""
+        does no harm: while the reset stands, no session can move what was already written."""
         rest = sorted(changes)
         while True:
             part, rest = rest[:MOST_PLACES], rest[MOST_PLACES:]
@@ -132,7 +132,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         log.info("The reset %s of %s is carried out: %s partitions", reset.id, subscription_id, len(changes))
 
     def _written(self, subscription_id: str, reset: Reset, part: Changes, *, is_last: bool) -> bool:
-        """Whether a part was written, or nothing was because another process has fulfilled the wish."""
+        """Whether a part was written, or nothing was because another process has carried out the reset."""
         positions = {place: position for place, (_, position) in part.items()}
         for _ in range(ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
@@ -164,7 +164,7 @@ class Resets(Struct, frozen=True, kw_only=True):
         self.fulfil(subscription_id, SetOffsets(tuple(sorted(positions.items()))))
 
     def fulfil(self, subscription_id: str, wish: Wish) -> None:
-        """Have a wish fulfilled once the streams of the subscription have ended. A request that brings the wish of a
+        """Reset a subscription once its streams have ended. A request for the same wish as that of a
         reset that stands waits with it, and one that repeats a request that was answered early learns its outcome.
 
         Raises `Conflict` while a reset with another wish stands, and `GoesOn` if the caller may not wait any longer.
@@ -190,7 +190,7 @@ class Resets(Struct, frozen=True, kw_only=True):
         self._wait({subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None})
 
     def _asked(self, subscription_id: str, wish: Wish) -> str:
-        """Which reset fulfils the wish, or did."""
+        """The id of the reset that carries out the wish, or did."""
         now = self.fulfilment.clock.now()
         until = now + timedelta(seconds=self._patience() + GRACE_SECONDS)
         new = Reset(str(uuid4()), until, now, wish)
@@ -233,7 +233,7 @@ class Resets(Struct, frozen=True, kw_only=True):
             raise GoesOn(GOING_ON)
 
     def _check_outcome(self, subscription_id: str, reset_id: str) -> None:
-        """Raise what a caller learns of a reset that failed; the next one with the same wish is another one."""
+        """Raise if the reset failed; the next request with the same wish is another reset."""
         ended = self.fulfilment.coordination.assignment(subscription_id).ended
         if ended is None or ended.id != reset_id:
             # Another reset came after its time, or the subscription is gone.
@@ -269,7 +269,7 @@ def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) ->
 
 
 def without_reported_wish(assignment: Assignment, reset_id: str) -> Assignment:
-    """Without the wish of a reset that has ended: a request that brings it anew means it."""
+    """Without the wish of a reset that has ended, so that a later request for the same begins another reset."""
     ended = assignment.ended
     if ended is None or ended.id != reset_id or ended.wish is None:
         return assignment
@@ -277,7 +277,7 @@ def without_reported_wish(assignment: Assignment, reset_id: str) -> Assignment:
 
 
 def _with_changes(assignment: Assignment, changes: Changes) -> Assignment:
-    """With nobody reading these partitions, and nothing known of events in them that could not be processed."""
+    """With these partitions at their new positions: without owners, and without failures of events."""
     entries = []
     for each in assignment.entries:
         if each.place in changes:

@@ -88,7 +88,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             self._check_cursors(cursors_of(draft.initial_cursors), event_types)
         drafts.check_authorization(draft.authorization)
         subscription = self._new(draft)
-        # Before it is stored: whoever could not see it would have made it for nothing.
+        # Before it is stored: a client that may not see it could never use it.
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         return self.subscriptions.add(subscription, event_types)
 
@@ -264,7 +264,9 @@ class DeletedSubscriptions(Struct, frozen=True):
     def clear_all(self) -> None:
         for subscription_id in self.subscriptions.leftovers():
             attempted(
-                "removal of leftovers", f"the subscription {subscription_id}", partial(self.clear, subscription_id)
+                "removal of assignment and offsets",
+                f"the subscription {subscription_id}",
+                partial(self.clear, subscription_id),
             )
 
     def clear(self, subscription_id: str) -> None:

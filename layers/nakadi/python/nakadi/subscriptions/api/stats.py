@@ -142,7 +142,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         if offset is None:
             return found
         unconsumed = self._unconsumed(event_type, partition, offset.position, newest)
-        # The offset has changed when the owner has, and when somebody last committed.
+        # The offset was last written by a commit, or when its owner changed.
         owner, now = shared.owner(place), self.clock.now()
         suspicious = unconsumed > 0 and owner is not None and is_overdue(owner, offset.since, now)
         look = suspicious or (with_lag and unconsumed > 0)
@@ -219,17 +219,17 @@ def _sorted(event_type: EventType) -> Sequence[str]:
 class StalledSubscriptions(Struct, frozen=True, kw_only=True):
     """Looks at all subscriptions now and then. `stalled` are those that were so the last time, by id.
 
-    `fulfil_wish` does what a reset wishes whose process died, and which no stream has found since.
+    `execute_reset` carries out a reset whose process died, and which no stream has found since.
     """
 
     subscriptions: Subscriptions
     coordination: Coordination
     stats: SubscriptionStats
-    fulfil_wish: Callable[[str], Assignment]
+    execute_reset: Callable[[str], Assignment]
     stalled: list[str] = field(default_factory=list)
 
     def look(self) -> None:
-        """It costs a read for a subscription that nobody streams, and little more for one that commits."""
+        """Costs one read for a subscription without streams, and little more for one whose streams commit."""
         found: list[Subscription] = []
         for each in self.subscriptions.newest_first():
             attempted("search for stalled streams", f"the subscription {each.id}", partial(self._look_at, each, found))
@@ -240,7 +240,7 @@ class StalledSubscriptions(Struct, frozen=True, kw_only=True):
     def _look_at(self, subscription: Subscription, found: list[Subscription]) -> None:
         assignment = self.coordination.assignment(subscription.id)
         if assignment.reset is not None:
-            assignment = self.fulfil_wish(subscription.id)
+            assignment = self.execute_reset(subscription.id)
         if self.stats.is_stalled(subscription, assignment):
             found.append(subscription)
 

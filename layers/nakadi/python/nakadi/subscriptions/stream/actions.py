@@ -1,4 +1,4 @@
-"""What a session is told and may ask, what it wants done, and the ways in which it ends."""
+"""The actions that a session asks for, the state that it is given, and the reasons for which it ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SendKeepAlive(Struct, frozen=True):
 
 
 class OpenPartition(Struct, frozen=True):
-    """Find out where reading goes on behind a position, and say `opened`; whatever was being read is let go.
+    """Find out where reading goes on behind a position, and call `opened`; what was being read is closed.
 
     With a `replay` parked events come first.
     """
@@ -58,7 +58,7 @@ class AutoCommit(Struct, frozen=True):
 
 
 class HandOver(Struct, frozen=True):
-    """Let go of partitions that somebody else waits for, after committing what the client never got to see."""
+    """Hand over partitions that other sessions wait for, after committing the events that were skipped."""
 
     places: frozenset[EventTypePartition]
     positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class ReloadParkedKeys(Struct, frozen=True):
 
 
 class EndReplay(Struct, frozen=True):
-    """All that was to be sent once more is consumed, or parked again: it leaves the lot."""
+    """All events of a replay are consumed, or parked again: remove the consumed ones."""
 
     place: EventTypePartition
     replay: Replay

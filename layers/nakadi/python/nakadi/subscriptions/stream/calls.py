@@ -42,7 +42,7 @@ from nakadi.subscriptions.stream.parking import ParkingService
 from nakadi.subscriptions.stream.session import SubscriptionSession
 
 SessionFact = Callable[[float], Sequence[SessionAction]]
-"""What a session is told, with the time."""
+"""The outcome of a call, as a call of the session with the current time."""
 
 
 FindStart = Callable[[EventTypePartition, Position], PartitionStart]

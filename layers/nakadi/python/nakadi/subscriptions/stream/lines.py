@@ -53,8 +53,8 @@ class JsonSubscriptionFormat:
 class EventSubscriptionFormat:
     """Server-sent events, as browsers read them: one event a batch.
 
-    An event source does not show headers, so the first event tells the id that is needed for commits. Going on after a
-    break needs no id of the last event: a subscription knows where it is. A keep-alive without anything to tell is a
+    An event source does not show headers, so the first event has the id that is needed for commits. Going on after a
+    break needs no id of the last event: a subscription knows where it is. A keep-alive without information is a
     comment.
     """
 

@@ -135,7 +135,7 @@ class SubscriptionStreams:
     def open(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> JoinedStream:
         """Have a stream join its subscription, if it may. Raises outcomes."""
         limits = self._limits(asked)
-        # Before the first event: nobody may have looked since this process began.
+        # Before the first event: this process may not have read them yet.
         self._access.refresh_features()
         subscription, event_types = self._admission.admit(subscription_id, asked.partitions, subject)
         stream_id = str(uuid4())
