@@ -105,7 +105,7 @@ def without_metadata(event):
     return {name: value for name, value in event.items() if name != "metadata"}
 
 
-def test_a_batch_is_told(world):
+def test_a_stored_batch_is_recorded(world):
     """Of a batch it is told which event type, by whom, how many events and bytes, and how long it took. (P153)"""
     world.on(Feature.KPI_COLLECTION)
 
@@ -133,7 +133,7 @@ def test_names_are_hashed_as_the_reference_hashes_them():
 
 
 @pytest.mark.parametrize(("subscription", "api"), [(None, "lola"), ("a-subscription", "hila")])
-def test_a_stream_is_told(world, subscription, api):
+def test_a_stream_is_recorded(world, subscription, api):
     """Of a stream it is told how much it has sent of an event type, and for which subscription. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
 
@@ -146,7 +146,7 @@ def test_a_stream_is_told(world, subscription, api):
     assert set(without_metadata(event)) == set(KPI_SCHEMAS[DATA_STREAMED].fields)
 
 
-def test_a_stream_is_told_now_and_then_and_at_its_end(world):
+def test_a_stream_is_reported_periodically_and_at_its_end(world):
     """What was sent is told each half a minute, event type by event type, and begins anew. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
     stream = StreamKpis(world.figures, world.clock, ANN, "flow")
@@ -166,7 +166,7 @@ def test_a_stream_is_told_now_and_then_and_at_its_end(world):
     assert told == [("a", 4, 40), ("b", 2, 20), ("a", 5, 50)]
 
 
-def test_a_request_is_told_while_the_access_log_is_on(world):
+def test_requests_are_recorded_while_the_access_log_is_on(world):
     """The access log has a feature of its own beside that of all figures. (R228, R250)"""
     world.on(Feature.KPI_COLLECTION)
     world.figures.record_request(REQUEST, ANN, "flow")
@@ -217,7 +217,7 @@ def test_long_texts_are_cut(world):
     assert (len(event["query"]), len(event["app"])) == (1_000, 1_000)
 
 
-def test_what_cannot_be_text_is_let_go_of(world):
+def test_what_cannot_be_encoded_is_dropped(world):
     """Half of a surrogate pair in a header fails no request."""
     world.on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 

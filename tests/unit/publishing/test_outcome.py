@@ -25,13 +25,13 @@ def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
     assert [item.detail for item in outcome.items] == ["", "why", ""]
 
 
-def test_a_batch_given_up_as_a_whole_blames_nobody():
+def test_a_batch_rejected_as_a_whole_fails_no_single_event():
     """Without an event at fault, all are aborted where they were. (P121)"""
     outcome = outcome_of_rejection(EVENTS, BatchRejected(Step.PARTITIONING, reached=Step.VALIDATING))
     assert steps(outcome) == [("aborted", "validating")] * 3
 
 
-def test_partitions_are_told_once_they_are_chosen():
+def test_partitions_are_reported_once_they_are_chosen():
     """An item has its partition from when it was chosen, and null before. (P120)"""
     outcome = outcome_of_rejection(
         EVENTS, BatchRejected(Step.PARTITIONING, 1, "why", reached=Step.VALIDATING, partitions=[7])

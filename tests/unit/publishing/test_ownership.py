@@ -43,7 +43,7 @@ def test_a_fixed_owner(guarded):
     assert owners(guarded, event_type) == [Attribute("user", "ann")] * 2
 
 
-def test_without_the_feature_nobody_owns_anything(house):
+def test_without_the_feature_events_have_no_owner(house):
     """Selectors wait for the feature, and without a selector there is nothing to find. (P129)"""
     with_selector, without = house.add(an_event_type(event_owner_selector=STATIC)), house.add(an_event_type())
     house.publish(with_selector, [{}], BOB)
@@ -53,7 +53,7 @@ def test_without_the_feature_nobody_owns_anything(house):
 
 
 @pytest.mark.parametrize("event", [{}, {"order": {}}, {"order": 1}, sold_by(None)])
-def test_an_event_that_names_nobody(guarded, event):
+def test_an_event_without_an_owner(guarded, event):
     """Nothing, or null, at the path leaves the event without an owner, and it is published. (P131)"""
     event_type = guarded.add(an_event_type(event_owner_selector=PATH))
     assert guarded.publish(event_type, [event], BOB).status is BatchStatus.STORED
@@ -69,7 +69,7 @@ def test_owners_are_found_before_enrichment(guarded):
     assert guarded.stored(event_type)[0]["metadata"]["published_by"] == "ann"
 
 
-def test_writing_for_somebody_else(guarded):
+def test_writing_for_another_owner_is_rejected(guarded):
     """Who may not write for an event's owner gets items, and nothing is stored. (P133, P122, P14)"""
     event_type = guarded.add(an_event_type(event_owner_selector=PATH))
     events = [sold_by("ann"), sold_by("bob") | {"metadata": {"eid": EID}}, sold_by("ann")]
@@ -79,7 +79,7 @@ def test_writing_for_somebody_else(guarded):
     assert guarded.records(event_type) == []
 
 
-def test_nobody_asks_while_authentication_is_off(guarded):
+def test_owners_are_not_checked_while_authentication_is_off(guarded):
     """Without authentication everybody may write for everybody. (P133)"""
     event_type = guarded.add(an_event_type(event_owner_selector=PATH))
     assert guarded.publish(event_type, [sold_by("bob")], UNAUTHENTICATED).status is BatchStatus.STORED

@@ -146,7 +146,7 @@ def test_random_of_one():
 USER_DEFINED = {"partition_strategy": PartitionStrategy.USER_DEFINED, "partitions": 12}
 
 
-def test_user_defined_goes_where_it_is_told():
+def test_user_defined_partitions_come_from_the_metadata():
     """The partition in the metadata is taken. (P78, P80)"""
     assert partitions_of([{"metadata": {"partition": "11"}}, {"metadata": {"partition": "0"}}], **USER_DEFINED) == [
         11,

@@ -38,7 +38,7 @@ def test_what_is_published_is_in_the_log(house):
     assert stored["metadata"]["flow_id"] == "the-flow"
 
 
-def test_nobody_s_name(house):
+def test_without_authentication_the_publisher_has_a_fixed_name(house):
     """Without authentication events are published by `unauthenticated`. (P100)"""
     event_type = house.add(a_business_type())
     house.publish(event_type, [{"metadata": metadata()}])
@@ -109,7 +109,7 @@ def test_all_are_validated_before_any_is_placed(house):
     assert steps(outcome) == [("aborted", "validating"), ("failed", "validating")]
 
 
-def test_only_the_first_of_the_wrong_events_is_told(house):
+def test_only_the_first_invalid_event_is_reported(house):
     """The batch is given up at the first event that is wrong. (P124, P122)"""
     event_type = house.add(an_event_type(**STRICT))
     outcome = house.publish(event_type, [{"ok": 1}, {}, {"ok": 1}, {}])

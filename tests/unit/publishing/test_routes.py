@@ -231,7 +231,7 @@ def test_maintenance_is_503(door, event_type):
     assert answer.headers["retry-after"]
 
 
-def test_what_nobody_expected_is_500(door, event_type):
+def test_an_unexpected_error_is_500(door, event_type):
     """A failure that is no answer is 500 with a ticket, and tells nothing of the inside. (P55)"""
     door.house.log.troubles = [RuntimeError("a secret")]
     status, detail = problem(door.post(event_type.name))

@@ -238,7 +238,7 @@ def test_formats_in_schemas(house, format_name, value, wrong):
     assert detail(house, event_type, {"v": "now"})
 
 
-def test_all_violations_are_told(house):
+def test_all_violations_are_reported(house):
     """Several violations are counted in the first line, and follow one by one. (P71, P72)"""
     schema = {
         "properties": {"a": {"type": "string"}, "b": {"minLength": 1}, "c": {"enum": ["x"]}},

@@ -350,7 +350,7 @@ def doubling(levels):
     return {"$ref": "#/definitions/d0", "definitions": {**definitions, f"d{levels}": {}}}
 
 
-def test_a_change_is_told_wherever_it_is_used():
+def test_a_change_is_reported_wherever_it_is_used():
     """What several parts share is told for each of them if it has changed, and for those around it. (R196)"""
 
     def shared(leaf):

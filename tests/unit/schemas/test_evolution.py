@@ -317,7 +317,7 @@ def test_a_refusal_explains_itself_to_people():
     )
 
 
-def test_the_mode_so_far_is_the_judge():
+def test_the_mode_before_the_change_decides():
     """Not the new mode judges a change but the one that was promised before it. (R191)"""
     assert refusal(AB, A, mode=COMPATIBLE, new_mode=NONE)
     assert refusal(A, A | {"required": ["a"]}, mode=COMPATIBLE, new_mode=FORWARD)

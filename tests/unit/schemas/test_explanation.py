@@ -312,7 +312,7 @@ def test_long_values():
     assert "…] does not match pattern ^b$" in explained
 
 
-def test_what_cannot_be_told():
+def test_what_cannot_be_explained():
     """What is wrong so deep inside that nobody looks there has a reason of its own. (P71)"""
     event: dict = {"b": 1}
     for _ in range(500):

@@ -176,7 +176,7 @@ def test_what_is_referred_to_is_in_use():
         {**SEVEN, "if": {"anyOf": [{"$ref": "#"}]}},
     ],
 )
-def test_judging_comes_to_an_end(schema):
+def test_validation_comes_to_an_end(schema):
     """A schema that hands a value back to itself could never be evaluated, and is refused. (R153, deviation)"""
     assert refusal(schema) == "a schema refers back to itself for the same value"
 

@@ -129,7 +129,7 @@ def told(schema) -> list[tuple[str, str]]:
     return [(place.pointer, reason) for place, reason in faults_in(schema)]
 
 
-def test_several_faults_are_told_together():
+def test_several_faults_are_reported_together():
     """All faults are told, joined by commas. (R158)"""
     with pytest.raises(Invalid) as refused:
         check_restricted({"properties": {"a": {"not": {}}, "b": {"minLength": -1}}})

@@ -24,7 +24,7 @@ def accepted(schema, category=Category.UNDEFINED, mode=FORWARD):
     return tree
 
 
-def test_tells_the_schema():
+def test_a_submitted_schema_is_returned_parsed():
     """A sound schema is handed back as the value that its text says. (R150)"""
     assert accepted('{"properties": {"a": {"type": "string"}}}') == {"properties": {"a": {"type": "string"}}}
 
@@ -147,7 +147,7 @@ def test_mode_compatible_needs_lists_for_combinations():
         closed_schema({"definitions": {"d": {"anyOf": {}}}})
 
 
-def test_what_has_no_place_in_the_language_is_told_by_the_language():
+def test_the_restricted_language_reports_what_it_does_not_permit():
     """Values that are no schemas, in schemas that are not in use, are left to the language of the mode. (R158)"""
     schema = {"definitions": {"d": {"items": 5, "properties": [{}, 5]}}}
     assert closed_schema(schema)["definitions"]["d"]["items"] == 5

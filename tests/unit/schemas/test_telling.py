@@ -3,7 +3,7 @@
 from nakadi.schemas.values import MOST_MESSAGE_CHARACTERS, first_that_fit
 
 
-def test_short_lists_are_told_whole():
+def test_short_lists_are_shown_whole():
     """Usually everything is told. (R158, R192)"""
     assert list(first_that_fit(["a", "b"], str)) == ["a", "b"]
 

@@ -1,6 +1,6 @@
 """What becomes of a batch: everything is stored, or there is one result for each event.
 
-A step that finds an event wanting raises `Rejected`, and with that event the whole batch is given up. Only the last
+A step that finds a fault in an event raises `Rejected`, and with that event the whole batch is given up. Only the last
 step, storing, has results that differ from event to event.
 """
 

@@ -96,7 +96,7 @@ Owners = Sequence[Attribute | None]
 
 
 def find_owners(events: Sequence[Event], selector: OwnerSelector) -> Owners:
-    """The owner of each event; None for those that name nobody."""
+    """The owner of each event; None for an event without one."""
     find = _owner_finder(selector)
     owners = [find(event) for event in events]
     if None in owners:

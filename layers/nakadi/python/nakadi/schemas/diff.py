@@ -18,7 +18,7 @@ from nakadi.schemas.document import ROOT, RawSchema, SchemaDocument, SchemaPath,
 from nakadi.schemas.nodes import Node, node_of
 from nakadi.schemas.values import spend_steps
 
-# Definitions that refer to each other several times unfold into more schemas than anybody could compare.
+# Definitions that refer to each other several times unfold into more schemas than can be compared.
 MOST_STEPS = 100_000
 
 
@@ -80,7 +80,7 @@ class _Comparison:
 
         A pair that is being compared further out is not begun again, nor one that was found to be without a change:
         what many parts of a schema share is looked through once. Reached by a reference, a pair under way is another
-        one than where it stands, so that what is wrong with it is told twice.
+        one than where it stands, so that what changed in it is reported twice.
         """
         root = SchemaPair(self._old.root, self._new.root, ROOT)
         stack = [_OpenComparison(root, ("", ""), self._compare)]

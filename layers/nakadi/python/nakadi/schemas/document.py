@@ -144,7 +144,7 @@ ALONE_SINCE = {
     Draft.SEVEN: ("contains", "propertyNames", "if", "then", "else"),
 }
 
-# A schema under one of these judges the very same value as the schema around it.
+# A schema under one of these applies to the very same value as the schema around it.
 IN_PLACE = frozenset({*COMBINATORS, "dependencies", "not", "if", "then", "else"})
 
 

@@ -87,7 +87,7 @@ def level_of_change(kind: ChangeKind, mode: CompatibilityMode) -> ChangeLevel:
 
 
 class _ModeChange(Struct, frozen=True):
-    """A change from one mode, which judges, to another; mostly they are the same."""
+    """The mode before a change, whose rules apply, and the mode after it; mostly they are the same."""
 
     before: CompatibilityMode
     after: CompatibilityMode
@@ -114,9 +114,9 @@ class _ModeChange(Struct, frozen=True):
 
 
 def _incompatible(refused: Iterable[SchemaChange], step: _ModeChange) -> Incompatible:
-    told = tuple(first_that_fit(refused, lambda change: change.path.text))
-    listed = ", ".join(f"{each.path.text}: {_MESSAGES[each.kind]}" for each in told)
-    return Incompatible(f"Invalid schema: {listed}", tuple(reason_against(each, str(step)) for each in told))
+    shown = tuple(first_that_fit(refused, lambda change: change.path.text))
+    listed = ", ".join(f"{each.path.text}: {_MESSAGES[each.kind]}" for each in shown)
+    return Incompatible(f"Invalid schema: {listed}", tuple(reason_against(each, str(step)) for each in shown))
 
 
 # Reasons --------------------------------------------------------------------------------------------------------------
@@ -221,13 +221,15 @@ _REASON_TEXTS: Mapping[ChangeKind, _ReasonTexts] = {
 _ANYTHING_ELSE = _ReasonTexts("{The} changed", "Consumers may rely on it as it was", "Keep it as it was")
 
 
-def reason_against(change: SchemaChange, judge: str) -> Reason:
-    """`judge` is what forbids the change, such as a mode."""
+def reason_against(change: SchemaChange, forbidden_by: str) -> Reason:
+    """Why a change is refused; `forbidden_by` names what forbids it, such as a mode."""
     words = _REASON_TEXTS.get(change.kind, _ANYTHING_ELSE)
     name = change.path.step
     the = f"schema at {change.path.text}" if name else "root of the schema"
     places = {"the": f"the {the}", "The": f"The {the}", "name": name, "path": change.path.text}
     changed = words.change.format_map(places)
     return Reason(
-        change.kind.value, change.path.text, f"{changed}. {words.harm}, so {judge} does not allow it. {words.advice}."
+        change.kind.value,
+        change.path.text,
+        f"{changed}. {words.harm}, so {forbidden_by} does not allow it. {words.advice}.",
     )

@@ -1,8 +1,8 @@
 """Why an event is not valid: every violation of its schema, in the words that clients know.
 
-Only events that were refused already come here, so this may take its time, within bounds. Whether an event is valid was
-judged by all that its schema says. What is told is what a schema says first and foremost: the values that it lists,
-else how it combines other schemas, else a type and the keywords about values of this type.
+Only events that were refused already come here, so this may take its time, within bounds. Whether an event is valid
+depends on all that its schema says. Reported are violations of what a schema says first and foremost: the values that
+it lists, else how it combines other schemas, else a type and the keywords about values of this type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nakadi.schemas.values import Exhausted, Steps, spend_steps
 
 Schema = Mapping[str, Any]
 
-# An event may be nested deeper than Python can call; so deep, nobody reads on.
+# An event may be nested deeper than Python can call; violations so deep inside help no reader.
 _MOST_LEVELS = 100
 
 # The first is enough for nearly every event, and takes milliseconds; the second for lists of thousands of objects.
@@ -232,30 +232,30 @@ class _Explainer:
     def properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             spend_steps(self._steps, len(schema["properties"]))
-            for name, judge in schema["properties"].items():
+            for name, subschema in schema["properties"].items():
                 if name in value:
-                    yield from self._of_subschema(judge, value[name], member_pointer(pointer, name))
+                    yield from self._of_subschema(subschema, value[name], member_pointer(pointer, name))
 
     def patterned(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             spend_steps(self._steps, len(value) * _STEPS_PER_MEMBER)
             for name, each in value.items():
-                for pattern, judge in schema["patternProperties"].items():
+                for pattern, subschema in schema["patternProperties"].items():
                     if self._patterns.of(pattern).found_in(name, self._steps):
-                        yield from self._of_subschema(judge, each, member_pointer(pointer, name))
+                        yield from self._of_subschema(subschema, each, member_pointer(pointer, name))
 
     def additional(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if not isinstance(value, dict):
             return
-        judge = schema["additionalProperties"]
+        subschema = schema["additionalProperties"]
         spend_steps(self._steps, len(value) * _STEPS_PER_MEMBER)
         for name, each in value.items():
             if self._is_known(schema, name):
                 continue
-            if judge is False:
+            if subschema is False:
                 yield SchemaViolation(pointer, f"extraneous key [{truncated_text(name)}] is not permitted")
             else:
-                yield from self._of_subschema(judge, each, member_pointer(pointer, name))
+                yield from self._of_subschema(subschema, each, member_pointer(pointer, name))
 
     def _is_known(self, schema: Schema, name: str) -> bool:
         patterns = schema.get("patternProperties", ())
@@ -296,19 +296,19 @@ class _Explainer:
         if not isinstance(value, list):
             return
         items = schema["items"]
-        judges = items if isinstance(items, list) else repeat(items)
-        for place, (judge, item) in enumerate(zip(judges, value, strict=False)):
-            yield from self._of_subschema(judge, item, f"{pointer}/{place}")
+        subschemas = items if isinstance(items, list) else repeat(items)
+        for place, (subschema, item) in enumerate(zip(subschemas, value, strict=False)):
+            yield from self._of_subschema(subschema, item, f"{pointer}/{place}")
 
     def additional_items(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        items, judge = schema.get("items"), schema["additionalItems"]
+        items, subschema = schema.get("items"), schema["additionalItems"]
         if not isinstance(value, list) or not isinstance(items, list) or len(value) <= len(items):
             return
-        if judge is False:
+        if subschema is False:
             yield SchemaViolation(pointer, f"expected: [{len(items)}] array items, found: [{len(value)}]")
         else:
             for place in range(len(items), len(value)):
-                yield from self._of_subschema(judge, value[place], f"{pointer}/{place}")
+                yield from self._of_subschema(subschema, value[place], f"{pointer}/{place}")
 
     def containing(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, list):
@@ -350,7 +350,7 @@ _COMBINATOR_METHODS: Mapping[str, _Method] = {
     "oneOf": _Explainer.one_of,
 }
 
-# In the order in which they are told.
+# In the order in which they are reported.
 _KEYWORDS_ABOUT_MEMBERS: tuple[tuple[str, _Method], ...] = (
     ("required", _Explainer.required),
     ("propertyNames", _Explainer.names),

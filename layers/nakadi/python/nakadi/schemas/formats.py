@@ -2,7 +2,7 @@
 
 Other names (`uuid`, `date`, `time`, …) are documentation. Every check takes time in proportion to the text at most.
 
-Moments are judged by the rules of a strict parser of ISO 8601 in Java. `2026-11-21T12:00:00.123Z` and
+Moments follow the rules of a strict parser of ISO 8601 in Java. `2026-11-21T12:00:00.123Z` and
 `2026-11-21t13:00:00+01:00` are moments. Seconds and offset must be there, the day must exist, there is no second 60
 and no hour 24. Some oddities pass because producers rely on them: a decimal point without digits, years beyond 9999
 behind a plus sign, and years before the first behind a minus sign.
@@ -63,7 +63,7 @@ _LONGEST_QUOTE = 64
 
 
 def timestamp_problem(text: str) -> str | None:
-    """Why this is not a moment, in the words that clients are told, or None if it is one."""
+    """Why this is not a moment, in the words that clients know, or None if it is one."""
     if _USUAL(text) is not None:
         return None
     found: dict[str, str] = {}
@@ -90,11 +90,11 @@ def _malformed_timestamp(text: str, found: dict[str, str]) -> str | None:
 
 
 def _range_problem(found: dict[str, str]) -> str | None:
-    for name, field, values, told in _RANGES:
+    for name, field, values, valid_range in _RANGES:
         # A second comes with its colon and its fraction.
         value = int(found[name].removeprefix(":").partition(".")[0] or 0)
         if value not in values:
-            return f": Invalid value for {field} (valid values {told}): {value}"
+            return f": Invalid value for {field} (valid values {valid_range}): {value}"
     return _day_problem(int(found["year"]), int(found["month"]), int(found["day"])) or _offset_problem(found["offset"])
 
 

@@ -1,6 +1,6 @@
 """What can be said of a value without looking into it, as one boolean expression of Python.
 
-Generated code knows its constants by names that are made here, never by what they say.
+Generated code refers to constants by names that are made here; the words of a schema never become code.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def _as_list(types: str | list[str]) -> list[str]:
     return types if isinstance(types, list) else [types]
 
 
-def _type_checks(told: bool, types: list[str], value: str) -> list[CodeCheck]:
-    if not told:
+def _type_checks(is_given: bool, types: list[str], value: str) -> list[CodeCheck]:
+    if not is_given:
         return []
     if not types:
         return [NEVER]
@@ -271,7 +271,7 @@ class SchemaViolation(Struct, frozen=True):
 
 
 def combined_violation(pointer: str, violations: tuple[SchemaViolation, ...]) -> SchemaViolation | None:
-    """Several are told as one that counts them."""
+    """Several violations as one that counts them."""
     if len(violations) < 2:
         return violations[0] if violations else None
     count = sum(each.count for each in violations)
@@ -422,10 +422,10 @@ def _unique_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str
     return "array items are not unique" if broken else None
 
 
-# The whole of what a schema says, in the eyes of clients: where the value is none of these, nothing else is told.
+# The whole of what a schema says, in the eyes of clients: where the value is none of these, nothing else is reported.
 VALUE_REASONS: Mapping[str, Reason] = {"enum": _enum_reason, "const": _const_reason}
 
-# In the order in which they are told.
+# In the order in which they are reported.
 KEYWORD_REASONS: Mapping[str, Reason] = {
     "minLength": _size_reason("minLength", str, lt, "expected minLength: {}, actual: {}"),
     "maxLength": _size_reason("maxLength", str, gt, "expected maxLength: {}, actual: {}"),

@@ -240,7 +240,7 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any], Annotations], Node]] = {
 # A path through a schema that contains itself may be of any length; longer ones than this lead nowhere.
 MAX_SEGMENTS = 64
 
-# Definitions that refer to each other several times unfold into more schemas than anybody could search.
+# Definitions that refer to each other several times unfold into more schemas than can be searched.
 MOST_STEPS = 300_000
 MAX_DEPTH = 150
 

@@ -4,8 +4,7 @@ Keys and strings stand in double quotes and hold no raw control character, a key
 64 bits, floats are finite, and nothing is left dangling by a comma. The forms that only a lenient parser would take
 (`\'`, `01`, `1.`) are refused too, since what is accepted here is handed on to others as it is.
 
-Clients compare the messages, which count in UTF-16 units and tell the place behind what offends: behind the symbol, or
-behind the whole number.
+Clients compare the messages. Their positions count UTF-16 units, up to the end of the wrong symbol or number.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _LONGEST_INTEGER = 20
 
 
 class StrictJsonError(ValueError):
-    """Raised when a text is not strict JSON; the message tells what is wrong and where."""
+    """Raised when a text is not strict JSON; the message says what is wrong and where."""
 
 
 def parse(text: str) -> Any:

@@ -98,9 +98,9 @@ JAVA_NAMES = {"JsonObject": "JSONObject", "JsonArray": "JSONArray"}
 
 def check_restricted(schema: Mapping[str, Any]) -> None:
     faults = (f"Invalid schema found in [{path.pointer}]: {reason}" for path, reason in faults_in(schema))
-    told = list(first_that_fit(faults, str))
-    if told:
-        raise Invalid(f"Invalid schema: {', '.join(told)}")
+    faults_shown = list(first_that_fit(faults, str))
+    if faults_shown:
+        raise Invalid(f"Invalid schema: {', '.join(faults_shown)}")
 
 
 def faults_in(schema: Any) -> Iterator[SchemaFault]:
@@ -260,7 +260,7 @@ RULES: Mapping[str, Rule] = {
 
 TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 
-# How many schemas may judge one and the same value, one inside the other; validation follows them all.
+# How many schemas, one inside the other, one and the same value may be validated against; each is a call.
 MAX_IN_PLACE = 100
 
 # No list of a schema is so long that it takes more digits to count its members.
@@ -420,12 +420,12 @@ def _missing(path: SchemaPath, value: Any, step: str) -> Iterator[str]:
 
 
 def _check_validation_ends(document: SchemaDocument) -> None:
-    """No value may be judged by a schema that hands it on, by whatever way, to itself; nor by too long a chain."""
-    judges = {id(schema): _schemas_of_same_value(schema, document) for _, schema in reachable(document)}
+    """Raise `Invalid` if a schema applies itself, directly or not, to the same value, or too many apply one another."""
+    applied = {id(schema): _schemas_of_same_value(schema, document) for _, schema in reachable(document)}
     heights: dict[int, int] = {}
     try:
-        for number in TopologicalSorter(judges).static_order():
-            heights[number] = 1 + max((heights[each] for each in judges[number]), default=0)
+        for number in TopologicalSorter(applied).static_order():
+            heights[number] = 1 + max((heights[each] for each in applied[number]), default=0)
     except CycleError as error:
         raise _not_loadable("a schema refers back to itself for the same value") from error
     if max(heights.values()) > MAX_IN_PLACE:

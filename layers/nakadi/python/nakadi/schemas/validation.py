@@ -1,4 +1,4 @@
-"""Validators: schemas made ready to judge events, and kept for the next event."""
+"""Validators: schemas compiled to functions that check events, and kept for the next event."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def canonical_text(value: Any) -> str:
 
 # When two values are the same -----------------------------------------------------------------------------------------
 
-# They make the keys of lists, objects and truth values unlike all others. Their hashes are nobody's to guess, so
-# nobody can send a list of values whose keys all collide.
+# They make the keys of lists, objects and truth values unlike all others. Their hashes cannot be
+# guessed, so no client can send a list of values whose keys all collide.
 _LIST, _OBJECT, _TRUTH = object(), object(), object()
 
 
@@ -170,19 +170,19 @@ def spend_steps(steps: Steps, number: int) -> None:
         raise Exhausted
 
 
-# In characters. A schema can hold thousands of faults in places with names that fill a page; nobody reads them all.
+# In characters. A schema can hold thousands of faults in places with names that fill a page; no reader wants them all.
 MOST_MESSAGE_CHARACTERS = 20_000
 
 Item = TypeVar("Item")
 
 
 def first_that_fit(items: Iterable[Item], text: Callable[[Item], str]) -> Iterator[Item]:
-    """The first of the items, until their texts are as long as is told."""
-    told = 0
+    """The first of the items, as many as fit into one message with their texts."""
+    characters = 0
     for item in items:
         yield item
-        told += len(text(item))
-        if told > MOST_MESSAGE_CHARACTERS:
+        characters += len(text(item))
+        if characters > MOST_MESSAGE_CHARACTERS:
             return
 
 
@@ -190,7 +190,7 @@ def first_that_fit(items: Iterable[Item], text: Callable[[Item], str]) -> Iterat
 
 
 class NoSuchField(Exception):
-    """Raised when an event has nothing at a path; tells the one segment that leads nowhere."""
+    """Raised when an event has nothing at a path; the message names the one segment that leads nowhere."""
 
     def __init__(self, segment: str) -> None:
         super().__init__(f"field {segment} doesn't exist.")

@@ -1,0 +1,260 @@
+"""Schemas and events that are made to take much time or memory are refused in little of both."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from nakadi.model.outcomes import Invalid
+from nakadi.schemas import limits
+from nakadi.schemas.document import SchemaDocument
+from nakadi.schemas.explanation import STEPS_OF_LONG_EXPLANATION, explain_violations
+from nakadi.schemas.formats import Patterns
+from nakadi.schemas.limits import check_limits, check_tree
+from nakadi.schemas.validation import compile_validator
+from nakadi.schemas.values import MOST_STEPS, Exhausted
+from tests.support.patience import effort
+
+SEVEN = "http://json-schema.org/draft-07/schema#"
+
+
+# Bombs in schemas
+
+
+def _named(number: int) -> list[str]:
+    return [f"p{each}" for each in range(number)]
+
+
+def _deep(keyword: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(limits.MAX_DEPTH - 1):
+        schema = {keyword: schema}
+    return schema
+
+
+def _referred_at_each_level() -> dict[str, Any]:
+    """The innermost schema is part of all others, and each of them is referred to."""
+    levels, way = 40, "#/definitions/a"
+    schema: dict[str, Any] = {"properties": {name: {"items": {}} for name in _named(4_000)}}
+    references = {}
+    for level in range(levels):
+        schema = {"properties": {"a": schema}}
+        references[f"r{level}"] = {"$ref": way + "/properties/a" * level}
+    return {"definitions": {"a": schema}, "properties": references}
+
+
+SCHEMA_BOMBS: dict[str, dict[str, Any]] = {
+    "many references to one": {
+        "properties": {name: {"$ref": "#/definitions/a"} for name in _named(2_400)},
+        "definitions": {"a": {"enum": [{"a": each} for each in range(2_400)]}},
+    },
+    "each level referred to": _referred_at_each_level(),
+    "many properties": {"properties": {name: {"type": "string"} for name in _named(4_950)}},
+    "many required": {"required": _named(9_900), "additionalProperties": False},
+    "many arrays": {"properties": {name: {"items": {}} for name in _named(4_950)}},
+    "many alternatives": {"anyOf": [{"not": {"not": {}}} for _ in range(3_300)]},
+    "many places": {"items": [{"type": "string"} for _ in range(4_950)]},
+    "many definitions": {
+        "properties": {name: {"$ref": f"#/definitions/{name}"} for name in _named(2_450)},
+        "definitions": {name: {"type": "object"} for name in _named(2_450)},
+    },
+    "much sharing": {
+        "$ref": "#/definitions/d0",
+        "definitions": {f"d{each}": {"allOf": [{"$ref": f"#/definitions/d{each + 1}"}] * 10} for each in range(45)}
+        | {"d45": {}},
+    },
+    "much allowed": {"properties": {name: {"enum": _named(4_900)} for name in _named(2)}},
+    "long names": {"properties": {"x" * 12_000 + name: {"type": "string"} for name in _named(20)}},
+    "large patterns": {"properties": {name: {"pattern": f"{name}?" + "x{0,1000}" * 5} for name in _named(4)}},
+    "many patterns": {"patternProperties": {f"^{name}[a-z]{{1,200}}$": {} for name in _named(200)}},
+    "deep not": _deep("not"),
+    "deep items": _deep("items"),
+}
+
+
+PROGRAM = """
+import json, resource, sys
+from nakadi.schemas.validation import compile_validator
+from tests.support.patience import effort
+
+schema = json.loads(sys.stdin.read())
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+compile_validator({"pattern": "a", "format": "uri"})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+taken = effort(lambda: compile_validator(schema))
+megabytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+print(json.dumps([taken, megabytes]))
+"""
+
+
+@pytest.mark.parametrize("name", ["many properties", "many arrays", "large patterns"])
+def test_the_worst_schemas_within_the_limits(name):
+    """The most demanding schemas are ready after a second or so, and with a hundred megabytes. (R157)"""
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(SCHEMA_BOMBS[name]),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    taken, megabytes = json.loads(finished.stdout)
+
+    assert taken < 1000
+    assert megabytes < 100
+
+
+@pytest.mark.parametrize("name", SCHEMA_BOMBS)
+def test_schemas_at_the_limits(name):
+    """Schemas that are as large as possible are made ready, or refused, and answer soon. (R157)"""
+    schema = SCHEMA_BOMBS[name]
+    check_limits(json.dumps(schema))
+    check_tree(schema)
+
+    def judge():
+        with suppress(Invalid, Exhausted):
+            compile_validator(schema).accepts({})
+
+    assert effort(judge) < 5000
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {name: {"type": "string"} for name in _named(20_000)}},
+        {"enum": list(range(20_000))},
+        {"items": [[[[[[_deep("items")]]]]]]},
+        {"pattern": "a" * 20_000},
+        {"allOf": [{"pattern": f"{each}a{{1000}}"} for each in range(120)]},
+        {"allOf": [{"pattern": rf"\pL{{{each}}}"} for each in range(20, 40)]},
+        {"pattern": r"(?i)" + r"\pL{1000}" * 100},
+        {"pattern": "(((a{1,30}){1,30}){1,30}){1,30}"},
+    ],
+)
+def test_schemas_beyond_the_limits(schema):
+    """Schemas beyond the limits are refused, quickly. (R157)"""
+
+    def refuse():
+        with pytest.raises(Invalid):
+            compile_validator(schema)
+
+    assert effort(refuse) < 5000
+
+
+# Bombs in events
+
+
+def _chain(combinator: str) -> dict[str, Any]:
+    links = {f"d{each}": {combinator: [{"$ref": f"#/definitions/d{each + 1}"}] * 10} for each in range(40)}
+    return {"$ref": "#/definitions/d0", "definitions": {**links, "d40": {"type": "string"}}}
+
+
+def _nested(levels: int, value: Any) -> Any:
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def _paired(levels: int, value: Any) -> Any:
+    for _ in range(levels):
+        value = [value, 1]
+    return value
+
+
+TWICE = {"properties": {"a": {"$ref": "#"}}}
+EVENT_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
+    "one value, many schemas": (_chain("allOf"), "a"),
+    "one value, many alternatives": (_chain("anyOf"), 5),
+    "twice as much at each level": ({"allOf": [TWICE, TWICE]}, _nested(500, {})),
+    "many values, many schemas": ({"items": {"allOf": [{"minimum": -each} for each in range(3_000)]}}, [1] * 400_000),
+    "objects without members": ({"items": {"properties": {name: {} for name in _named(4_000)}}}, [{}] * 300_000),
+    "the same list again and again": (
+        {"uniqueItems": True, "items": {"$ref": "#"}},
+        _paired(500, list(range(50_000))),
+    ),
+    "many multiples": ({"items": {"allOf": [{"multipleOf": 0.1}] * 2_000}}, [1.5] * 200_000),
+    "many formats": ({"allOf": [{"format": "uri"}] * 3_000}, "a" * 900_000),
+    "slow patterns": ({"allOf": [{"pattern": f"(a?){{{each}}}b"} for each in range(300, 390)]}, "a" * 900_000),
+    "many names": ({"patternProperties": {f"{each}a$": {} for each in range(190)}}, dict.fromkeys(_named(90_000), 1)),
+    "much allowed": ({"items": {"enum": [{"a": each} for each in range(3_000)]}}, [{"a": 5_000}] * 100_000),
+}
+
+
+@pytest.mark.parametrize("name", EVENT_BOMBS)
+def test_events_that_take_too_long(name):
+    """The work that one event can cause is bounded: it gets an answer in the time that it is worth. (P56, P71)"""
+    schema, event = EVENT_BOMBS[name]
+    validator = compile_validator(schema)
+
+    def judge():
+        with suppress(Exhausted):
+            assert not validator.accepts(event, [MOST_STEPS // 20])
+        assert validator.explain(event).startswith("#")
+
+    assert effort(judge) < 5000
+
+
+OBJECT = {"properties": {name: {} for name in _named(3_000)}, "additionalProperties": False}
+EXPLANATION_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
+    "large values to quote": ({"allOf": [{"enum": [1]}] * 3_000}, [[0] * 300_000]),
+    "large constants": ({"$schema": SEVEN, "allOf": [{"const": [each]} for each in range(2_000)]}, [[0] * 300_000]),
+    "a large schema to quote": (
+        {"items": {"anyOf": [{"not": {"enum": _named(4_900), "maxLength": 1}}]}},
+        ["p1"] * 30_000,
+    ),
+    "allowed values": ({"items": {"enum": [{"a": [{"b": each} for each in range(3_000)]}]}}, [1] * 100_000),
+    "many members": (
+        {"allOf": [{"additionalProperties": {}}] * 3_000, "required": ["z"]},
+        dict.fromkeys(_named(300_000)),
+    ),
+    "known members": ({"allOf": [OBJECT] * 3, "required": ["z"]}, dict.fromkeys(_named(3_000))),
+    "items beyond those that are spoken of": ({"allOf": [{"items": [{}]}] * 3_000, "type": "string"}, [1] * 300_000),
+    "names": (
+        {"$schema": SEVEN, "allOf": [{"propertyNames": {}}] * 3_000, "type": "string"},
+        dict.fromkeys(_named(300_000)),
+    ),
+    "long names": ({"additionalProperties": {"type": "string"}}, {f"{'x' * 100_000}{each}": 1 for each in range(100)}),
+    "many types": ({"items": {"type": ["string"] * 9_000}}, [1] * 30_000),
+    "long references": (
+        {"definitions": {"a" * 100_000: {"type": "string"}}, "items": {"$ref": f"#/definitions/{'a' * 100_000}"}},
+        [1] * 30_000,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPLANATION_BOMBS)
+def test_explanations_that_take_too_long(name):
+    """What is wrong with an event is told with bounded effort and in a text of bounded length. (P71)"""
+    schema, event = EXPLANATION_BOMBS[name]
+    document = SchemaDocument.of(schema)
+    told: list[str] = []
+
+    assert (
+        effort(lambda: told.append(explain_violations(document, Patterns(), event, STEPS_OF_LONG_EXPLANATION).text))
+        < 5000
+    )
+    assert len(told[0]) < 300_000
+
+
+def test_large_events():
+    """The largest events of an ordinary type are far from any bound. (P56)"""
+    line = {"type": "object", "properties": {"sku": {"type": "string", "pattern": "^[a-z]+$"}}, "required": ["sku"]}
+    validator = compile_validator({"properties": {"lines": {"type": "array", "items": line, "uniqueItems": True}}})
+    names = ["".join(chr(97 + int(digit)) for digit in str(each)) for each in range(40_000)]
+
+    assert validator.accepts({"lines": [{"sku": each} for each in names]})
+
+
+def test_values_that_collide():
+    """Nobody can choose values that look alike to us but are not, to slow a comparison of all with all down. (P56)"""
+    validator = compile_validator({"uniqueItems": True})
+    multiples = [[float(2**61 - 1) * each] for each in range(50_000)]
+
+    def judge():
+        assert validator.accepts(multiples)
+
+    assert effort(judge) < 5000
