@@ -57,7 +57,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.routing import Route  # noqa: PLC0415
     from nakadi.http.security import no_authentication  # noqa: PLC0415
-    from nakadi.http.server import settle_in  # noqa: PLC0415
+    from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.broker import Serving  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +85,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
 
         route = Route(method="GET", template="/settle", handler=settle, operation="settle")
         application = Application([*broker.application.router.routes, route], no_authentication)
-        settle_in()
+        tune_interpreter()
         with Serving(application) as serving:
             ready.send(serving.url)
             stop.wait()

@@ -35,7 +35,7 @@ from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, empty_response
 from nakadi.http.routing import Route
 from nakadi.http.security import no_authentication
-from nakadi.http.server import Server, listen, new_event_loop, settle_in
+from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Fate, Record, Stored
 from nakadi.publishing.outcome import BatchStatus
@@ -251,7 +251,7 @@ def serve_floor(listening: socket.socket, _folder: str) -> None:
 
 
 def serve(listening: socket.socket, application: Application) -> None:
-    settle_in()
+    tune_interpreter()
 
     async def forever() -> None:
         await Server(application).serve(listening, asyncio.Event())

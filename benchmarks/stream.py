@@ -49,7 +49,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     from nakadi.http.message import Outlet, Request, Response, Streaming  # noqa: PLC0415
     from nakadi.http.routing import Route  # noqa: PLC0415
     from nakadi.http.security import no_authentication  # noqa: PLC0415
-    from nakadi.http.server import settle_in  # noqa: PLC0415
+    from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.broker import Serving  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
 
@@ -81,7 +81,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
         append_route = Route(method="GET", template="/append", handler=append, operation="append")
         floor_route = Route(method="GET", template="/floor", handler=floor, operation="floor")
         application = Application([*broker.application.router.routes, floor_route, append_route], no_authentication)
-        settle_in()
+        tune_interpreter()
         with Serving(application) as serving:
             ready.send(serving.url)
             stop.wait()

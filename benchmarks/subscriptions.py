@@ -56,7 +56,7 @@ def serve(url: str, parent: Any) -> None:
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.routing import Route  # noqa: PLC0415
     from nakadi.http.security import no_authentication  # noqa: PLC0415
-    from nakadi.http.server import settle_in  # noqa: PLC0415
+    from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.broker import Serving  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
 
@@ -72,7 +72,7 @@ def serve(url: str, parent: Any) -> None:
         return Response()
 
     fill_route = Route(method="GET", template="/fill", handler=fill, operation="fill")
-    settle_in()
+    tune_interpreter()
     with Serving(Application([*broker.application.router.routes, fill_route], no_authentication)) as serving:
         parent.send(serving.url)
         parent.poll(None)  # until it says anything, or ends

@@ -23,7 +23,7 @@ from nakadi.app.routes import DIRECT, STREAMED
 from nakadi.app.settings import BadSetting, Settings
 from nakadi.app.signals import Signals
 from nakadi.http.asgi import Limits
-from nakadi.http.server import Server, listen, new_event_loop, settle_in
+from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.model.outcomes import Unavailable
 from services.streaming.certificate import tls
 from services.streaming.doorway import Doorway, tell
@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         doorway = Doorway(
             broker.application_of(*STREAMED, *(DIRECT if options.direct else ()), "monitoring"), options.prefix
         )
-        settle_in()
+        tune_interpreter()
         server = Server(
             doorway,
             threads=options.threads,

@@ -77,9 +77,9 @@ def test_requests_that_nobody_counts_have_no_limit():
 def test_memory_is_returned_where_the_system_can(monkeypatch):
     """The C library gives back what it keeps; one that has no function for it is left alone."""
     called = []
-    monkeypatch.setattr(message, "_trimming", lambda: called.append)
-    message.return_to_the_system()
-    monkeypatch.setattr(message, "_trimming", lambda: None)
-    message.return_to_the_system()
+    monkeypatch.setattr(message, "_malloc_trim", lambda: called.append)
+    message.trim_memory()
+    monkeypatch.setattr(message, "_malloc_trim", lambda: None)
+    message.trim_memory()
 
     assert called == [0]

@@ -168,7 +168,7 @@ class BrokerServices(EventTypeServices):
         """What tells the audit log is loaded when there is something to tell, which is next to never."""
         from nakadi.app.audit import audit_of, timelines_view
 
-        audit_of(self).tell_of_own("timeline", before.name, timelines_view(before), timelines_view(after))
+        audit_of(self).publish_own_change("timeline", before.name, timelines_view(before), timelines_view(after))
 
     def index_lag(self) -> timedelta | None:
         """How late the latest of all log indexers is; None where there is none, or where one cannot be measured."""

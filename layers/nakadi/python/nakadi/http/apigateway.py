@@ -73,7 +73,7 @@ def context_of(subject: Subject) -> dict[str, str]:
 
 
 def subject_of(context: Mapping[str, Any]) -> Subject:
-    """The subject that the authorizer found; where none was asked, nobody is."""
+    """The subject that the authorizer found. Without an authorizer it is unauthenticated."""
     if "subject" not in context:
         return UNAUTHENTICATED
     return Subject(

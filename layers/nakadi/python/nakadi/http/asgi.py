@@ -29,7 +29,7 @@ from nakadi.http.message import (
     Streaming,
     grouped,
     headers_of,
-    return_to_the_system,
+    trim_memory,
 )
 from nakadi.http.problem import TooSlow, logged_problem
 from nakadi.http.routing import Lane
@@ -131,7 +131,7 @@ class Edge:
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
-        """Tell every open stream, and every one that still comes, that the end is near. To be called on the loop."""
+        """Signal open streams, and later ones, that the process is about to end. Must be called on the loop."""
         self._draining.set()
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Edge:
         if scope["type"] == "http":
             # Only the last step of a server that ends cancels, when it has closed the connection.
             with suppress(asyncio.CancelledError):
-                await self._http_to_the_end(scope, receive, send)
+                await self._serve_http(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
 
@@ -157,7 +157,7 @@ class Edge:
             if message["type"] == "lifespan.shutdown":
                 return
 
-    async def _http_to_the_end(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _serve_http(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer with a Problem also if an answer cannot be sent as it is; servers would answer in their own way."""
         begun = False
 
@@ -177,10 +177,10 @@ class Edge:
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
         share = self._memory.share()
         as_sent = request_of(scope)
-        request = replace(as_sent, memory=share, gone=self._to_be_given_up(as_sent.gone))
+        request = replace(as_sent, memory=share, gone=self._gone_or_draining(as_sent.gone))
         lane = self._application.lane(request)
         try:
-            answer = await self._worked_out(request, lane, scope, receive, send)
+            answer = await self._answer_to(request, lane, scope, receive, send)
         finally:
             share.close()
         if answer is None:
@@ -194,9 +194,9 @@ class Edge:
             packed = await self._in_a_thread(lane, pack, request, answer) if packing else pack(request, answer)
             await _respond(packed, send)
         if share.taken > WORTH_RETURNING:
-            await self._in_a_thread(lane, return_to_the_system)
+            await self._in_a_thread(lane, trim_memory)
 
-    async def _worked_out(
+    async def _answer_to(
         self, request: Request, lane: Lane, scope: Message, receive: Receive, send: Send
     ) -> Answer | None:
         """The answer; None if the request was refused before it was read to its end, or if its client has gone."""
@@ -211,36 +211,36 @@ class Edge:
                 # Nothing of the body is read for a client that is refused by its head.
                 admit = partial(self._application.admit, request)
                 immediate = lane is Lane.IMMEDIATE
-                admitted = admit() if immediate else await self._in_turn(lane, request, connection, admit)
+                admitted = admit() if immediate else await self._in_lane(lane, request, connection, admit)
                 if not isinstance(admitted, Admitted):
                     await self._refuse(admitted, receive, send)
                     return None
                 body = await self._body(request, min(admitted.route.most_body, self._limits.max_body), receive)
                 work = partial(self._application.complete, admitted, body)
-            return await self._in_turn(lane, request, connection, work)
+            return await self._in_lane(lane, request, connection, work)
         except Disconnected:
             return None
         except (TooLarge, TooSlow, TryLater) as refusal:
             await self._refuse(self._application.refusal(request, refusal), receive, send)
             return None
 
-    def _to_be_given_up(self, gone: Callable[[], bool]) -> Callable[[], bool]:
+    def _gone_or_draining(self, gone: Callable[[], bool]) -> Callable[[], bool]:
         """Whether long work should be given up: who asked may be gone, or will have to ask another process."""
         return lambda: self._draining.is_set() or gone()
 
-    async def _in_turn(
+    async def _in_lane(
         self, lane: Lane, request: Request, connection: Connection | None, work: Callable[[], T]
     ) -> T | Answer:
         """Work in a thread, unless too many wait for one, or the client has gone while its request did."""
         if self._threads_of(lane).waiting >= self._limits.waiting:
             return self._application.refusal(request, TryLater("Too many requests are waiting, please repeat request"))
 
-        def unless_lost() -> T:
+        def unless_disconnected() -> T:
             if connection is not None and connection.lost:
                 raise Disconnected
             return work()
 
-        return await self._in_a_thread(lane, unless_lost)
+        return await self._in_a_thread(lane, unless_disconnected)
 
     def _threads_of(self, lane: Lane) -> _Threads:
         return self._threads[Lane.REGISTRY if lane is Lane.IMMEDIATE else lane]
@@ -286,7 +286,7 @@ class Edge:
     async def _stream(self, request: Request, answer: Streaming, scope: Message, receive: Receive, send: Send) -> None:
         connection = _connection(scope)
         if connection is not None and connection.half_closed:
-            # It may be gone altogether, and nothing would tell: closing looks the same as closing one half.
+            # It may be gone altogether, without any sign of it: closing looks the same as closing one half.
             connection.abort()
             await self._in_a_thread(Lane.STREAMS, answer.given_up)
             return
@@ -298,9 +298,9 @@ class Edge:
         # An empty chunk makes servers write the headers that they would otherwise keep for the first batch.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
         outlet = _AsgiOutlet(send, packer, self._draining, self._limits)
-        watching = asyncio.create_task(_tell_when_gone(receive, outlet))
+        watching = asyncio.create_task(_watch_for_disconnect(receive, outlet))
         flow_of_this_request.set(answer.headers.get("x-flow-id", ""))
-        if await self._served(request, answer, outlet):
+        if await self._serve_stream(request, answer, outlet):
             # Some clients wait for the connection to close, since they do not know the last chunk for what it is.
             # Others send their next request on it at once, which must not run into its end.
             hang_up = connection and connection.close_soon
@@ -312,7 +312,7 @@ class Edge:
         if hang_up:
             hang_up()
 
-    async def _served(self, request: Request, answer: Streaming, outlet: _AsgiOutlet) -> bool:
+    async def _serve_stream(self, request: Request, answer: Streaming, outlet: _AsgiOutlet) -> bool:
         """Whether the stream came to its own end."""
         try:
             await answer.serve(outlet)
@@ -417,8 +417,8 @@ class _AsgiOutlet:
         return self._packer.pack(chunk)
 
 
-async def _tell_when_gone(receive: Receive, outlet: _AsgiOutlet) -> None:
-    """Only `receive` tells of a client that leaves while nothing is being sent to it."""
+async def _watch_for_disconnect(receive: Receive, outlet: _AsgiOutlet) -> None:
+    """Only `receive` shows that a client has left while nothing is being sent to it."""
     while (await receive())["type"] != "http.disconnect":
         pass
     outlet.lost()

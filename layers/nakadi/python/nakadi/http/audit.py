@@ -28,7 +28,7 @@ Look = Callable[[str], Any]
 class Audited(Struct, frozen=True):
     """What an operation changes: the kind of resource, how a request names it, and how to look at it.
 
-    `made` is the name in an answer that tells of a new resource, if names are given by the broker.
+    `made` is the name in an answer to the creation of a resource, if the broker chooses names.
     """
 
     resource_type: str
@@ -47,37 +47,37 @@ class Audit(Struct, frozen=True):
     def wrapped(self, route: Route) -> Route:
         """The route, telling the audit log of every change that it makes."""
         audited = self.audited.get(route.operation)
-        return route if audited is None else replace(route, handler=self._telling(route.handler, audited))
+        return route if audited is None else replace(route, handler=self._audited_handler(route.handler, audited))
 
-    def _telling(self, handler: Handler, audited: Audited) -> Handler:
+    def _audited_handler(self, handler: Handler, audited: Audited) -> Handler:
         def handle(request: Request) -> Answer:
-            if not self._wanted() and not _switches_on(request):
+            if not self._is_on() and not _may_switch_on(request):
                 return handler(request)
             name = audited.id_of(request)
             before = audited.look(name)
             try:
                 answer = handler(request)
             except GoesOn:
-                # Who asked is known now, and perhaps nobody will ask again.
-                self._tell(audited.resource_type, name, before, audited.look(name), request)
+                # The subject is known now, and the request may never be repeated.
+                self._publish_change(audited.resource_type, name, before, audited.look(name), request)
                 raise
             if answer.status < 300:
                 name = audited.made(answer) if audited.made else name
-                self._tell(audited.resource_type, name, before, audited.look(name), request)
+                self._publish_change(audited.resource_type, name, before, audited.look(name), request)
             return answer
 
         return handle
 
-    def tell_of_own(self, resource_type: str, name: str, before: Any, after: Any) -> None:
-        """Tell the audit log of a change that the broker made by itself."""
+    def publish_own_change(self, resource_type: str, name: str, before: Any, after: Any) -> None:
+        """Publish a change that the broker made by itself to the audit log."""
         if self.features.is_on(Feature.AUDIT_LOG_COLLECTION):
             user = {"user": BROKER.name, "user_hash": self.hashed(BROKER.name)}
             self.events.publish(AUDIT_LOG, audit_event(resource_type, name, before, after, user), str(uuid4()))
 
-    def _wanted(self) -> bool:
+    def _is_on(self) -> bool:
         return self.features.is_on(Feature.AUDIT_LOG_COLLECTION) or self.features.is_on(Feature.KPI_COLLECTION)
 
-    def _tell(self, resource_type: str, name: str, before: Any, after: Any, request: Request) -> None:
+    def _publish_change(self, resource_type: str, name: str, before: Any, after: Any, request: Request) -> None:
         if before == after:
             return
         if self.features.is_on(Feature.AUDIT_LOG_COLLECTION):
@@ -163,6 +163,6 @@ def always(name: str) -> Callable[[Request], str]:
     return lambda _: name
 
 
-def _switches_on(request: Request) -> bool:
-    """Whether this request may be the one that begins the log, which then tells of itself."""
+def _may_switch_on(request: Request) -> bool:
+    """Whether this request may be the one that switches the log on, which then records that."""
     return request.method == "POST" and request.path.rstrip("/") == "/settings/features"

@@ -1,4 +1,4 @@
-"""Reading JSON bodies the forgiving way: unknown members are passed over, scalars become what is asked for.
+"""Reads JSON bodies leniently: unknown members are ignored, scalars are converted to the type that is expected.
 
 What cannot be read is `Malformed`, with the place where it stands: `authorization.readers[0].value`. Whether what was
 read makes sense is for the rooms inside to say.
@@ -69,14 +69,14 @@ def _no_constant(name: str) -> None:
 
 
 def cannot_read(value: Any, wanted: str, at: str = "") -> Malformed:
-    return Malformed(f"JSON parse error: Cannot read {wanted} from {_kind(value)}{_told(at)}")
+    return Malformed(f"JSON parse error: Cannot read {wanted} from {_kind(value)}{_place(at)}")
 
 
 def illegal_word(value: str, words: type[Word], at: str = "") -> Malformed:
-    return Malformed(f"Illegal enum value: '{value}'. Possible values: [{', '.join(words)}]{_told(at)}")
+    return Malformed(f"Illegal enum value: '{value}'. Possible values: [{', '.join(words)}]{_place(at)}")
 
 
-def _told(at: str) -> str:
+def _place(at: str) -> str:
     return f" (at {at})" if at else ""
 
 
@@ -190,7 +190,7 @@ def _as_integer(value: Any, bits: int, at: str) -> int | None:
     if number is None:
         raise cannot_read(value, "a number", at)
     if not fits(number, bits):
-        raise Malformed(f"JSON parse error: {number} does not fit {bits} bits{_told(at)}")
+        raise Malformed(f"JSON parse error: {number} does not fit {bits} bits{_place(at)}")
     return number
 
 

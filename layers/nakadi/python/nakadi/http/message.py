@@ -82,17 +82,17 @@ class Share:
 
 
 UNLIMITED = Share()
-"""The share of requests that nobody counts."""
+"""The share of requests whose memory has no limit."""
 
 
-def return_to_the_system() -> None:
+def trim_memory() -> None:
     """Give back what the allocator of the C library keeps of memory that was freed, in pieces between others."""
-    trim = _trimming()
+    trim = _malloc_trim()
     if trim is not None:
         trim(0)
 
 
-def _trimming() -> Callable[[int], int] | None:
+def _malloc_trim() -> Callable[[int], int] | None:
     """The function for it, which only some libraries have."""
     try:
         found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
@@ -105,7 +105,7 @@ def _trimming() -> Callable[[int], int] | None:
 
 
 is_about_figures: ContextVar[bool] = ContextVar("is_about_figures", default=False)
-"""Set by whoever finds out that the request being answered reads figures (KPIs) by way of a subscription."""
+"""Set by handlers that find that the request being answered reads figures (KPIs) by way of a subscription."""
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
@@ -115,8 +115,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """A request as the routes see it: body unpacked, subject known.
 
     `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
-    several times is joined by commas. `query` keeps every value of a name, in order. `gone` tells, from any thread,
-    whether long work is to be given up, for the client may have gone away, or the process is about to end. Who needs
+    several times is joined by commas. `query` keeps every value of a name, in order. `gone` returns, in any thread,
+    whether long work is to be given up, because the client may have left, or the process is about to end. Who needs
     memory in proportion to the body takes it from `memory` before.
     """
 
@@ -193,7 +193,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def json_text(content: Any) -> bytes:
-    """Content as JSON, whatever it holds: what clients sent is told back to them, half of a surrogate pair included."""
+    """Content as JSON, whatever it holds: what clients sent is returned to them, half of a surrogate pair included."""
     try:
         return orjson.dumps(content)
     except TypeError:
@@ -226,7 +226,7 @@ class Streaming(Struct, frozen=True):
     """A response whose body is made while it is sent: headers go out at once, then `serve` writes until it returns.
 
     `serve` is never called for a `HEAD`, nor for a client that has already gone; for the latter `given_up` is, in a
-    thread. Whoever makes one holds nothing that `given_up` does not give back.
+    thread. Its handler must hold nothing that `given_up` does not release.
     When `serve` returns, what it held is given back, for the client sees the end right after.
     """
 

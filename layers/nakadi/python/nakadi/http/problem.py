@@ -56,7 +56,7 @@ STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (outcomes.Unavailable, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 
-# Something was changed between a look and a step. Whoever looks again finds it as it is now.
+# Something was changed between a read and a write. A repeated request reads it as it is now.
 RACES = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTopic)
 RACE_LOST = "This was changed by others meanwhile, please repeat request"
 
@@ -72,7 +72,7 @@ CONSTRAINT_VIOLATION = "https://zalando.github.io/problem/constraint-violation"
 def problem_of(error: Exception) -> Response:
     """The Problem that answers an outcome or a fault; an unknown error is a 500 that can be found in the logs.
 
-    Of a fault it tells nothing but what was written for clients.
+    Of a fault it shows nothing but what was written for clients.
     """
     if isinstance(error, outcomes.Incomplete):
         return _constraint_violations(error)

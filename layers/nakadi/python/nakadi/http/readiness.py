@@ -1,4 +1,4 @@
-"""Whether the broker can do its work: the registry is asked, by one thread at a time, however many want to know."""
+"""Readiness: whether the registry answers, checked by one thread at a time, however many requests there are."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ MAX_HEAD = 256 * 1024
 MAX_HEADERS = 1000
 # For the head of a request, once its first byte or the connection is there.
 HEAD_SECONDS = 20.0
-# Longer than load balancers keep a connection that nobody uses, so that it is never us who close it under a request.
+# Longer than load balancers keep an idle connection, so that the server never closes it under a request.
 KEEP_ALIVE_SECONDS = 75
 # Behind a stream, a client that has nothing more to ask may be waiting for the connection to close.
 AFTER_STREAM_SECONDS = 1.5
@@ -57,7 +57,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def settle_in() -> None:
+def tune_interpreter() -> None:
     """Make the interpreter fit for a process that does nothing but serve, once everything is loaded.
 
     Requests are threads that each need the interpreter for a moment: they wait less if it changes hands more often.
@@ -77,7 +77,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server:
-    """Serves an application until it is told to stop; open streams are told first, and may finish."""
+    """Serves an application until it is stopped. Open streams are signalled first, and may finish."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Server:
     ) -> None:
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(self._connection, sock=listening, backlog=BACKLOG, ssl=ssl_context)
-        dating = asyncio.create_task(self._keep_the_date())
+        dating = asyncio.create_task(self._update_date())
         try:
             await stopping.wait()
         finally:
@@ -123,22 +123,22 @@ class Server:
         if not self._state.connections:
             self._all_gone.set()
 
-    async def _keep_the_date(self) -> None:
+    async def _update_date(self) -> None:
         while True:
             self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             await asyncio.sleep(1)
 
     async def _shut_down(self, listener: asyncio.Server) -> None:
-        # 1. Nobody new.
+        # 1. No new connections.
         self._closing = True
         listener.close()
         # 2. Streams learn that the end is near, idle connections close, others do after their response.
         self._edge.drain()
         for connection in self._open():
             connection.shutdown()
-        # 3. Everyone may finish.
+        # 3. All may finish.
         await self._until_all_are_gone()
-        # 4. Whoever did not is cut off, and what worked for them ends.
+        # 4. The others are cut off, and the work for them ends.
         for connection in self._open():
             connection.abort()
         await self._until_all_is_done()
@@ -224,22 +224,22 @@ class Connection(HttpToolsProtocol):
         self._refusal: Refused | None = None
         self._at_work: RequestResponseCycle | None = None
 
-    # What asyncio tells.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        _give_up_on_the_dead(transport)
+        _detect_dead_peers(transport)
         if self._closing():
             # It was accepted just before the server stopped to listen, and nothing was read from it yet.
             transport.close()
             return
-        self._keep_the_deadline()
+        self._update_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.lost = True
         self._unset_keepalive_if_required()
-        self._forget_the_deadline()
+        self._cancel_deadline()
         self._ended()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio takes an answer, uvicorn gives none
@@ -255,11 +255,11 @@ class Connection(HttpToolsProtocol):
         rest = memoryview(data)
         while rest and not self._refused:
             # No more than the head may still have, so that its limit is exact.
-            rest = rest[self._fed(rest[: MAX_HEAD - self._unfinished]) :]
+            rest = rest[self._feed(rest[: MAX_HEAD - self._unfinished]) :]
         if not self._refused:
-            self._keep_the_deadline()
+            self._update_deadline()
 
-    def _fed(self, data: memoryview) -> int:
+    def _feed(self, data: memoryview) -> int:
         """Give these bytes to the parser, and return how many of them it took."""
         before, between_requests = self._progress(), not (self._in_head or self._in_body())
         try:
@@ -269,7 +269,7 @@ class Connection(HttpToolsProtocol):
             self._unfinished = 0
             return int(upgrade.args[0])
         except httptools.HttpParserError as error:
-            self._refuse(self._refusal or _why_unreadable(error, data))
+            self._refuse(self._refusal or _unreadable_refusal(error, data))
             return len(data)
         if self._progress() == before:
             self._unfinished += len(data)
@@ -285,7 +285,7 @@ class Connection(HttpToolsProtocol):
         """What changes whenever the parser comes to the end of something."""
         return self._begun, self._in_head, self._body_size
 
-    # What the parser tells.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         if not self._resuming:
@@ -309,7 +309,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._resuming:
             return
-        refusal = _what_is_wrong_with(self.parser.get_method(), self.parser.get_http_version(), self.headers)
+        refusal = _head_refusal(self.parser.get_method(), self.parser.get_http_version(), self.headers)
         if refusal is not None:
             self._stop_the_parser(refusal)
         self._in_head = False
@@ -326,7 +326,7 @@ class Connection(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
-    # What the edge and the server ask for.
+    # Called by the edge and the server.
 
     @property
     def whole(self) -> bool:
@@ -353,7 +353,7 @@ class Connection(HttpToolsProtocol):
         raise _Stopped
 
     def _read_on_without_upgrade(self) -> None:
-        """Give the rest of the message to a fresh parser, which is told of the body and not of the upgrade."""
+        """Give the rest of the message to a fresh parser, which sees the headers of the body and not the upgrade."""
         about_the_body = (b"content-length", b"transfer-encoding")
         headers = [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name in about_the_body]
         self.parser = httptools.HttpRequestParser(self)
@@ -364,7 +364,7 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, refusal: Refused) -> None:
         """Answer what has been read so far, the last of it by a Problem, and read no further."""
         self._refused = True
-        self._forget_the_deadline()
+        self._cancel_deadline()
         last: RequestResponseCycle | None = self.cycle
         if self.pipeline and self._in_body():
             # The request that is refused waits behind others, and must not be answered before them.
@@ -395,15 +395,15 @@ class Connection(HttpToolsProtocol):
     def _in_body(self) -> bool:
         return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
 
-    def _keep_the_deadline(self) -> None:
+    def _update_deadline(self) -> None:
         """Bound the time for a head, once its first byte or the connection is there."""
         unused = self.cycle is None or (self.cycle.response_complete and self.timeout_keep_alive_task is None)
         if not self._in_head and not unused:
-            self._forget_the_deadline()
+            self._cancel_deadline()
         elif self._head_deadline is None:
             self._head_deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
-    def _forget_the_deadline(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._head_deadline is not None:
             self._head_deadline.cancel()
             self._head_deadline = None
@@ -428,7 +428,7 @@ class _WithoutChunks:
         await self._send(message)  # type: ignore[arg-type]  # uvicorn lists the members of each message
 
 
-def _what_is_wrong_with(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> Refused | None:
+def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> Refused | None:
     """What of a head could make two readers see two different requests, or is none of ours."""
     hosts = [value for name, value in headers if name == b"host"]
     if version not in ("1.0", "1.1"):
@@ -440,12 +440,12 @@ def _what_is_wrong_with(method: bytes, version: str, headers: Sequence[tuple[byt
     return NO_PROXY if method == b"CONNECT" else None
 
 
-def _why_unreadable(error: httptools.HttpParserError, data: memoryview) -> Refused:
+def _unreadable_refusal(error: httptools.HttpParserError, data: memoryview) -> Refused:
     unknown = isinstance(error, httptools.HttpParserInvalidMethodError)
     return UNKNOWN_METHOD if unknown and REQUEST_LINE.match(data) else UNREADABLE
 
 
-def _give_up_on_the_dead(transport: asyncio.Transport) -> None:
+def _detect_dead_peers(transport: asyncio.Transport) -> None:
     """Have the system close a connection whose other end takes nothing for two minutes: its machine may be gone."""
     taken: socket.socket | None = transport.get_extra_info("socket")
     if taken is not None and hasattr(socket, "TCP_USER_TIMEOUT"):

@@ -24,7 +24,7 @@ from nakadi.engines.archive.stores import UnknownStore
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
 from nakadi.engines.sqlite.mark import Marker, examine
 from nakadi.http.asgi import Limits
-from nakadi.http.server import Server, listen, new_event_loop, settle_in
+from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.local.broker import Housekeeper, url_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
@@ -93,7 +93,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             metrics=broker.metrics,
         )
         greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
-        settle_in()
+        tune_interpreter()
         runner.run(_serve(server, listening, signals, grace, greeting))
 
 

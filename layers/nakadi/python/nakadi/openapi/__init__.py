@@ -1,7 +1,7 @@
 """The description of the API: files in YAML, one for each area, read as one OpenAPI document.
 
 `api.yaml` is the frame. Every other file adds paths, and the parameters, responses and schemas that they speak of; no
-file contradicts another one. Reading them takes a while, so nothing is read before somebody asks, and then only once.
+file contradicts another one. Reading them takes a while, so it is done on first use, and only once.
 """
 
 from __future__ import annotations

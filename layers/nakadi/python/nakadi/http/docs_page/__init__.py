@@ -32,7 +32,7 @@ ADDRESS = "\u0001address\u0001"
 
 
 def page(address: str) -> str:
-    """The page for somebody who reaches the broker at this address, `https://nakadi.example.org`."""
+    """The page for a reader who reaches the broker at this address, `https://nakadi.example.org`."""
     return _page().replace(ADDRESS, str(joined([address])))
 
 
@@ -239,7 +239,7 @@ def _media_type(media_type: str, content: Node) -> Html:
 
 
 def _responses(operation: Operation) -> list[Html]:
-    """Answers that are the same everywhere are told in a line, so that those which are not can be seen."""
+    """Answers that all operations share take a line each, so that the others stand out."""
     answers = operation.description["responses"]
     special = [status for status in answers if "$ref" not in answers[status]]
     common = [status for status in answers if "$ref" in answers[status]]

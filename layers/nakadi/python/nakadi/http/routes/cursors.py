@@ -31,20 +31,25 @@ Ends = Mapping[str, tuple[Position, Position]]
 
 
 def routes(event_types: EventTypes, permissions: Permissions, cursors: Cursors) -> list[Route]:
-    doors = _Cursors(event_types, permissions, cursors)
+    handlers = _CursorHandlers(event_types, permissions, cursors)
     under = "/event-types/{name}"
     return [
-        Route(method="GET", template=f"{under}/partitions", handler=doors.list_all, operation="list_partitions"),
-        Route(method="GET", template=f"{under}/partitions/{{partition}}", handler=doors.get, operation="get_partition"),
+        Route(method="GET", template=f"{under}/partitions", handler=handlers.list_all, operation="list_partitions"),
         Route(
-            method="POST", template=f"{under}/cursor-distances", handler=doors.distances, operation="cursor_distances"
+            method="GET", template=f"{under}/partitions/{{partition}}", handler=handlers.get, operation="get_partition"
         ),
-        Route(method="POST", template=f"{under}/cursors-lag", handler=doors.lags, operation="cursors_lag"),
-        Route(method="POST", template=f"{under}/shifted-cursors", handler=doors.shifts, operation="shift_cursors"),
+        Route(
+            method="POST",
+            template=f"{under}/cursor-distances",
+            handler=handlers.distances,
+            operation="cursor_distances",
+        ),
+        Route(method="POST", template=f"{under}/cursors-lag", handler=handlers.lags, operation="cursors_lag"),
+        Route(method="POST", template=f"{under}/shifted-cursors", handler=handlers.shifts, operation="shift_cursors"),
     ]
 
 
-class _Cursors(Struct, frozen=True):
+class _CursorHandlers(Struct, frozen=True):
     event_types: EventTypes
     permissions: Permissions
     cursors: Cursors
@@ -117,7 +122,7 @@ class _Cursors(Struct, frozen=True):
     def _lags(
         self, event_type: EventType, view: PartitionSnapshot, ends: Ends, asked: Sequence[Cursor]
     ) -> Mapping[str, int]:
-        with _as_told():
+        with _cursor_errors_as_invalid():
             positions = {cursor.partition: view.resolve(cursor) for cursor in asked}
         if not positions.keys() <= ends.keys():
             raise Invalid(NOTHING_CONSUMED)
@@ -160,7 +165,7 @@ def _offsets(partition: str, ends: Ends) -> Mapping[str, str]:
 
 
 @contextmanager
-def _as_told() -> Iterator[None]:
+def _cursor_errors_as_invalid() -> Iterator[None]:
     try:
         yield
     except CursorError as error:
@@ -189,7 +194,7 @@ def _consumed(text: str | None) -> Sequence[Cursor]:
         raise Invalid(MALFORMED) from error
     if written is None:
         raise Invalid(MALFORMED)
-    with _as_told():
+    with _cursor_errors_as_invalid():
         cursors = [_whole(partition, offset) for partition, offset in written]
     if len({cursor.partition for cursor in cursors}) < len(cursors):
         raise Invalid(DUPLICATE_PARTITIONS)

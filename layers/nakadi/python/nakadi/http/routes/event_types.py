@@ -30,7 +30,7 @@ BODIES = ("EventTypeDraft", "SchemaDraft")
 
 
 class Warnings(Struct, frozen=True):
-    """What the `Warning` header tells whoever creates or changes an event type."""
+    """The text of the `Warning` header in answers to the creation and to changes of an event type."""
 
     data_access: str
     compaction: str
@@ -118,14 +118,14 @@ DEFAULT_SCHEMA_LIMIT = 20
 
 
 def schema_routes(schema_versions: SchemaVersions) -> list[Route]:
-    doors = _SchemaHandlers(schema_versions)
+    handlers = _SchemaHandlers(schema_versions)
     all_ = "/event-types/{name}/schemas"
     one, check = f"{all_}/{{version}}", f"{all_}/{{version}}/compatibility-check"
     return [
-        Route(method="GET", template=all_, handler=doors.list, operation="list_schemas"),
-        Route(method="POST", template=all_, handler=doors.add, operation="add_schema"),
-        Route(method="GET", template=one, handler=doors.get, operation="get_schema"),
-        Route(method="POST", template=check, handler=doors.check, operation="check_compatibility"),
+        Route(method="GET", template=all_, handler=handlers.list, operation="list_schemas"),
+        Route(method="POST", template=all_, handler=handlers.add, operation="add_schema"),
+        Route(method="GET", template=one, handler=handlers.get, operation="get_schema"),
+        Route(method="POST", template=check, handler=handlers.check, operation="check_compatibility"),
     ]
 
 
@@ -175,11 +175,11 @@ def _evaluation_view(evaluation: SchemaEvaluation) -> View:
 
 
 def timeline_routes(timelines: Timelines) -> list[Route]:
-    doors = _TimelineHandlers(timelines)
+    handlers = _TimelineHandlers(timelines)
     path = "/event-types/{name}/timelines"
     return [
-        Route(method="GET", template=path, handler=doors.list, operation="list_timelines"),
-        Route(method="POST", template=path, handler=doors.create, operation="create_timeline"),
+        Route(method="GET", template=path, handler=handlers.list, operation="list_timelines"),
+        Route(method="POST", template=path, handler=handlers.create, operation="create_timeline"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the broker tells of itself: health, readiness, version, metrics, and the description of the API."""
+"""What the broker reports of itself: health, readiness, version, metrics, and the description of the API."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ NOT_KEPT = {"cache-control": "must-revalidate,no-cache,no-store"}
 
 
 def routes(metrics: Metrics, clock: Clock, readiness: Readiness, version: str) -> list[Route]:
-    doors = _Monitoring(metrics, clock, readiness, version)
+    handlers = _MonitoringHandlers(metrics, clock, readiness, version)
     health = Route(
         method="GET",
         template="/health",
-        handler=doors.health,
+        handler=handlers.health,
         operation="get_health",
         lane=Lane.IMMEDIATE,
     )
-    ready = Route(method="GET", template="/ready", handler=doors.ready, operation="get_readiness")
+    ready = Route(method="GET", template="/ready", handler=handlers.ready, operation="get_readiness")
     figures = Route(
-        method="GET", template="/metrics", handler=doors.metrics_now, operation="get_metrics", any_accept=True
+        method="GET", template="/metrics", handler=handlers.metrics_now, operation="get_metrics", any_accept=True
     )
-    running = Route(method="GET", template="/version", handler=doors.version_now, operation="get_version")
+    running = Route(method="GET", template="/version", handler=handlers.version_now, operation="get_version")
     return [health, *(replace(each, lane=Lane.MONITORING) for each in (ready, figures, running))]
 
 
-class _Monitoring(Struct, dict=True, frozen=True):
+class _MonitoringHandlers(Struct, dict=True, frozen=True):
     metrics: Metrics
     clock: Clock
     readiness: Readiness
@@ -111,7 +111,7 @@ def _docs(request: Request) -> Response:
 
 
 def _address(request: Request) -> str:
-    """Where the browser found us, as far as can be told."""
+    """The address at which the browser reached the broker, as far as it is known."""
     host = request.headers.get("host", "")
     scheme = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
     return f"{'https' if scheme == 'https' else 'http'}://{host if HOST.fullmatch(host) else UNKNOWN_HOST}"
@@ -133,7 +133,7 @@ PLAIN = "text/plain"
 
 
 def as_json(metrics: Metrics, now: float) -> Mapping[str, Any]:
-    """Everything there is to tell, by names made of a metric's name and its labels, as `nakadi.http.get_health.200`."""
+    """All metrics, by names made of a metric's name and its labels, as `nakadi.http.get_health.200`."""
     uptime = now - metrics.started
     gauges: dict[str, Any] = {"nakadi.uptime": {"value": uptime}}
     counters: dict[str, Any] = {}

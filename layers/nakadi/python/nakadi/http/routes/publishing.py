@@ -24,13 +24,13 @@ AVRO = "application/avro-binary"
 
 
 def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector) -> list[Route]:
-    doors = _Publishing(publisher, permissions, figures)
+    handlers = _PublishingHandlers(publisher, permissions, figures)
     return [
-        # What became of each event (207) is told to every client: refused, it would publish all of them again.
+        # What became of each event (207) is sent to every client: refused, it would publish all of them again.
         Route(
             method="POST",
             template="/event-types/{name}/events",
-            handler=doors.publish,
+            handler=handlers.publish,
             operation="publish_events",
             lane=Lane.EVENTS,
             any_body=True,
@@ -41,7 +41,7 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
         Route(
             method="POST",
             template="/event-types/{name}/deleted-events",
-            handler=doors.delete,
+            handler=handlers.delete,
             operation="delete_events",
             lane=Lane.EVENTS,
             any_body=True,
@@ -52,7 +52,7 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
     ]
 
 
-class _Publishing(Struct, frozen=True):
+class _PublishingHandlers(Struct, frozen=True):
     publisher: Publisher
     permissions: Permissions
     figures: KpiCollector

@@ -24,20 +24,20 @@ from nakadi.openapi.checks import body_violations
 
 def routes(admins: Admins, blacklist: Blacklist, features: Features, switched_on: Callable[[], None]) -> list[Route]:
     """`switched_on` is called when a feature was: some have event types, which are to be there then."""
-    doors = _Settings(admins, blacklist, features, switched_on)
+    handlers = _SettingsHandlers(admins, blacklist, features, switched_on)
     blacklist_entry = "/settings/blacklist/{blacklist_type}/{name}"
     return [
-        Route(method="GET", template="/settings/admins", handler=doors.get_admins, operation="get_admins"),
-        Route(method="POST", template="/settings/admins", handler=doors.set_admins, operation="set_admins"),
-        Route(method="GET", template="/settings/blacklist", handler=doors.get_blacklist, operation="get_blacklist"),
-        Route(method="PUT", template=blacklist_entry, handler=doors.block, operation="block"),
-        Route(method="DELETE", template=blacklist_entry, handler=doors.unblock, operation="unblock"),
-        Route(method="GET", template="/settings/features", handler=doors.list_features, operation="list_features"),
-        Route(method="POST", template="/settings/features", handler=doors.set_feature, operation="set_feature"),
+        Route(method="GET", template="/settings/admins", handler=handlers.get_admins, operation="get_admins"),
+        Route(method="POST", template="/settings/admins", handler=handlers.set_admins, operation="set_admins"),
+        Route(method="GET", template="/settings/blacklist", handler=handlers.get_blacklist, operation="get_blacklist"),
+        Route(method="PUT", template=blacklist_entry, handler=handlers.block, operation="block"),
+        Route(method="DELETE", template=blacklist_entry, handler=handlers.unblock, operation="unblock"),
+        Route(method="GET", template="/settings/features", handler=handlers.list_features, operation="list_features"),
+        Route(method="POST", template="/settings/features", handler=handlers.set_feature, operation="set_feature"),
     ]
 
 
-class _Settings(Struct, frozen=True):
+class _SettingsHandlers(Struct, frozen=True):
     admins: Admins
     blacklist: Blacklist
     features: Features
@@ -104,14 +104,14 @@ REFUSAL = "Admin privileges required to perform this operation"
 
 
 def storage_routes(storages: Storages, event_types: EventTypes, admins: Admins) -> list[Route]:
-    doors = _StorageHandlers(storages, event_types, admins)
+    handlers = _StorageHandlers(storages, event_types, admins)
     one, default = "/storages/{id}", "/storages/default/{id}"
     return [
-        Route(method="GET", template="/storages", handler=doors.list, operation="list_storages"),
-        Route(method="POST", template="/storages", handler=doors.create, operation="create_storage", any_body=True),
-        Route(method="GET", template=one, handler=doors.get, operation="get_storage"),
-        Route(method="DELETE", template=one, handler=doors.delete, operation="delete_storage"),
-        Route(method="PUT", template=default, handler=doors.set_default, operation="set_default_storage"),
+        Route(method="GET", template="/storages", handler=handlers.list, operation="list_storages"),
+        Route(method="POST", template="/storages", handler=handlers.create, operation="create_storage", any_body=True),
+        Route(method="GET", template=one, handler=handlers.get, operation="get_storage"),
+        Route(method="DELETE", template=one, handler=handlers.delete, operation="delete_storage"),
+        Route(method="PUT", template=default, handler=handlers.set_default, operation="set_default_storage"),
     ]
 
 

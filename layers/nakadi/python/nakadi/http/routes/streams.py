@@ -34,14 +34,14 @@ def routes(streams: EventStreams, figures_of: NewFigures) -> list[Route]:
         Route(
             method="GET",
             template="/event-types/{name}/events",
-            handler=_Doors(streams, figures_of).stream_events,
+            handler=_EventTypeStreamHandlers(streams, figures_of).stream_events,
             operation="stream_events",
             lane=Lane.STREAMS,
         ),
     ]
 
 
-class _Doors(Struct, frozen=True):
+class _EventTypeStreamHandlers(Struct, frozen=True):
     streams: EventStreams
     figures_of: NewFigures
 
@@ -56,7 +56,9 @@ class _Doors(Struct, frozen=True):
         async def serve(outlet: Outlet) -> None:
             figures = self.figures_of(request)
             try:
-                await self._serve(opening, _Counted(form(opening.starts), opening.event_type.name, figures), outlet)
+                await self._serve(
+                    opening, _CountedLines(form(opening.starts), opening.event_type.name, figures), outlet
+                )
             finally:
                 figures.report()
 
@@ -71,7 +73,7 @@ class _Doors(Struct, frozen=True):
             return
 
 
-class _Counted:
+class _CountedLines:
     """Lines that are counted when they are made."""
 
     def __init__(self, lines: StreamFormat, event_type: str, figures: StreamKpis) -> None:
@@ -99,7 +101,7 @@ def wants_server_sent_events(request: Request) -> bool:
 
 
 def _cursors(request: Request, server_sent: bool) -> str | None:
-    """Where to begin. A browser that comes back tells where it was, beside the headers of its first request."""
+    """Where to begin. A browser that reconnects sends where it was, beside the headers of its first request."""
     resumed = request.headers.get("last-event-id") if server_sent else None
     return resumed or request.headers.get("x-nakadi-cursors")
 

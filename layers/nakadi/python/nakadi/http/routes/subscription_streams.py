@@ -29,28 +29,28 @@ NewFigures = Callable[[Request, str], StreamKpis]
 
 
 def routes(streams: SubscriptionStreams, figures_of: NewFigures) -> list[Route]:
-    doors = _Doors(streams, figures_of)
+    handlers = _SubscriptionStreamHandlers(streams, figures_of)
     template = "/subscriptions/{subscription_id}/events"
     return [
         # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
         Route(
             method="GET",
             template=template,
-            handler=doors.stream,
+            handler=handlers.stream,
             operation="stream_subscription_events",
             lane=Lane.STREAMS,
         ),
         Route(
             method="POST",
             template=template,
-            handler=doors.stream_with_body,
+            handler=handlers.stream_with_body,
             operation="stream_subscription_events_with_parameters",
             lane=Lane.STREAMS,
         ),
     ]
 
 
-class _Doors(Struct, frozen=True):
+class _SubscriptionStreamHandlers(Struct, frozen=True):
     streams: SubscriptionStreams
     figures_of: NewFigures
 
@@ -77,7 +77,7 @@ class _Doors(Struct, frozen=True):
         async def serve(outlet: Outlet) -> None:
             figures = self.figures_of(request, subscription_id)
             try:
-                await self.streams.serve(opening, _Counted(form(), figures), outlet)
+                await self.streams.serve(opening, _CountedFormat(form(), figures), outlet)
             finally:
                 figures.report()
 
@@ -87,7 +87,7 @@ class _Doors(Struct, frozen=True):
         self.streams.give_up(opening)
 
 
-class _Counted:
+class _CountedFormat:
     """Lines that are counted when they are made."""
 
     def __init__(self, lines: SubscriptionFormat, figures: StreamKpis) -> None:
@@ -106,14 +106,14 @@ class _Counted:
         return text
 
 
-class _Numbers(Protocol):
+class _ReadNumber(Protocol):
     """The numbers of a query, or those of a body."""
 
     def __call__(self, name: str, *, bits: int) -> int | None:
         """A number of so many bits, None if it is missing."""
 
 
-def _asked(number: _Numbers, partitions: tuple[EventTypePartition, ...] = ()) -> SubscriptionStreamParameters:
+def _asked(number: _ReadNumber, partitions: tuple[EventTypePartition, ...] = ()) -> SubscriptionStreamParameters:
     return SubscriptionStreamParameters(
         batch_limit=number("batch_limit", bits=32),
         max_uncommitted_events=number("max_uncommitted_events", bits=32),

@@ -99,7 +99,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         return json_response({"items": items, "_links": dict(_links(page, filters, limit, with_status))})
 
     def _token(self, request: Request, offset: int) -> str | None:
-        """Which page is asked for by token; None if pages are counted."""
+        """The token of the page, None if pages are addressed by offset."""
         by_token = offset == 0 and self.features.is_on(Feature.TOKEN_SUBSCRIPTIONS_ITERATION)
         return request.parameter("token") or (FIRST_PAGE if by_token else None)
 
@@ -317,7 +317,7 @@ def _parked_event_links(
     request: Request, wanted: ParkedEventFilter, found: Sequence[ParkedEventStatus], limit: int
 ) -> Iterator[tuple[str, dict[str, str]]]:
     if len(found) > limit:
-        told = (("event_type", wanted.event_type), ("partition", wanted.partition), ("key", wanted.key))
-        query = [(name, value) for name, value in told if value is not None]
+        parameters = (("event_type", wanted.event_type), ("partition", wanted.partition), ("key", wanted.key))
+        query = [(name, value) for name, value in parameters if value is not None]
         query += [("after", found[limit - 1].id), ("limit", str(limit))]
         yield "next", {"href": f"/subscriptions/{_subscription(request)}/parked-events?{urlencode(query)}"}
