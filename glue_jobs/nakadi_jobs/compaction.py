@@ -202,8 +202,8 @@ def _written(
     following = progress.with_read(reading.parts, (part for part, _ in reading.damaged))
     seen = Observation()
     with table.change() as change:
-        told = rows_of(reading, columns).observe(seen, F.sum(F.col(transform.MISFIT).cast("int")).alias("misfits"))
-        count = change.append(transform.in_order(told.drop(transform.MISFIT)), following.written())
+        rows = rows_of(reading, columns).observe(seen, F.sum(F.col(transform.MISFIT).cast("int")).alias("misfits"))
+        count = change.append(transform.in_order(rows.drop(transform.MISFIT)), following.written())
         if reading.expected() is not None and count != reading.expected():
             raise Incomplete(f"{reading.expected()} events should be there, {count} are")
         _check_unchanged(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
@@ -215,8 +215,8 @@ def _written(
 
 def rows_of(reading: Reading, columns: Struct) -> DataFrame:
     """Make rows of the table from lines of the archive."""
-    ours = transform.of_topics(reading.lines, (part.topic for part in reading.parts))
-    wanted = transform.among(transform.located(ours), reading.wanted(), by_file=reading.by_file)
+    lines = transform.of_topics(reading.lines, (part.topic for part in reading.parts))
+    wanted = transform.among(transform.located(lines), reading.wanted(), by_file=reading.by_file)
     return transform.rows(transform.parsed(wanted, columns), columns)
 
 

@@ -58,7 +58,7 @@ def history_table(spark: SparkSession, database: str) -> Table:
     return table
 
 
-def recorded(
+def record(
     table: Table,
     measurements: Sequence[Measurement],
     length: timedelta,
@@ -100,27 +100,27 @@ def _again(ids: Collection[str], length: timedelta, since: datetime, until: date
 
 
 def _row(measured: Measurement, length: timedelta, now: datetime) -> tuple[object, ...]:
-    told, advised = measured.traffic, measured.advice
+    window, recommended = measured.traffic, measured.advice
     return (
         measured.event_type.name,
         measured.event_type.id,
-        told.since,
+        window.since,
         round(_minutes(length)),
-        _minutes(told.until - told.since),
-        told.events,
-        told.bytes,
-        told.size_mean,
-        told.size_p50,
-        told.size_p95,
-        told.size_max,
-        told.per_minute_mean,
-        told.per_minute_peak,
-        told.publishers,
+        _minutes(window.until - window.since),
+        window.events,
+        window.bytes,
+        window.size_mean,
+        window.size_p50,
+        window.size_p95,
+        window.size_max,
+        window.per_minute_mean,
+        window.per_minute_peak,
+        window.publishers,
         measured.consumers,
-        advised.partitions,
-        told.partition_skew,
-        advised.recommended,
-        advised.error,
+        recommended.partitions,
+        window.partition_skew,
+        recommended.recommended,
+        recommended.error,
         now,
     )
 

@@ -374,21 +374,21 @@ def _remove_copies(work: Workplace, event_type: EventType) -> None:
 
 def places_of(table: DataFrame, wanted: Wanted) -> Sequence[tuple[int, int, int]]:
     """Where the events are in rows of a table that hold the value. Every row that could is looked at closely."""
-    ours = {name for name, _, _ in PLACES}
-    payload = [F.col(f"`{name}`") for name in table.columns if name not in ours]
-    told = F.to_json(F.struct(*payload)) if payload else F.lit("{}")
-    rows = table.select(*ORDER, "nakadi_key", "nakadi_tombstone", "nakadi_event", told.alias("told"))
+    places = {name for name, _, _ in PLACES}
+    payload = [F.col(f"`{name}`") for name in table.columns if name not in places]
+    payload_text = F.to_json(F.struct(*payload)) if payload else F.lit("{}")
+    rows = table.select(*ORDER, "nakadi_key", "nakadi_tombstone", "nakadi_event", payload_text.alias("payload"))
     if not wanted.is_number:
-        texts = F.concat_ws(" ", "nakadi_key", "nakadi_event", "told")
+        texts = F.concat_ws(" ", "nakadi_key", "nakadi_event", "payload")
         rows = rows.where(texts.contains(wanted.value) | texts.contains("\\"))
     return [tuple(row[name] for name in ORDER) for row in rows.toLocalIterator() if _row_holds(row, wanted)]
 
 
 def _row_holds(row: object, wanted: Wanted) -> bool:
-    told = row["nakadi_event"] or row["told"]  # type: ignore[index]  # a row of the table
+    text = row["nakadi_event"] or row["payload"]  # type: ignore[index]  # a row of the table
     if row["nakadi_tombstone"]:  # type: ignore[index]  # as above
         return bool(row["nakadi_key"] == wanted.value)  # type: ignore[index]  # as above
-    return told is not None and wanted.found_in_text(told.encode())
+    return text is not None and wanted.found_in_text(text.encode())
 
 
 def statement(path: str, view: str, columns: Sequence[str], how: How) -> str:

@@ -25,7 +25,7 @@ from nakadi_jobs import command, measuring, plots
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
 from nakadi_jobs.columns import Field, Struct
 from nakadi_jobs.command import BadArguments, Workplace
-from nakadi_jobs.history import Measurement, history_table, recorded, rows_since
+from nakadi_jobs.history import Measurement, history_table, record, rows_since
 from nakadi_jobs.measuring import Advice, Counts, Traffic, advice, begun, statistic, traffic, windows
 from nakadi_jobs.reading import Reading
 from nakadi_jobs.reports import in_a_line
@@ -125,13 +125,13 @@ def measured(
 ) -> Found:
     """Each window by itself, and all of them together."""
     partitions = event_type.timeline.partitions
-    told = [traffic(_within(counts, *span), *span, partitions) for span in spans]
+    per_window = [traffic(_within(counts, *span), *span, partitions) for span in spans]
     # The time before the first event does not count: the event type may not have been in use yet.
     first = min(each.minute for each in counts)
     whole = traffic(counts, max(spans[0][0], first), spans[-1][1], partitions)
     return Found(
         event_type=event_type,
-        windows=[each for each in told if each.events],
+        windows=[each for each in per_window if each.events],
         period=whole,
         consumers=consumers,
         advice=advice(statistic(whole, consumers), partitions, most_partitions),
@@ -183,8 +183,8 @@ def counts_frame(
     lines: DataFrame, topics: set[str], reading: Reading, publisher: str, since: datetime, until: datetime
 ) -> DataFrame:
     """From lines to counts."""
-    ours = measuring.sized(located(of_topics(lines, topics)))
-    timely = measuring.between(ours, _minute(since), _minute(until))
+    lines_of_type = measuring.sized(located(of_topics(lines, topics)))
+    timely = measuring.between(lines_of_type, _minute(since), _minute(until))
     return measuring.counted(among(timely, reading.wanted(), by_file=reading.by_file), publisher)
 
 
@@ -208,15 +208,15 @@ def _write(work: Workplace, found: Sequence[Found], length: timedelta, since: da
         Measurement(each.event_type, window, each.consumers, each.advice) for each in found for window in each.windows
     ]
     with work.exclusive("statistics"):
-        recorded(history_table(work.spark, work.database), measurements, length, since, until, work.clock.now())
+        record(history_table(work.spark, work.database), measurements, length, since, until, work.clock.now())
     for each in found:
-        told = MeasuredStatistics(
+        statistics = MeasuredStatistics(
             statistic=statistic(each.period, each.consumers),
             recommended_partitions=each.advice.recommended,
             since=each.period.since,
             until=each.period.until,
         )
-        work.registry.write(Put(MEASURED_KIND, each.event_type.id, measured_body(told)))
+        work.registry.write(Put(MEASURED_KIND, each.event_type.id, measured_body(statistics)))
 
 
 def _remove_measurements_of_deleted(work: Workplace) -> None:

@@ -219,8 +219,8 @@ def _is_plain(kind: Kind) -> bool:
 def _inside(value: str, kind: Kind, depth: int) -> str:
     match kind:
         case Struct(fields):
-            told = [_members_of(f"{value}.`{field.name}`", field, depth) for field in fields]
-            return "(" + " + ".join(told or ["0"]) + ")"
+            counts = [_members_of(f"{value}.`{field.name}`", field, depth) for field in fields]
+            return "(" + " + ".join(counts or ["0"]) + ")"
         case Texts():
             return f"coalesce(size({value}), 0)"
         case Json():
