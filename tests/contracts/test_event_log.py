@@ -12,7 +12,7 @@ from nakadi.model.events import Bounds, Record, Slice, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.closed import see_that_everything_is_refused
-from tests.support.engines import COMPACT_LATER, EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
+from tests.support.engines import EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
 from tests.support.patience import PATIENCE, until
 
 """No test waits so long unless something is broken."""
@@ -369,187 +369,6 @@ class TestTopics:
         assert log.values(other) == ["b"]
 
 
-class TestTrim:
-    def test_lets_go_of_what_was_stored_before(self, log: LogUnderTest):
-        """Deleting old events moves the oldest offset; a read before it is refused, what is newer stays."""
-        topic = log.a_topic()
-        began = log.now()
-        for names in ("ab", "cd", "ef"):
-            log.store(topic, *names)
-            log.an_hour_passes()
-        log.log.trim(topic, 0, began + HOUR)
-        assert log.log.bounds(topic, [0])[0] == Bounds(2, 6)
-        assert log.events(topic) == [(2, "c"), (3, "d"), (4, "e"), (5, "f")]
-        with pytest.raises(OffsetUnavailable):
-            log.log.read(topic, 0, 1)
-
-    def test_may_let_go_of_everything(self, log: LogUnderTest):
-        """A partition without events goes on with the next number, and no earlier moment comes after a later one."""
-        topic = log.a_topic()
-        log.store(topic, "a", "b")
-        log.an_hour_passes()
-        log.log.trim(topic, 0, log.now())
-        assert log.log.bounds(topic, [0]) == {0: Bounds(2, 2)}
-        assert log.log.read(topic, 0, 2) == Slice((), 2)
-        assert log.log.offset_at(topic, 0, log.now()) == 2
-        log.store(topic, "c")
-        assert log.events(topic) == [(2, "c")]
-
-    def test_of_nothing_changes_nothing(self, log: LogUnderTest):
-        """When everything is newer, everything stays."""
-        topic = log.a_topic()
-        log.store(topic, "a")
-        log.log.trim(topic, 0, log.now())
-        assert log.events(topic) == [(0, "a")]
-
-    def test_while_events_arrive_loses_none_of_them(self, log: LogUnderTest):
-        """Trimming beside appends takes only what is old, and leaves the numbers dense."""
-        topic = log.a_topic()
-        old = 500
-        for _ in range(old // 10):
-            log.store(topic, *"abcdefghij")
-        log.an_hour_passes()
-        with ThreadPoolExecutor(1) as trimmer:
-            trimming = trimmer.submit(log.log.trim, topic, 0, log.now())
-            in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(20)], 4)
-            trimming.result(PATIENCE)
-        assert [offset for offset, _ in log.events(topic)] == list(range(old, old + 80))
-
-
-class TestCompact:
-    @pytest.fixture(params=[name for name in EVENT_LOGS if name not in COMPACT_LATER])
-    def log(self, request, tmp_path):
-        with a_log(EVENT_LOGS[request.param], tmp_path) as opened:
-            yield opened
-
-    def test_keeps_the_newest_of_each_key_and_those_without(self, log: LogUnderTest):
-        """A later event replaces earlier ones with its key, and the offsets of what stays do not change. (P97)"""
-        topic = log.a_topic()
-        log.store(topic, a_record("a1", "a"), a_record("b1", "b"), "x")
-        log.store(topic, a_record("a2", "a"), "y", a_record("", ""))
-        log.store(topic, a_record("b2", "b"), a_record("a3", "a"), a_record("c1", "c"))
-        log.an_hour_passes()
-        compact_all(log, topic)
-        assert log.events(topic) == [(2, "x"), (4, "y"), (5, ""), (6, "b2"), (7, "a3"), (8, "c1")]
-
-    def test_leaves_partitions_apart(self, log: LogUnderTest):
-        """The same key in another partition is another one. (P97)"""
-        topic = log.a_topic(partitions=2)
-        for partition in range(2):
-            log.store(topic, a_record(f"{partition}", "k"), "end", partition=partition)
-        log.an_hour_passes()
-        compact_all(log, topic, partition=0)
-        compact_all(log, topic, partition=1)
-        assert [log.values(topic, partition) for partition in range(2)] == [["0", "end"], ["1", "end"]]
-
-    def test_leaves_what_is_newer(self, log: LogUnderTest):
-        """Events stored at `upto` or later stay, and do not replace earlier ones yet."""
-        topic = log.a_topic()
-        log.store(topic, a_record("1", "k"))
-        log.store(topic, a_record("2", "k"))
-        log.an_hour_passes()
-        upto = log.now()
-        log.store(topic, a_record("3", "k"))
-        log.store(topic, a_record("4", "k"))
-        log.log.compact(topic, 0, upto=upto, tombstones_before=upto)
-        assert log.values(topic) == ["2", "3", "4"]
-
-    def test_leaves_holes_that_reads_step_over(self, log: LogUnderTest):
-        """A read that starts in a hole answers the next event behind it; the bounds stay as they were."""
-        topic = log.a_topic()
-        for number in range(10):
-            log.store(topic, a_record(f"{number}", "k"))
-        log.store(topic, a_record("last", "other"))
-        log.an_hour_passes()
-        compact_all(log, topic)
-        for start in range(10):
-            found = log.log.read(topic, 0, start, limit=1)
-            assert [event.offset for event in found.events] == [9]
-            assert found.next_offset == 10
-        assert log.log.bounds(topic, [0]) == {0: Bounds(0, 11)}
-
-    def test_leaves_the_newest_event_whatever_its_key_says(self, log: LogUnderTest):
-        """The newest event of a partition stays, even a tombstone that has done its work."""
-        topic = log.a_topic()
-        log.store(topic, a_record("1", "k"), Record(None, "k"))
-        log.an_hour_passes()
-        compact_all(log, topic)
-        assert log.events(topic) == [(1, None)]
-        log.store(topic, "end")
-        log.an_hour_passes()
-        compact_all(log, topic)
-        assert log.events(topic) == [(2, "end")]
-
-    def test_lets_a_tombstone_go_with_what_it_covers(self, log: LogUnderTest):
-        """A tombstone removes the key's events at once, and itself once it is old enough. (P144)"""
-        topic = log.a_topic()
-        log.store(topic, a_record("1", "k"), a_record("2", "k"))
-        log.an_hour_passes()
-        log.store(topic, Record(None, "k"), "end")
-        deleted = log.now()
-        log.an_hour_passes()
-        log.log.compact(topic, 0, upto=log.now(), tombstones_before=deleted)
-        assert log.events(topic) == [(2, None), (3, "end")]
-        compact_all(log, topic)
-        assert log.events(topic) == [(3, "end")]
-
-    def test_keeps_what_came_after_a_tombstone(self, log: LogUnderTest):
-        """A key that was deleted and used again has its newest event."""
-        topic = log.a_topic()
-        log.store(topic, a_record("1", "k"), Record(None, "k"), a_record("2", "k"), "end")
-        log.an_hour_passes()
-        compact_all(log, topic)
-        assert log.values(topic) == ["2", "end"]
-
-    def test_goes_on_where_it_ended(self, log: LogUnderTest):
-        """Compacting again takes what came since into account, and changes nothing when nothing came."""
-        topic = log.a_topic()
-        for round_ in range(4):
-            log.store(topic, *[a_record(f"{key}{round_}", key) for key in "abc"], f"end {round_}")
-            log.an_hour_passes()
-            compact_all(log, topic)
-            compact_all(log, topic)
-        assert log.values(topic) == ["end 0", "end 1", "end 2", "a3", "b3", "c3", "end 3"]
-
-    def test_and_trim_work_on_the_same_partition(self, log: LogUnderTest):
-        """What was compacted can be trimmed, and finding a moment steps over the holes."""
-        topic = log.a_topic()
-        began = log.now()
-        for number in range(6):
-            log.store(topic, a_record(f"a{number}", "a"), a_record(f"b{number}", "b" if number % 2 else None))
-            log.an_hour_passes()
-        compact_all(log, topic)
-        assert log.events(topic) == [(1, "b0"), (5, "b2"), (9, "b4"), (10, "a5"), (11, "b5")]
-        assert log.log.offset_at(topic, 0, began + HOUR) == 5
-        log.log.trim(topic, 0, began + HOUR)
-        assert log.log.bounds(topic, [0]) == {0: Bounds(5, 12)}
-        assert log.events(topic) == [(5, "b2"), (9, "b4"), (10, "a5"), (11, "b5")]
-
-    def test_beside_appends_and_reads_loses_nothing(self, log: LogUnderTest):
-        """While events arrive and are compacted, a reader meets the newest of every key, and offsets only grow."""
-        topic = log.a_topic()
-        total = 400
-        with ThreadPoolExecutor(2) as others:
-            storing = others.submit(
-                lambda: [log.store(topic, a_record(f"{number}", f"k{number % 7}")) for number in range(total)]
-            )
-
-            def compact_again_and_again() -> None:
-                while not storing.done():
-                    compact_all(log, topic)
-
-            compacting = others.submit(compact_again_and_again)
-            place, latest = 0, {}
-            while place < total:
-                found = log.log.read(topic, 0, place, wait=PATIENCE)
-                assert all(event.offset >= place for event in found.events)
-                latest |= {event.record.key: event.offset for event in found.events}
-                place = found.next_offset
-            storing.result(PATIENCE)
-            compacting.result(PATIENCE)
-        assert latest == {f"k{number % 7}": number for number in range(total - 7, total)}
-
-
 class TestWatch:
     def test_tells_what_was_stored_where(self, log: LogUnderTest):
         """A watcher is told topic and partition soon after events were stored."""
@@ -669,10 +488,6 @@ def what_needs_a_topic(log: LogUnderTest, topic: str):
         "trim": lambda: log.log.trim(topic, 0, now),
         "compact": lambda: log.log.compact(topic, 0, upto=now, tombstones_before=now),
     }
-
-
-def compact_all(log: LogUnderTest, topic: str, partition: int = 0) -> None:
-    log.log.compact(topic, partition, upto=log.now(), tombstones_before=log.now())
 
 
 def in_threads(work, count: int) -> None:

@@ -1,0 +1,166 @@
+"""What every coordination promises to several processes (the port `Coordination`)."""
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from nakadi.app.engines import open_coordination
+from nakadi.model.coordination import (
+    NOTHING_YET,
+    Assignment,
+    Changed,
+    Verdict,
+)
+from nakadi.model.cursor import Position
+from nakadi.ports.coordination import AssignmentChanged
+from tests.support.builders import A_MOMENT
+from tests.support.coordination import a_place, an_assignment
+from tests.support.engines import COORDINATIONS, DYNAMODB_LOCAL, SQLITE, a_coordination
+from tests.support.patience import PATIENCE
+
+LATER = A_MOMENT + timedelta(seconds=1)
+
+
+SUBSCRIPTION = "1b6c"
+
+
+@pytest.fixture(params=COORDINATIONS)
+def coordination(request, tmp_path):
+    with a_coordination(COORDINATIONS[request.param], tmp_path) as opened:
+        yield opened
+
+
+def at(offset: int, timeline: int = 1) -> Position:
+    return Position(timeline, offset)
+
+
+def begun(coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION) -> Assignment:
+    """An assignment whose partitions are all before their first event."""
+    new = an_assignment(*told, sessions=sessions)
+    positions = {each.place: at(-1) for each in new.entries}
+    return coordination.write(subscription, NOTHING_YET, new, A_MOMENT, positions)
+
+
+def commit(coordination, session: str, offset: int, partition: int = 0, timeline: int = 1) -> Verdict:
+    place = a_place(partition)
+    return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
+
+
+def position(coordination, partition: int = 0) -> Position:
+    return coordination.offsets(SUBSCRIPTION)[a_place(partition)].position
+
+
+OTHER_PROCESS = """
+import sys
+from msgspec.structs import replace
+from datetime import UTC, datetime
+from nakadi.ports.clock import SystemClock
+from nakadi.app.engines import open_coordination
+from nakadi.model.cursor import Position
+from nakadi.model.subscription import EventTypePartition
+from nakadi.ports.coordination import AssignmentChanged
+
+coordination = open_coordination(sys.argv[1])
+now = datetime.now(UTC)
+for line in sys.stdin:
+    words = line.split()
+    if words[0] == "commit":
+        place = EventTypePartition("order", "0")
+        found = coordination.commit("1b6c", words[1], {place: Position(1, int(words[2]))}, now)
+        print(found[place].value, flush=True)
+    else:
+        for _ in range(int(words[1])):
+            while True:
+                old = coordination.assignment("1b6c")
+                new = replace(old, entries=tuple(replace(each, fails=each.fails + 1) for each in old.entries))
+                try:
+                    coordination.write("1b6c", old, new, now)
+                    break
+                except AssignmentChanged:
+                    continue
+        print("done", flush=True)
+coordination.close()
+"""
+
+
+@pytest.fixture(params=["sqlite", "dynamodb", *DYNAMODB_LOCAL])
+def shared_url(request, tmp_path):
+    """Where two processes meet."""
+    if request.param == "sqlite":
+        yield SQLITE.format(folder=tmp_path)
+        return
+    # It takes seconds to load.
+    from tests.support.dynamodb_service import a_dynamodb, on_dynamodb_local  # noqa: PLC0415
+
+    with a_dynamodb() if request.param == "dynamodb" else on_dynamodb_local() as url:
+        yield url
+
+
+@pytest.fixture
+def two(shared_url):
+    """A coordination here, and a function that has another process on the same one do something."""
+    with (
+        closing(open_coordination(shared_url)) as here,
+        subprocess.Popen(
+            [sys.executable, "-c", OTHER_PROCESS, shared_url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        ) as other,
+    ):
+
+        def ask(line: str) -> str:
+            print(line, file=other.stdin, flush=True)
+            return other.stdout.readline().strip()
+
+        yield here, ask
+        other.stdin.close()
+        assert other.wait(PATIENCE) == 0
+
+
+class TestTwoProcesses:
+    def test_see_and_hear_of_each_other(self, two):
+        """What one process commits is seen by the other, which hears of it. (S198)"""
+        here, ask = two
+        begun(here, "a")
+        heard = threading.Event()
+        end = here.watch(SUBSCRIPTION, lambda changed: heard.set() if changed is Changed.OFFSETS else None)
+        assert ask("commit a 5") == "committed"
+        assert heard.wait(PATIENCE)
+        end()
+        assert position(here) == at(5)
+        assert commit(here, "a", 5) is Verdict.OUTDATED
+        assert ask("commit b 6") == "not_owned"
+
+    def test_lose_no_update(self, two):
+        """Two processes that count up one entry at the same time lose no count. (S249, S319)"""
+        here, ask = two
+        begun(here, "a")
+
+        def count_up(_: int) -> None:
+            for _ in range(50):
+                while True:
+                    old = here.assignment(SUBSCRIPTION)
+                    new = replace(old, entries=tuple(replace(each, fails=each.fails + 1) for each in old.entries))
+                    try:
+                        here.write(SUBSCRIPTION, old, new, A_MOMENT)
+                        break
+                    except AssignmentChanged:
+                        continue
+
+        in_threads(lambda number: ask("count 50") if number else count_up(0), 2)
+        assert here.assignment(SUBSCRIPTION).entries[0].fails == 100
+
+
+def in_threads(work, count: int) -> list:
+    """Do it in so many threads at the same time; what one of them raises is raised here."""
+    with ThreadPoolExecutor(count) as threads:
+        return [each.result(PATIENCE) for each in [threads.submit(work, number) for number in range(count)]]

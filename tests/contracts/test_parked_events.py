@@ -1,0 +1,204 @@
+"""What every coordination promises of parked events (the port `Coordination`)."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from nakadi.model.authorization import Attribute
+from nakadi.model.coordination import (
+    NOTHING_YET,
+    Assignment,
+    Entry,
+    Offset,
+    Verdict,
+)
+from nakadi.model.cursor import Position
+from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, Coordination
+from tests.support.builders import A_MOMENT
+from tests.support.coordination import a_parked_event, a_place, an_assignment, entries
+from tests.support.engines import COORDINATIONS, a_coordination
+from tests.support.patience import PATIENCE
+
+LATER = A_MOMENT + timedelta(seconds=1)
+
+
+SUBSCRIPTION = "1b6c"
+
+
+@pytest.fixture(params=COORDINATIONS)
+def coordination(request, tmp_path):
+    with a_coordination(COORDINATIONS[request.param], tmp_path) as opened:
+        yield opened
+
+
+def at(offset: int, timeline: int = 1) -> Position:
+    return Position(timeline, offset)
+
+
+def begun(coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION) -> Assignment:
+    """An assignment whose partitions are all before their first event."""
+    new = an_assignment(*told, sessions=sessions)
+    positions = {each.place: at(-1) for each in new.entries}
+    return coordination.write(subscription, NOTHING_YET, new, A_MOMENT, positions)
+
+
+def commit(coordination, session: str, offset: int, partition: int = 0, timeline: int = 1) -> Verdict:
+    place = a_place(partition)
+    return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
+
+
+def position(coordination, partition: int = 0) -> Position:
+    return coordination.offsets(SUBSCRIPTION)[a_place(partition)].position
+
+
+class TestParkedEvents:
+    """The lot: events that nobody could process, parked until somebody sees to them."""
+
+    def test_takes_events_and_moves_the_cursor_in_one_step(self, coordination: Coordination):
+        """What is parked is in the lot and consumed, or neither; parking it again is outdated."""
+        begun(coordination, "a")
+        event = a_parked_event(3, b'{"n":3}', fails=4, replay="r", owner=Attribute("team", "checkout"))
+        assert park(coordination, "a", event, upto=3) is Verdict.COMMITTED
+        assert coordination.offsets(SUBSCRIPTION)[a_place()] == Offset(at(3), "a", LATER)
+        assert coordination.parked(SUBSCRIPTION) == [event.parked]
+        assert coordination.parked_value(SUBSCRIPTION, a_place(), at(3)) == b'{"n":3}'
+        assert park(coordination, "a", a_parked_event(2), upto=3) is Verdict.OUTDATED
+        assert coordination.parked(SUBSCRIPTION) == [event.parked]
+
+    @pytest.mark.parametrize("upto", [5, None])
+    @pytest.mark.parametrize("owned", ["", "b", "b>a"])
+    def test_is_for_the_owner_alone(self, coordination: Coordination, owned, upto):
+        """Whoever does not own the partition parks nothing, and leaves the cursor where it is. (S312)"""
+        begun(coordination, owned)
+        assert park(coordination, "a", a_parked_event(5), upto=upto) is Verdict.NOT_OWNED
+        assert (coordination.parked(SUBSCRIPTION), position(coordination)) == ([], at(-1))
+
+    def test_takes_events_without_moving_the_cursor(self, coordination: Coordination):
+        """Events can be put away before the cursor passes them, also when they are behind it; each is there once."""
+        begun(coordination, "a")
+        commit(coordination, "a", 7)
+        for _ in range(2):
+            assert park(coordination, "a", a_parked_event(5), a_parked_event(9)) is Verdict.COMMITTED
+        assert position(coordination) == at(7)
+        assert offsets_parked(coordination) == [5, 9]
+
+    def test_keeps_the_last_of_what_is_parked_twice(self, coordination: Coordination):
+        """An event that is parked again has what is told of it now, and the value it comes with."""
+        begun(coordination, "a")
+        park(coordination, "a", a_parked_event(5, b"{}" * 400_000))
+        again = a_parked_event(5, b"[]", key="another", fails=3)
+        park(coordination, "a", again)
+        assert coordination.parked(SUBSCRIPTION) == [again.parked]
+        assert coordination.parked_value(SUBSCRIPTION, a_place(), at(5)) == b"[]"
+
+    def test_is_listed_in_order_page_by_page(self, coordination: Coordination):
+        """Pages go by event type, partition and position, and begin behind what is named, be it there or not."""
+        order = [
+            *(a_parked_event(9, place=a_place(10, "order")), a_parked_event(99, place=a_place(2, "order"))),
+            *(a_parked_event(100, place=a_place(2, "order")), a_parked_event(0, place=a_place(2, "order"), timeline=2)),
+            *(a_parked_event(1, place=a_place(0, "order.paid")), a_parked_event(1, place=a_place(0, "orders"))),
+        ]
+        owned = [Entry(each, "a") for each in dict.fromkeys(each.parked.place for each in order)]
+        new = replace(an_assignment(), entries=tuple(owned))
+        coordination.write(SUBSCRIPTION, NOTHING_YET, new, A_MOMENT, {each.place: at(-1) for each in owned})
+        for each in reversed(order):
+            assert park(coordination, "a", each) is Verdict.COMMITTED
+        heads = [each.parked for each in order]
+        assert coordination.parked(SUBSCRIPTION, limit=2) == heads[:2]
+        assert coordination.parked(SUBSCRIPTION, after=(a_place(2, "order"), at(100))) == heads[3:]
+        assert coordination.parked(SUBSCRIPTION, place=a_place(2, "order")) == heads[1:4]
+        assert (
+            coordination.parked(SUBSCRIPTION, place=a_place(2, "order"), after=(heads[1].place, at(99))) == heads[2:4]
+        )
+        assert coordination.parked(SUBSCRIPTION, place=a_place(7, "order")) == []
+        assert coordination.parked("another") == []
+
+    def test_lets_go_of_events(self, coordination: Coordination):
+        """Taken out, events are gone with their values, others stay, and doing it again changes nothing."""
+        begun(coordination, "a")
+        park(coordination, "a", *map(a_parked_event, range(MOST_PARKED)))
+        for _ in range(2):
+            coordination.unpark(SUBSCRIPTION, a_place(), [at(each) for each in range(1, 1000)])
+            coordination.unpark("another", a_place(), [at(0)])
+        assert offsets_parked(coordination) == [0]
+        assert coordination.parked_value(SUBSCRIPTION, a_place(), at(1)) is None
+        assert position(coordination) == at(-1)
+
+    def test_takes_as_much_as_it_says(self, coordination: Coordination):
+        """The most events, the most bytes and the largest event fit one step, and come out as they went in."""
+        begun(coordination, "a")
+        size = MOST_PARKED_BYTES // MOST_PARKED
+        many = [a_parked_event(each, b"%d" % (each % 10) * size) for each in range(MOST_PARKED)]
+        assert park(coordination, "a", *many, upto=MOST_PARKED) is Verdict.COMMITTED
+        largest = a_parked_event(60, bytes(range(256)) * 3900)
+        assert park(coordination, "a", largest, upto=60) is Verdict.COMMITTED
+        for each in (many[0], many[-1], largest):
+            assert coordination.parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
+
+    @pytest.mark.parametrize(
+        "events",
+        [
+            [],
+            [a_parked_event(1), a_parked_event(2, place=a_place(1))],
+            [a_parked_event(1), a_parked_event(1)],
+            [a_parked_event(each) for each in range(MOST_PARKED + 1)],
+            [a_parked_event(each, b"x" * (MOST_PARKED_BYTES // 2 + 1)) for each in range(2)],
+        ],
+        ids=["none", "two partitions", "one position", "too many", "too much"],
+    )
+    def test_refuses_what_no_engine_could_do(self, coordination: Coordination, events):
+        """More than fits one atomic step is a mistake of the caller."""
+        begun(coordination, "a", "a")
+        with pytest.raises(ValueError, match=r"partitions|position|too many"):
+            park(coordination, "a", *events, upto=99)
+        assert position(coordination) == at(-1)
+
+    def test_goes_with_its_subscription(self, coordination: Coordination):
+        """A subscription that is forgotten has no lot any more. (S72)"""
+        begun(coordination, "a")
+        park(coordination, "a", a_parked_event(1))
+        coordination.forget(SUBSCRIPTION)
+        begun(coordination, "a")
+        assert coordination.parked(SUBSCRIPTION) == []
+        assert coordination.parked_value(SUBSCRIPTION, a_place(), at(1)) is None
+
+    def test_never_comes_from_two_sessions(self, coordination: Coordination):
+        """While a partition changes hands, each event is parked by whoever owns it then, and none is left out."""
+        begun(coordination, "a")
+        done = threading.Event()
+
+        def park_on(number: int) -> list[int]:
+            mine = []
+            while not done.is_set():
+                following = position(coordination).offset + 1
+                if park(coordination, "ab"[number], a_parked_event(following), upto=following) is Verdict.COMMITTED:
+                    mine.append(following)
+            return mine
+
+        def swap() -> list[int]:
+            for turn in range(20):
+                old = coordination.assignment(SUBSCRIPTION)
+                coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("ba"[turn % 2])), LATER)
+            done.set()
+            return []
+
+        parked = in_threads(lambda number: swap() if number == 2 else park_on(number), 3)
+        assert sorted(parked[0] + parked[1]) == list(range(position(coordination).offset + 1))
+        assert offsets_parked(coordination) == list(range(position(coordination).offset + 1))
+
+
+def park(coordination, session: str, *events, upto: int | None = None) -> Verdict:
+    return coordination.park(SUBSCRIPTION, session, events, LATER, None if upto is None else at(upto))
+
+
+def offsets_parked(coordination) -> list[int]:
+    return [each.position.offset for each in coordination.parked(SUBSCRIPTION, limit=100_000)]
+
+
+def in_threads(work, count: int) -> list:
+    """Do it in so many threads at the same time; what one of them raises is raised here."""
+    with ThreadPoolExecutor(count) as threads:
+        return [each.result(PATIENCE) for each in [threads.submit(work, number) for number in range(count)]]

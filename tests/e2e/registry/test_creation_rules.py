@@ -1,0 +1,211 @@
+"""Which event types can be created: the rules, in the order in which they are checked."""
+
+import pytest
+
+from tests.support.api import a_business_definition, a_definition, created, lists, problem, violations
+from tests.support.builders import a_name
+
+
+def test_every_violation_gets_its_line(api):
+    """All violations are told at once, each in a line with the path of its field. (R18, R19)"""
+    answer = api.post(
+        "/event-types",
+        json={
+            "name": "?",
+            "category": "undefined",
+            "schema": {"type": "json_schema"},
+            "authorization": {"admins": [], "readers": [{"value": "x"}], "writers": None},
+            "default_statistic": {"messages_per_minute": -1, "message_size": 0, "read_parallelism": 0},
+            "annotations": {"": "x", "My-_key": "y" * 1001},
+            "labels": {"a": "*"},
+        },
+    )
+
+    assert violations(answer) == {
+        'Field "name" format not allowed',
+        'Field "owning_application" must not be null',
+        'Field "schema.schema" must not be null',
+        'Field "authorization.admins" must contain at least one attribute',
+        'Field "authorization.readers[0].data_type" must not be null',
+        'Field "authorization.writers" must not be null',
+        'Field "default_statistic.messages_per_minute" can\'t be less then zero',
+        'Field "default_statistic.message_size" can\'t be less then 1',
+        'Field "default_statistic.read_parallelism" at least one reader expected',
+        'Field "default_statistic.write_parallelism" must not be null',
+        'Field "annotations[]" Key cannot be empty',
+        'Field "annotations[]" Key name should start and end with a letter or a digit',
+        'Field "annotations[My-_key]" size must be between 0 and 1000',
+        'Field "labels[a]" Should contain only allowed symbols',
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"options": {"retention_time": 10_799_999}}, "can not be less than 10800000"),
+        ({"options": {"retention_time": 345_600_001}}, "can not be more than 345600000"),
+        (
+            {"cleanup_policy": "compact"},
+            "cleanup_policy 'compact' and 'compact_and_delete' is not available for 'undefined' event type category",
+        ),
+        (
+            {"enrichment_strategies": ["metadata_enrichment"]},
+            "must not define enrichment strategy for undefined event type",
+        ),
+        (
+            {"category": "business", "enrichment_strategies": ["metadata_enrichment"] * 2},
+            "enrichment strategies must not contain duplicated entries",
+        ),
+        ({"category": "data"}, "must define metadata enrichment strategy"),
+        ({"partition_strategy": "Random"}, "partition strategy does not exist: Random"),
+        ({"partition_strategy": None}, "partition strategy must not be null"),
+        (
+            {"partition_strategy": "hash"},
+            "partition_key_fields field should be set for partition strategy 'hash'",
+        ),
+        (
+            {"partition_strategy": "user_defined"},
+            "'user_defined' partition strategy can't be used for EventType of category 'undefined'",
+        ),
+        (
+            {"authorization": lists(admins="ann ann", readers="bob bob bob")},
+            (
+                "authorization property 'ADMIN' contains duplicated attribute(s): user:ann; "
+                "authorization property 'READ' contains duplicated attribute(s): user:bob"
+            ),
+        ),
+        (
+            {"event_owner_selector": {"type": "metadata", "name": "x", "value": "y"}},
+            "event_owner_selector specifying value for type 'metadata' is not supported",
+        ),
+        (
+            {"event_owner_selector": {"type": "path", "name": "x", "value": "no.where"}},
+            "event_owner_selector.value [no.where] absent in schema",
+        ),
+        ({"ordering_key_fields": ["a", "b"]}, "ordering_key_fields [a, b] absent in schema"),
+        (
+            {"ordering_instance_ids": ["a"]},
+            "`ordering_instance_ids` field can not be defined without defining `ordering_key_fields`",
+        ),
+    ],
+)
+def test_a_broken_rule_is_told(api, changes, detail):
+    """Each rule of a definition answers 422 in its own words.
+    (R61, R71, R74, R75, R78, R82, R84, R98, R99, R100)
+    """
+    assert problem(api.post("/event-types", json=a_definition(**changes)), 422).endswith(detail)
+
+
+@pytest.mark.parametrize("retention", [10_800_000, 345_600_000])
+def test_retention_bounds_are_allowed(api, retention):
+    """The shortest and the longest retention time are within the bounds. (R78)"""
+    assert created(api, options={"retention_time": retention})["options"] == {"retention_time": retention}
+
+
+@pytest.mark.parametrize("options", [None, {}, {"retention_time": None}])
+def test_no_retention_is_the_default(api, options):
+    """Missing, empty and null options all mean the default retention. (R79)"""
+    assert created(api, options=options)["options"] == {"retention_time": 172_800_000}
+
+
+def test_an_owner_in_the_metadata_needs_no_value(api):
+    """A selector of type `metadata` without a value can be created, which the reference could not. (R74)"""
+    selector = {"type": "metadata", "name": "owner"}
+
+    assert created(api, event_owner_selector=selector)["event_owner_selector"] == {**selector, "value": None}
+
+
+def test_key_fields_are_not_looked_up_in_the_schema(api):
+    """Partition key fields may name what the schema does not, with any strategy. (R86, R273)"""
+    assert created(api, partition_key_fields=["no.where"])["partition_key_fields"] == ["no.where"]
+
+
+def test_paths_of_a_data_event_begin_with_data(api):
+    """Ordering fields are looked up in what events really look like. (R81)"""
+    schema = {"properties": {"at": {"type": "integer"}}}
+    data = a_business_definition(category="data", schema=schema)
+
+    assert created(api, data | {"ordering_key_fields": ["data.at", "metadata.occurred_at", "data_type"]})
+    assert "absent in schema" in problem(
+        api.post("/event-types", json=data | {"name": a_name(), "ordering_key_fields": ["at"]}), 422
+    )
+
+
+def test_a_name_is_taken_once(api):
+    """A name that exists is 409, in words without quotes. (R97)"""
+    definition = a_definition()
+    created(api, definition)
+
+    assert problem(api.post("/event-types", json=definition), 409) == f"EventType {definition['name']} already exists."
+
+
+def test_a_broken_rule_is_told_before_a_taken_name(api):
+    """That the name exists is found last: an invalid definition of it is 422. (R97)"""
+    definition = a_definition()
+    created(api, definition)
+
+    problem(api.post("/event-types", json=definition | {"partition_strategy": "odd"}), 422)
+
+
+ORDER = [
+    ({"category": "odd"}, 400),
+    ({"name": "?"}, "format not allowed"),
+    ({"options": {"retention_time": 1}}, "retention_time"),
+    ({"annotations": {"datalake.zalando.org/materialize-events": "perhaps"}}, "materialize-events"),
+    ({"schema": {"type": "json_schema", "schema": "x"}}, "schema must be a valid json"),
+    ({"cleanup_policy": "compact"}, "cleanup_policy"),
+    ({"enrichment_strategies": ["metadata_enrichment"]}, "enrichment"),
+    ({"partition_strategy": "odd"}, "partition strategy"),
+    ({"authorization": lists(admins="a a")}, "duplicated attribute"),
+    ({"event_owner_selector": {"type": "metadata", "name": "x", "value": "y"}}, "event_owner_selector"),
+]
+
+
+@pytest.mark.parametrize("step", range(len(ORDER)))
+def test_checks_come_in_their_order(api, step):
+    """Of several mistakes the one that is checked first is answered. (R96)"""
+    definition = a_definition()
+    for changes, _ in reversed(ORDER[step:]):
+        definition |= changes
+    expected = ORDER[step][1]
+
+    answer = api.post("/event-types", json=definition)
+
+    if expected == 400:
+        problem(answer, 400)
+    else:
+        assert expected in problem(answer, 422)
+
+
+def test_creation_can_be_switched_off(api, switched_on):
+    """With creation disabled a request is 501, be it sound or not, as long as it can be read. (R96)"""
+    switched_on("disable_event_type_creation")
+
+    assert problem(api.post("/event-types", json={}), 501) == "Event Type creation is disabled"
+    problem(api.post("/event-types", json={"category": "odd"}), 400)
+
+
+def test_a_read_only_registry_takes_nothing(api, switched_on):
+    """While writing is disabled creation is 503, after the look at the fields and before the rules. (R96, R231)"""
+    switched_on("disable_db_write_operations")
+
+    answer = api.post("/event-types", json=a_definition(partition_strategy="odd"))
+
+    assert problem(answer, 503) == "Database is currently in read-only mode"
+    assert "retry-after" in answer.headers
+    violations(api.post("/event-types", json=a_definition(name=None)))
+
+
+def test_an_authorization_section_can_be_made_mandatory(api, switched_on):
+    """With the feature on, a definition without authorization is 422. (R96)"""
+    switched_on("force_event_type_authz")
+
+    assert problem(api.post("/event-types", json=a_definition()), 422) == "Authorization section is mandatory"
+    assert created(api, authorization=lists())["authorization"] == lists()
+
+
+def test_every_owning_application_is_one(api, switched_on):
+    """With the feature on, applications are checked against those that are known, and here all are. (R101)"""
+    switched_on("validate_event_type_owning_application")
+
+    assert created(api, owning_application="never-heard-of")["owning_application"] == "never-heard-of"

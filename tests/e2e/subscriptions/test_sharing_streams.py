@@ -1,0 +1,354 @@
+"""Several streams of a subscription, over a socket: slots, hand-over, and what ends streams."""
+
+import json
+import threading
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+from tests.e2e.conftest import engine_settings
+from tests.support.api import a_definition, created, problem
+from tests.support.consumer import Consumer, owners
+from tests.support.http import described
+from tests.support.laptop import OnALaptop
+from tests.support.patience import PATIENCE, until
+from tests.support.subscriptions import (
+    a_cursor,
+    changed,
+    cursors,
+    its_lists,
+    publish,
+    published,
+    reset,
+    subscribed,
+)
+
+DELETABLE = {"feature": "delete_event_type_with_subscriptions"}
+
+
+@pytest.fixture
+def consumer(api):
+    """`consumer(subscription, batch_limit=2)` opens a stream."""
+    with ExitStack() as streams:
+        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
+
+
+def event_type_with(api, partitions):
+    statistic = dict.fromkeys(("messages_per_minute", "message_size"), 1)
+    return created(
+        api, default_statistic=statistic | {"read_parallelism": partitions, "write_parallelism": partitions}
+    )["name"]
+
+
+def from_the_beginning(api, partitions=1, events=0):
+    """A subscription to a new event type with so many partitions and events."""
+    name = event_type_with(api, partitions)
+    if events:
+        publish(api, name, events)
+    return subscribed(api, name, read_from="begin")
+
+
+def events_url(subscription):
+    return f"/subscriptions/{subscription['id']}/events"
+
+
+def test_slots(api, consumer):
+    """There are as many streams as partitions. (S166, S159, S169)"""
+    subscription = from_the_beginning(api, partitions=2)
+    streams = [consumer(subscription) for _ in range(2)]
+    assert problem(api.get(events_url(subscription)), 409) == (
+        f"No free slots for streaming available for subscription {subscription['id']}. Total slots: 2"
+    )
+    streams[0].close()
+    until(lambda: api.head(events_url(subscription)).status_code == 200)
+
+
+def test_slots_under_contention(api, consumer):
+    """Of many that want the last slots at the same time, no more get in than there are. (S168, S317)"""
+    subscription = from_the_beginning(api, partitions=3)
+    opened, lock = [], threading.Lock()
+
+    def opens():
+        stream = consumer(subscription)
+        with lock:
+            opened.append(stream.status)
+
+    threads = [threading.Thread(target=opens) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert opened.count(200) == 3
+    assert opened.count(409) == 5
+
+
+def test_a_second_stream_gets_its_share(api, consumer):
+    """Two streams have half of the partitions each, and when one leaves the other has all; nothing that was committed
+    comes again. (S235, S236, S245, S170, S242, S244)"""
+    subscription = from_the_beginning(api, partitions=8, events=40)
+    one = consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
+    got = one.consumed(40)
+    two = consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
+    until(lambda: sorted(map(list(owners(api, subscription).values()).count, (one.id, two.id))) == [4, 4])
+    publish(api, subscription["event_types"][0], 40)
+    results = []
+    reading = threading.Thread(target=consume_together, args=(two, results, 40))
+    reading.start()
+    consume_together(one, results, 40)
+    reading.join()
+    assert sorted(each["n"] for each in got) == sorted(each["n"] for each in results) == list(range(40))
+    two.close()
+    until(lambda: set(owners(api, subscription).values()) == {one.id})
+
+
+def consume_together(stream, events, count):
+    """Consume until there are so many events from all streams. A silent stream looks again after each keep-alive."""
+    while len(events) < count:
+        batch = json.loads(stream.line())
+        if "events" in batch:
+            assert stream.commit(batch).status_code == 204
+            events += batch["events"]
+
+
+def test_a_partition_changes_hands_when_it_is_committed(api, consumer):
+    """A partition with events under way stays with its stream until they are committed, by that stream. (S241, S242,
+    S118, S246, S240)"""
+    subscription = from_the_beginning(api, partitions=1, events=1)
+    [name] = subscription["event_types"]
+    one = consumer(subscription)
+    batch = one.batch()
+    two = consumer(subscription, partitions=[(name, "0")], batch_flush_timeout=1)
+    until(lambda: owners(api, subscription) == {(name, "0"): f"{one.id}>"})
+    assert "cannot be committed with stream id" in problem(two.commit(batch), 422)
+    assert one.commit(batch).status_code == 204
+    until(lambda: owners(api, subscription) == {(name, "0"): two.id})
+    publish(api, name)
+    assert two.batch()["cursor"]["offset"] == published(1)
+
+
+def test_direct_partitions(api, consumer):
+    """Partitions that are asked for by name go to who asked, and to nobody else meanwhile; the rest is shared. (S167,
+    S170, S171, S172, S284)"""
+    subscription = from_the_beginning(api, partitions=4)
+    [name] = subscription["event_types"]
+    shared = consumer(subscription)
+    direct = consumer(subscription, partitions=[(name, "1"), (name, "2")])
+    wanted = {(name, "0"): shared.id, (name, "1"): direct.id, (name, "2"): direct.id, (name, "3"): shared.id}
+    until(lambda: owners(api, subscription) == wanted)
+    answer = api.post(
+        events_url(subscription), json={"partitions": [{"event_type": name, "partition": number} for number in "12"]}
+    )
+    assert problem(answer, 409) == (
+        "The following partitions are already requested by other stream(s) of this subscription: "
+        f"EventTypePartition{{eventType='{name}', partition='1'}},EventTypePartition{{eventType='{name}', "
+        "partition='2'}"
+    )
+    direct.close()
+    until(lambda: set(owners(api, subscription).values()) == {shared.id})
+
+
+def test_unclaimed_partitions_stay_unassigned(api, consumer):
+    """If only direct streams exist, what nobody asked for is nobody's. (S173)"""
+    subscription = from_the_beginning(api, partitions=2)
+    [name] = subscription["event_types"]
+    direct = consumer(subscription, partitions=[(name, "1")])
+    assert owners(api, subscription) == {(name, "0"): "", (name, "1"): direct.id}
+
+
+def test_the_commit_timeout(api, consumer):
+    """Who does not commit is told so and loses the stream; another one gets the same events. (S203, S206, S182, trap
+    20)"""
+    subscription = from_the_beginning(api, events=1)
+    opened = consumer(subscription, commit_timeout=1)
+    assert opened.batch()["events"] == [{"n": 0}]
+    assert opened.debug_at_the_end() == ["Commit timeout reached"]
+    assert consumer(subscription).batch()["events"] == [{"n": 0}]
+
+
+def test_the_stream_timeout(api, consumer, running):
+    """At its timeout a stream flushes what it may, tells so, and waits for the commits. (S211, S210, S128)"""
+    subscription = from_the_beginning(api, events=3)
+    # Where all readers of a shard share five reads a second, the first one may take longer than a moment.
+    seconds = 10 if isinstance(running, OnALaptop) else 1
+    opened = consumer(subscription, batch_limit=2, stream_timeout=seconds, batch_flush_timeout=600, commit_timeout=20)
+    batches = opened.lines(3)
+    assert [each.get("events") for each in batches] == [[{"n": 0}, {"n": 1}], [{"n": 2}], None]
+    assert batches[2]["info"] == {"debug": "Stream timeout reached"}
+    assert opened.commit(batches[0]).status_code == 204
+    assert opened.commit(batches[1]).status_code == 204
+    assert opened.rest() == b""
+
+
+def test_a_client_that_leaves_with_everything_committed(api, consumer):
+    """A connection that is dropped gives its slot back at once, if nothing was under way. (S220, S221, trap 19)"""
+    subscription = from_the_beginning(api)
+    opened = consumer(subscription, batch_flush_timeout=30)
+    opened.close()
+    until(lambda: api.head(events_url(subscription)).status_code == 200)
+
+
+def test_a_client_that_leaves_can_still_commit(api, consumer):
+    """What was sent to a client that has gone can be committed until the commit timeout, then its slot is free. (S128,
+    S169, S220)"""
+    subscription = from_the_beginning(api, events=1)
+    opened = consumer(subscription, commit_timeout=20)
+    batch = opened.batch()
+    opened.close()
+    assert api.head(events_url(subscription)).status_code == 409
+    assert opened.commit(batch).status_code == 204
+    until(lambda: api.head(events_url(subscription)).status_code == 200)
+
+
+def test_a_reset_ends_streams(api, consumer):
+    """A reset tells streams to end, and those that come after begin where it says. (S137, S143, S138, S215)"""
+    subscription = from_the_beginning(api, events=5)
+    [name] = subscription["event_types"]
+    opened = consumer(subscription)
+    opened.consumed(5)
+    assert reset(api, subscription, a_cursor(name, offset=2)).status_code == 204
+    assert "Resetting subscription cursors" in opened.debug_at_the_end()
+    assert consumer(subscription).batch()["events"] == [{"n": 3}]
+
+
+def test_no_stream_begins_during_a_reset(api, consumer):
+    """While a reset waits for commits, no other stream and no other reset may begin. (S141, S140, S137)"""
+    subscription = from_the_beginning(api, partitions=2, events=2)
+    [name] = subscription["event_types"]
+    opened = consumer(subscription, commit_timeout=30)
+    batches = [opened.batch(), opened.batch()]
+    resetting = threading.Thread(target=lambda: reset(api, subscription, a_cursor(name)))
+    resetting.start()
+    assert opened.keep_alive()["info"] == {"debug": "Resetting subscription cursors"}
+    answer = api.get(events_url(subscription))
+    assert problem(answer, 409) == "Resetting subscription cursors request is still in progress"
+    assert "already in progress" in problem(reset(api, subscription, a_cursor(name, partition="1")), 409)
+    assert opened.commit(*batches).status_code == 204
+    resetting.join()
+    assert cursors(api, subscription)[name, "0"] == published(-1)
+
+
+def test_more_partitions_end_streams(api, consumer, switched_on):
+    """When an event type gets more partitions, streams end as with a reset, and the next have them all. (S293, S295,
+    S215)"""
+    switched_on("repartitioning")
+    subscription = from_the_beginning(api)
+    [name] = subscription["event_types"]
+    opened = consumer(subscription)
+    assert api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2}).status_code == 204
+    assert opened.debug_at_the_end() == ["Resetting subscription cursors"]
+    again = consumer(subscription)
+    assert owners(api, subscription) == {(name, "0"): again.id, (name, "1"): again.id}
+
+
+def test_deleting_a_subscription_ends_its_streams(api, consumer):
+    """The streams of a deleted subscription end without another line. (S74, trap 20)"""
+    subscription = from_the_beginning(api)
+    opened = consumer(subscription, batch_flush_timeout=30)
+    assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
+    assert opened.rest() == b""
+
+
+def test_what_goes_wrong_later_is_not_told(api, consumer):
+    """Once the head is sent a stream that cannot go on just closes, with nothing to say why. (S161, S223)"""
+    subscription = from_the_beginning(api)
+    [name] = subscription["event_types"]
+    opened = consumer(subscription, batch_flush_timeout=30)
+    assert opened.status == 200
+    assert api.post("/settings/features", json=DELETABLE | {"enabled": True}).status_code == 204
+    try:
+        assert api.delete(f"/event-types/{name}").status_code == 200
+    finally:
+        api.post("/settings/features", json=DELETABLE | {"enabled": False})
+    assert opened.rest() == b""
+
+
+def test_nobody_is_throttled(api):
+    """However fast streams are asked for, nobody is told to slow down. (S165)"""
+    url = events_url(from_the_beginning(api))
+    assert {api.head(url).status_code for _ in range(100)} == {200}
+
+
+def test_events_of_others_are_passed_over(ann, bob, admin):
+    """With owners switched on, events whose owner is somebody else are not sent, and committed in passing. (S87, S228,
+    S233)"""
+    selector = {"type": "path", "name": "user", "value": "owner"}
+    definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
+    name = created(ann, definition)["name"]
+    subscription = subscribed(bob, name, read_from="begin")
+    switch = {"feature": "event_owner_selector_authz", "enabled": True}
+    assert admin.post("/settings/features", json=switch).status_code == 204
+    try:
+        events = [{"owner": "ann", "n": 1}, {"owner": "ann", "n": 2}]
+        assert ann.post(f"/event-types/{name}/events", json=events).status_code == 200
+        assert bob.post(f"/event-types/{name}/events", json=[{"owner": "bob", "n": 3}]).status_code == 200
+        with Consumer(bob, subscription, dict(bob.headers)) as stream:
+            assert [each["n"] for each in stream.consumed(1)] == [3]
+    finally:
+        admin.post("/settings/features", json=switch | {"enabled": False})
+
+
+def test_who_may_no_longer_read_a_subscription_goes_on_until_the_end(ann, bob):
+    """A change of the subscription's own lists does not end its streams; those who come back are refused. (S71, S85)"""
+    name = created(ann)["name"]
+    subscription = subscribed(ann, name, authorization=its_lists("ann", "ann bob"))
+    with Consumer(bob, subscription, dict(bob.headers)) as stream:
+        change = changed(subscription, authorization=its_lists("ann", "ann"))
+        assert ann.put(f"/subscriptions/{subscription['id']}", json=change).status_code == 204
+        publish(ann, name)
+        assert stream.batch()["events"] == [{"n": 0}]
+    refused = bob.get(events_url(subscription))
+    assert problem(refused, 403) == f"Access on VIEW subscription:{subscription['id']} denied"
+
+
+def test_a_server_that_stops(tmp_path):
+    """When a server stops, its streams end properly and have left, so that others go on at once. (S224)"""
+    with Broker(**engine_settings("sqlite", tmp_path)) as broker, described_client(broker) as api:
+        subscription = from_the_beginning(api, events=1)
+        opened = Consumer(api, subscription, batch_flush_timeout=30)
+        assert opened.batch()["events"] == [{"n": 0}]
+        stopping = threading.Thread(target=broker.close)
+        stopping.start()
+        assert opened.rest() == b""
+        stopping.join()
+        opened.close()
+    with Broker(**engine_settings("sqlite", tmp_path)) as broker, described_client(broker) as api:
+        assert set(owners(api, subscription).values()) == {""}
+        with Consumer(api, subscription) as again:
+            assert again.batch()["events"] == [{"n": 0}]
+
+
+def test_two_servers_share_a_subscription(tmp_path):
+    """Streams of two servers share the partitions, commits go through either, and when one server stops the other has
+    all. (S235, S245, S312)"""
+    settings = engine_settings("sqlite", tmp_path)
+    with Broker(**settings) as here, Broker(**settings) as there, described_client(here) as api:
+        subscription = from_the_beginning(api, partitions=4, events=20)
+        with described_client(there) as other, Consumer(api, subscription, max_uncommitted_events=50) as one:
+            one.consumed(20)
+            with Consumer(other, subscription, commit_timeout=2) as two:
+                until(lambda: sorted(map(list(owners(api, subscription).values()).count, (one.id, two.id))) == [2, 2])
+                publish(api, subscription["event_types"][0], 20)
+                batch = two.batch()
+                two.api = api
+                assert two.commit(batch).status_code == 204
+            until(lambda: set(owners(other, subscription).values()) == {one.id})
+
+
+def test_a_server_knows_the_features_from_its_first_stream_on(tmp_path):
+    """What was switched on before a server began counts for its first events. (S228, S307)"""
+    settings = engine_settings("sqlite", tmp_path)
+    with Broker(**settings) as broker, described_client(broker) as api:
+        switched = {"feature": "skip_misplaced_events", "enabled": True}
+        assert api.post("/settings/features", json=switched).status_code == 204
+        name = created(api)["name"]
+        subscription = subscribed(api, name, read_from="begin")
+        events = [{"metadata": {"event_type": "another"}}, {"n": 1}]
+        assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
+    with Broker(**settings) as broker, described_client(broker) as api, Consumer(api, subscription) as first:
+        assert first.batch()["events"] == [{"n": 1}]
+
+
+def described_client(broker):
+    return described(httpx.Client(base_url=broker.url, timeout=PATIENCE))
