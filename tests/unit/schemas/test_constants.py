@@ -6,7 +6,7 @@ from nakadi.schemas.keywords import Constants
 def test_names():
     """A value is known by a name made here, and code sees nothing else but what it was given. (P56)"""
     constants = Constants({"len": len})
-    name = constants.name("__import__")
+    name = constants.name_of("__import__")
 
     assert name.isidentifier()
     assert constants.namespace == {"__builtins__": {}, "len": len, name: "__import__"}
@@ -16,5 +16,5 @@ def test_texts():
     """A text has one name, however often it comes. (P56)"""
     constants = Constants({})
 
-    assert constants.text("a") == constants.text("a") != constants.text("b")
-    assert constants.namespace[constants.texts(["a", "b"])] == {"a", "b"}
+    assert constants.name_of_text("a") == constants.name_of_text("a") != constants.name_of_text("b")
+    assert constants.namespace[constants.name_of_texts(["a", "b"])] == {"a", "b"}

@@ -43,7 +43,7 @@ _LARGEST = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
 PIECE_BYTES = 1024 * 1024
 PIECE_MEMORY = 8 * 1024 * 1024
 # An event that would take more than this, once parsed, is refused: it has 60 000 objects, say, or 280 000 numbers.
-EVENT_MEMORY = 16 * 1024 * 1024
+MOST_EVENT_MEMORY = 16 * 1024 * 1024
 # An event that is too large to be stored has an answer of its own up to this size; beyond it, it is not even parsed.
 MOST_PARSED_BYTES = 4 * 1024 * 1024
 
@@ -207,7 +207,7 @@ def memory_of_event(index: int, text: Text, limits: BatchLimits) -> int:
     if len(text) > max(MOST_PARSED_BYTES, limits.event_bytes):
         raise TooLarge(f"Event too large: {len(text)} bytes, max size is {limits.event_bytes} bytes")
     needed = parsed_memory(text)
-    if needed > EVENT_MEMORY and memory_exceeds(text, EVENT_MEMORY):
+    if needed > MOST_EVENT_MEMORY and memory_exceeds(text, MOST_EVENT_MEMORY):
         raise too_many_values(index)
     return needed
 

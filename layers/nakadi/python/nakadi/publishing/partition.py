@@ -81,7 +81,7 @@ def _chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Eve
         raise BatchRejected(Step.PARTITIONING, reached=Step.VALIDATING)
     fields = [field for field in event_type.partition_key_fields if field is not None]
     if len(fields) < len(event_type.partition_key_fields):
-        return _choose_by_null
+        return _refuse_null_key_field
     root = ("data",) if event_type.category is Category.DATA else ()
     paths = [(*root, *path_segments(field)) for field in fields]
     numbers = _in_text_order(event_type.timeline.partitions)
@@ -105,7 +105,7 @@ def _chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Eve
     return choose
 
 
-def _choose_by_null(_: Event) -> _Choice:
+def _refuse_null_key_field(_: Event) -> _Choice:
     """By a list of key fields with a null in it, which is a field that no event has."""
     raise NoPartition(str(NoSuchField("null")))
 

@@ -16,7 +16,7 @@ from nakadi.model.outcomes import Malformed, TooLarge
 from nakadi.publishing.batch import (
     ARRAY_DECODER,
     DEFAULT_LIMITS,
-    EVENT_MEMORY,
+    MOST_EVENT_MEMORY,
     MOST_PARSED_BYTES,
     PARSE_ERRORS,
     PIECE_BYTES,
@@ -44,7 +44,7 @@ LONG_BODY = 1_000_000
 _LEAST_OBJECT_BYTES = 24
 # Finding the events in a body takes about a second for so many objects, if it cannot be done in the fast way.
 _MOST_OBJECTS = 1_000_000
-_MOST_BRACES = 2 * EVENT_MEMORY // OBJECT
+_MOST_BRACES = 2 * MOST_EVENT_MEMORY // OBJECT
 # What there is of each event beside its text and its parsed form: a view of the text at first, then a record.
 _MEMORY_BESIDE_EVENT = 500
 # An event this large would hardly be stored, and the strict parser takes a second for it: long enough for a message.
@@ -84,7 +84,7 @@ def memory_needed(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> int:
     if len(body) <= SHORT_BODY:
         return 10 * len(body)  # what is usual; counting would take longer than the little that it may be short of
     events = min(body.count(b"{"), limits.events)
-    parsed = min(4 * len(body) + parsed_memory(body), 4 * MOST_PARSED_BYTES + EVENT_MEMORY)
+    parsed = min(4 * len(body) + parsed_memory(body), 4 * MOST_PARSED_BYTES + MOST_EVENT_MEMORY)
     return 3 * len(body) + _MEMORY_BESIDE_EVENT * events + parsed
 
 

@@ -60,7 +60,7 @@ class SchemaPair(Struct, frozen=True):
     references: References | None = None
 
 
-Found = Iterator[SchemaChange | SchemaPair]
+Findings = Iterator[SchemaChange | SchemaPair]
 References = tuple[str, str]
 
 
@@ -106,7 +106,7 @@ class _Comparison:
                     stack.append(_OpenComparison(pair, top.references, self._compare))
                     under_way.add(stack[-1].turn)
 
-    def _compare(self, pair: SchemaPair) -> Found:
+    def _compare(self, pair: SchemaPair) -> Findings:
         spend_steps(self._steps, number_of_values(pair.old) + number_of_values(pair.new))
         if pair.old is None or pair.new is None:
             if pair.old is not pair.new:
@@ -121,7 +121,7 @@ class _Comparison:
         yield from _annotation_changes(old, new, pair.path)
         yield from self._changes_of_content(old, new, pair.path)
 
-    def _changes_of_content(self, old: Node, new: Node, path: SchemaPath) -> Found:
+    def _changes_of_content(self, old: Node, new: Node, path: SchemaPath) -> Findings:
         match old, new:
             case nodes.Reference(), nodes.Reference():
                 targets = self._old.target(old.reference), self._new.target(new.reference)
@@ -157,7 +157,7 @@ def _visit(pair: SchemaPair, references: References) -> Turn:
 class _OpenComparison:
     """A pair under way: what was found in it so far."""
 
-    def __init__(self, pair: SchemaPair, references: References, compared: Callable[[SchemaPair], Found]) -> None:
+    def __init__(self, pair: SchemaPair, references: References, compared: Callable[[SchemaPair], Findings]) -> None:
         self.pair = pair
         self.references = pair.references or references
         self.turn = _visit(pair, references)
@@ -170,7 +170,7 @@ def _kind_of_type_change(old: Node, new: Node) -> ChangeKind:
     return ChangeKind.TYPE_NARROWED if open_before and not open_now else ChangeKind.TYPE_CHANGED
 
 
-def _annotation_changes(old: Node, new: Node, path: SchemaPath) -> Found:
+def _annotation_changes(old: Node, new: Node, path: SchemaPath) -> Findings:
     if old.about.id != new.about.id:
         yield SchemaChange(ChangeKind.ID_CHANGED, path)
     if old.about.title != new.about.title:
@@ -179,7 +179,7 @@ def _annotation_changes(old: Node, new: Node, path: SchemaPath) -> Found:
         yield SchemaChange(ChangeKind.DESCRIPTION_CHANGED, path)
 
 
-def _string_changes(old: nodes.String, new: nodes.String, path: SchemaPath) -> Found:
+def _string_changes(old: nodes.String, new: nodes.String, path: SchemaPath) -> Findings:
     if old.max_length != new.max_length:
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maxLength")
     elif old.min_length != new.min_length:
@@ -188,7 +188,7 @@ def _string_changes(old: nodes.String, new: nodes.String, path: SchemaPath) -> F
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "pattern")
 
 
-def _number_changes(old: nodes.Number, new: nodes.Number, path: SchemaPath) -> Found:
+def _number_changes(old: nodes.Number, new: nodes.Number, path: SchemaPath) -> Findings:
     if not _same_number(old.maximum, new.maximum):
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maximum")
     elif not _same_number(old.minimum, new.minimum):
@@ -202,7 +202,7 @@ def _same_number(old: float | None, new: float | None) -> bool:
     return old == new and type(old) is type(new)
 
 
-def _combination_changes(old: nodes.Combined, new: nodes.Combined, path: SchemaPath) -> Found:
+def _combination_changes(old: nodes.Combined, new: nodes.Combined, path: SchemaPath) -> Findings:
     if len(old.members) != len(new.members):
         yield SchemaChange(ChangeKind.SUB_SCHEMA_CHANGED, path)
     elif old.criterion != new.criterion:
@@ -211,12 +211,12 @@ def _combination_changes(old: nodes.Combined, new: nodes.Combined, path: SchemaP
         yield from _pairs_in_order(old.members, new.members, path / old.criterion)
 
 
-def _pairs_in_order(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], path: SchemaPath) -> Found:
+def _pairs_in_order(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], path: SchemaPath) -> Findings:
     for index, (left, right) in enumerate(zip(old, new, strict=True)):
         yield SchemaPair(left, right, path / str(index))
 
 
-def _object_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _object_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
     yield from _property_changes(old, new, path / "properties")
     yield from _name_dependency_changes(old, new, path / "dependencies")
     yield from _schema_dependency_changes(old, new, path / "dependencies")
@@ -228,7 +228,7 @@ def _object_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> F
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "minProperties")
 
 
-def _property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
     for name, schema in old.properties.items():
         if name in new.properties:
             yield SchemaPair(schema, new.properties[name], path / name)
@@ -238,13 +238,13 @@ def _property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) ->
         yield SchemaChange(ChangeKind.PROPERTIES_ADDED, path)
 
 
-def _name_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _name_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
     for name, needed in old.name_dependencies.items():
         if name not in new.name_dependencies or set(needed) != set(new.name_dependencies[name]):
             yield SchemaChange(ChangeKind.DEPENDENCY_ARRAY_CHANGED, path / name)
 
 
-def _schema_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _schema_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
     if old.schema_dependencies.keys() != new.schema_dependencies.keys():
         yield SchemaChange(ChangeKind.DEPENDENCY_SCHEMA_CHANGED, path)
         return
@@ -252,7 +252,7 @@ def _schema_dependency_changes(old: nodes.Object, new: nodes.Object, path: Schem
         yield SchemaPair(schema, new.schema_dependencies[name], path / name)
 
 
-def _additional_property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _additional_property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
     before, after = old.additional_properties, new.additional_properties
     if (before is False) is not (after is False):
         yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_CHANGED, path)
@@ -266,14 +266,14 @@ def _schema_or_none(additional: RawSchema) -> RawSchema | None:
     return None if isinstance(additional, bool) else additional
 
 
-def _required_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Found:
+def _required_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
     if not set(old.required) <= set(new.required):
         yield SchemaChange(ChangeKind.REQUIRED_ARRAY_CHANGED, path)
     elif len(new.required) > len(old.required):
         yield SchemaChange(ChangeKind.REQUIRED_ARRAY_EXTENDED, path)
 
 
-def _array_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Found:
+def _array_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Findings:
     yield SchemaPair(old.items, new.items, path / "items")
     if len(old.item_list) != len(new.item_list):
         yield SchemaChange(ChangeKind.NUMBER_OF_ITEMS_CHANGED, path)
@@ -288,7 +288,7 @@ def _array_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Foun
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "uniqueItems")
 
 
-def _additional_item_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Found:
+def _additional_item_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Findings:
     if _permits_additional_items(old) is not _permits_additional_items(new):
         yield SchemaChange(ChangeKind.ADDITIONAL_ITEMS_CHANGED, path)
     else:

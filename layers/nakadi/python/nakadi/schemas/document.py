@@ -184,10 +184,10 @@ def _values_in(value: Any) -> int:
     return len(value) + sum(map(_values_in, value)) if isinstance(value, list) else 0
 
 
-Found = tuple[SchemaPath, Mapping[str, Any]]
+SchemaAtPath = tuple[SchemaPath, Mapping[str, Any]]
 
 
-def reachable(document: SchemaDocument) -> Iterator[Found]:
+def reachable(document: SchemaDocument) -> Iterator[SchemaAtPath]:
     """Every schema in use, each once, an outer one before those within it."""
     seen: set[int] = set()
     waiting: list[tuple[SchemaPath, Any]] = [(ROOT, document.root)]

@@ -28,19 +28,19 @@ class Constants:
         self._names: dict[Hashable, str] = {}
         self.patterns = Patterns()
 
-    def name(self, value: Any) -> str:
+    def name_of(self, value: Any) -> str:
         name = f"k{len(self.namespace)}"
         self.namespace[name] = value
         return name
 
-    def text(self, text: str) -> str:
+    def name_of_text(self, text: str) -> str:
         """The same text has one name, for property names come again and again."""
         if text not in self._names:
-            self._names[text] = self.name(text)
+            self._names[text] = self.name_of(text)
         return self._names[text]
 
-    def texts(self, texts: Iterable[str]) -> str:
-        return self.name(frozenset(texts))
+    def name_of_texts(self, texts: Iterable[str]) -> str:
+        return self.name_of(frozenset(texts))
 
 
 # Expressions ----------------------------------------------------------------------------------------------------------
@@ -139,13 +139,13 @@ def _equals_one_of(allowed: list[Any], value: str, constants: Constants, is_text
     others = [each for each in allowed if each is not None and not isinstance(each, str)]
     tests = [f"{value} is None"] if None in allowed else []
     if len(texts) == 1:
-        tests.append(f"{value} == {constants.text(texts[0])}")
+        tests.append(f"{value} == {constants.name_of_text(texts[0])}")
     elif texts:
-        among = f"{value} in {constants.texts(texts)}"
+        among = f"{value} in {constants.name_of_texts(texts)}"
         tests.append(among if is_text else f"({TYPES['string'].format(value)} and {among})")
     if others:
         keys = frozenset(equality_key(each, [_ample_steps(each)]) for each in others)
-        tests.append(f"{constants.name(_key_is_in(keys))}({value}, steps)")
+        tests.append(f"{constants.name_of(_key_is_in(keys))}({value}, steps)")
     return CodeCheck(f"({' or '.join(tests)})" if tests else "False", 1 + 10 * bool(others))
 
 
@@ -166,16 +166,16 @@ def _string_checks(schema: Schema, value: str, constants: Constants) -> list[Cod
 
 def _pattern_check(text: str, value: str, constants: Constants) -> CodeCheck:
     if text == EID:
-        return CodeCheck(f"{constants.name(_eid)}({value}) is not None", 5)
-    return CodeCheck(f"{constants.name(constants.patterns.of(text).found_in)}({value}, steps)")
+        return CodeCheck(f"{constants.name_of(_eid)}({value}) is not None", 5)
+    return CodeCheck(f"{constants.name_of(constants.patterns.of(text).found_in)}({value}, steps)")
 
 
 def _format_check(name: str, value: str, constants: Constants) -> CodeCheck:
     if name not in FORMATS:
         return ALWAYS
     if name in UNBOUNDED:
-        return CodeCheck(f"{constants.name(_with_steps_spent(FORMATS[name]))}({value}, steps)")
-    return CodeCheck(f"{constants.name(FORMATS[name])}({value}) is None", _COST_OF_FORMAT)
+        return CodeCheck(f"{constants.name_of(_with_steps_spent(FORMATS[name]))}({value}, steps)")
+    return CodeCheck(f"{constants.name_of(FORMATS[name])}({value}) is None", _COST_OF_FORMAT)
 
 
 def _with_steps_spent(problem_with: Callable[[str], str | None]) -> Callable[[str, Steps], bool]:
@@ -187,8 +187,8 @@ def _with_steps_spent(problem_with: Callable[[str], str | None]) -> Callable[[st
 
 
 _STRING_CHECKS: Mapping[str, Callable[[Any, str, Constants], CodeCheck]] = {
-    "minLength": lambda least, value, constants: CodeCheck(f"len({value}) >= {constants.name(least)}"),
-    "maxLength": lambda most, value, constants: CodeCheck(f"len({value}) <= {constants.name(most)}"),
+    "minLength": lambda least, value, constants: CodeCheck(f"len({value}) >= {constants.name_of(least)}"),
+    "maxLength": lambda most, value, constants: CodeCheck(f"len({value}) <= {constants.name_of(most)}"),
     "pattern": _pattern_check,
     "format": _format_check,
 }
@@ -203,7 +203,7 @@ def _bound_check(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, s
 
     def check(schema: Schema, value: str, constants: Constants) -> CodeCheck:
         relation = sign if schema.get(exclusive) is True else f"{sign}="
-        return CodeCheck(f"{value} {relation} {constants.name(schema[keyword])}")
+        return CodeCheck(f"{value} {relation} {constants.name_of(schema[keyword])}")
 
     return check
 
@@ -211,14 +211,14 @@ def _bound_check(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, s
 def _exclusive_bound_check(keyword: str, sign: str) -> Callable[[Schema, str, Constants], CodeCheck]:
     def check(schema: Schema, value: str, constants: Constants) -> CodeCheck:
         bound = schema[keyword]
-        return ALWAYS if isinstance(bound, bool) else CodeCheck(f"{value} {sign} {constants.name(bound)}")
+        return ALWAYS if isinstance(bound, bool) else CodeCheck(f"{value} {sign} {constants.name_of(bound)}")
 
     return check
 
 
 def _multiple_check(schema: Schema, value: str, constants: Constants) -> CodeCheck:
-    divisor = constants.name(exact_fraction(schema["multipleOf"]))
-    return CodeCheck(f"{constants.name(is_multiple)}({value}, {divisor})", _COST_OF_MULTIPLE)
+    divisor = constants.name_of(exact_fraction(schema["multipleOf"]))
+    return CodeCheck(f"{constants.name_of(is_multiple)}({value}, {divisor})", _COST_OF_MULTIPLE)
 
 
 _NUMBER_CHECKS: Mapping[str, Callable[[Schema, str, Constants], CodeCheck]] = {

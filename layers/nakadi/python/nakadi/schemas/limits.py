@@ -193,7 +193,7 @@ class _Subschemas:
             case _:
                 self.together.extend(schemas)
 
-    def all(self) -> list[int]:
+    def identities(self) -> list[int]:
         inside = (*self.members.schemas(), *self.items.schemas(), *self.names)
         return [id(each) for each in (*self.together, *self.alternatives, *inside)]
 
@@ -209,7 +209,7 @@ class _Expansion:
 
     def widest(self) -> int:
         """How many schemas there may be about one value; raises `Invalid` if there is no end to it."""
-        within = {each: parts.all() for each, parts in self._parts.items()}
+        within = {each: parts.identities() for each, parts in self._parts.items()}
         for number, circle in enumerate(_circles(within)):
             self._circles.update(dict.fromkeys(circle, number))
             for each in circle:

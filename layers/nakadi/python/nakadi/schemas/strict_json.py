@@ -17,7 +17,7 @@ from typing import Any
 MAX_DEPTH = 200
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
-_PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
+_PLAIN_CHARACTERS = re.compile(r'[^"\\\x00-\x1f]*')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _LIKE_A_NUMBER = re.compile(r"[-+.0-9eE]+")
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
@@ -59,15 +59,15 @@ class _StrictReader:
     def value(self, depth: int = 0) -> Any:
         match self._next():
             case "{":
-                return self._object(depth + 1)
+                return self._read_object(depth + 1)
             case "[":
-                return self._array(depth + 1)
+                return self._read_array(depth + 1)
             case '"':
-                return self._string()
+                return self._read_string()
             case symbol if symbol in _LITERALS:
-                return self._literal(*_LITERALS[symbol])
+                return self._read_literal(*_LITERALS[symbol])
             case symbol if symbol in "-0123456789":
-                return self._number()
+                return self._read_number()
             case symbol:
                 raise self._unexpected(symbol)
 
@@ -75,14 +75,14 @@ class _StrictReader:
         """Refuse anything but blanks from here on."""
         self._skip_blanks()
         if self.at < len(self._text):
-            raise self._unexpected(self._symbol())
+            raise self._unexpected(self._read_symbol())
 
-    def _object(self, depth: int) -> dict[str, Any]:
+    def _read_object(self, depth: int) -> dict[str, Any]:
         self._check_depth(depth)
         members: dict[str, Any] = {}
         symbol = self._next()
         while symbol != "}" or members:
-            key = self._key(symbol)
+            key = self._read_key(symbol)
             if self._next() != ":":
                 raise self._error("Waiting for name-value separator : while parsing object")
             value = self.value(depth)
@@ -98,14 +98,14 @@ class _StrictReader:
                     raise self._unexpected(other, " while parsing object")
         return members
 
-    def _key(self, symbol: str) -> str:
+    def _read_key(self, symbol: str) -> str:
         if symbol == "}":
             raise self._error("Not allowed to finish object with comma")
         if symbol != '"':
             raise self._unexpected(symbol)
-        return self._string()
+        return self._read_string()
 
-    def _array(self, depth: int) -> list[Any]:
+    def _read_array(self, depth: int) -> list[Any]:
         self._check_depth(depth)
         items: list[Any] = []
         if self._next() == "]":
@@ -121,36 +121,36 @@ class _StrictReader:
                 case other:
                     raise self._error(f"Unexpected separator '{other}'")
 
-    def _string(self) -> str:
+    def _read_string(self) -> str:
         parts: list[str] = []
         while True:
-            plain = _PLAIN.match(self._text, self.at)
+            plain = _PLAIN_CHARACTERS.match(self._text, self.at)
             assert plain is not None
             parts.append(plain.group())
             self.at = plain.end()
-            match self._symbol():
+            match self._read_symbol():
                 case '"':
                     return "".join(parts)
                 case "\\":
-                    parts.append(self._escaped())
+                    parts.append(self._read_escape())
                 case _:
                     raise self._error("Illegal escape.")
 
-    def _escaped(self) -> str:
-        symbol = self._symbol()
+    def _read_escape(self) -> str:
+        symbol = self._read_symbol()
         if symbol == "u":
-            return self._character(self._codepoint())
+            return self._read_character(self._read_code_point())
         if symbol not in _ESCAPES:
             raise self._error("Illegal escape.")
         return _ESCAPES[symbol]
 
-    def _codepoint(self) -> int:
+    def _read_code_point(self) -> int:
         digits = self._advance(_DIGITS_OF_CODEPOINT)
         if not _HEX.issuperset(digits):
             raise self._error(f"Illegal codepoint {digits}")
         return int(digits, 16)
 
-    def _character(self, unit: int) -> str:
+    def _read_character(self, unit: int) -> str:
         """One UTF-16 unit, or two that belong together; half a pair is no character and cannot be written as UTF-8."""
         if not 0xD800 <= unit <= 0xDFFF:
             return chr(unit)
@@ -160,7 +160,7 @@ class _StrictReader:
         self.at = low.end()
         return chr(0x10000 + ((unit - 0xD800) << 10) + (int(low[1], 16) - 0xDC00))
 
-    def _number(self) -> int | float:
+    def _read_number(self) -> int | float:
         """Whatever stands here in the characters of numbers is one, or is none."""
         start = self.at - 1
         found = _LIKE_A_NUMBER.match(self._text, start)
@@ -169,14 +169,14 @@ class _StrictReader:
         literal = _NUMBER.fullmatch(self._text, start, self.at)
         if literal is None:
             raise self._invalid_number(found.group())
-        return self._float(literal[0]) if literal[1] or literal[2] else self._integer(literal[0])
+        return self._read_float(literal[0]) if literal[1] or literal[2] else self._read_integer(literal[0])
 
-    def _integer(self, literal: str) -> int:
+    def _read_integer(self, literal: str) -> int:
         if len(literal) <= _LONGEST_INTEGER and -(2**63) <= int(literal) < 2**63:
             return int(literal)
         raise self._number_too_big(literal)
 
-    def _float(self, literal: str) -> float:
+    def _read_float(self, literal: str) -> float:
         value = float(literal)
         if math.isinf(value):
             raise self._error(f"{literal} can not be used")
@@ -192,7 +192,7 @@ class _StrictReader:
     def _number_too_big(self, literal: str) -> StrictJsonError:
         return self._error(f"Can not use long value '{literal}' cause it is too big")
 
-    def _literal(self, word: str, value: bool | None) -> bool | None:
+    def _read_literal(self, word: str, value: bool | None) -> bool | None:
         if self._advance(len(word) - 1) != word[1:]:
             raise self._error(f"Expected {word} value")
         return value
@@ -204,14 +204,14 @@ class _StrictReader:
     def _next(self) -> str:
         """The next symbol that is no blank."""
         self._skip_blanks()
-        return self._symbol()
+        return self._read_symbol()
 
     def _skip_blanks(self) -> None:
         blanks = _BLANKS.match(self._text, self.at)
         assert blanks is not None
         self.at = blanks.end()
 
-    def _symbol(self) -> str:
+    def _read_symbol(self) -> str:
         if self.at >= len(self._text):
             raise self._error("Unexpected end of data")
         self.at += 1

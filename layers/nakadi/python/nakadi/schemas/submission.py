@@ -17,7 +17,7 @@ from nakadi.schemas.document import (
     IN_PLACE,
     ROOT,
     Draft,
-    Found,
+    SchemaAtPath,
     SchemaDocument,
     SchemaPath,
     draft_of,
@@ -332,7 +332,7 @@ def check_patterns(document: SchemaDocument) -> None:
                 raise Invalid(f"invalid regex pattern in the schema: {error}") from error
 
 
-def _reasons_not_to_load(found: Found, document: SchemaDocument) -> Iterator[str]:
+def _reasons_not_to_load(found: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
     yield from _wrong_values(found, document.draft)
     yield from _wrong_members(found, document.draft)
     yield from _unknown_types(found)
@@ -340,7 +340,7 @@ def _reasons_not_to_load(found: Found, document: SchemaDocument) -> Iterator[str
     yield from _dangling_reference(found, document)
 
 
-def _wrong_values(found: Found, draft: Draft) -> Iterator[str]:
+def _wrong_values(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
     path, schema = found
     expected = {**_VALUES, **_VALUES_OF[draft], "items": _SCHEMA_OR_LIST[draft], draft.id_keyword: ("String",)}
     for keyword, value in schema.items():
@@ -348,7 +348,7 @@ def _wrong_values(found: Found, draft: Draft) -> Iterator[str]:
             yield from _mismatch(path / keyword, value, expected[keyword])
 
 
-def _wrong_members(found: Found, draft: Draft) -> Iterator[str]:
+def _wrong_members(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
     path, schema = found
     for keyword, way, value in subschemas(schema, draft):
         at = (path / keyword).down(way)
@@ -373,7 +373,7 @@ def _mismatch(path: SchemaPath, value: Any, expected: tuple[str, ...]) -> Iterat
         yield f"{path.fragment}: expected type{wanted}, found: {'null' if value is None else type_name(value)}"
 
 
-def _unknown_types(found: Found) -> Iterator[str]:
+def _unknown_types(found: SchemaAtPath) -> Iterator[str]:
     _, schema = found
     listed = schema.get("type", [])
     for each in listed if isinstance(listed, list) else [listed]:
@@ -381,14 +381,14 @@ def _unknown_types(found: Found) -> Iterator[str]:
             yield f"<unknown location>: unknown type: [{each}]"
 
 
-def _several_combinators(found: Found) -> Iterator[str]:
+def _several_combinators(found: SchemaAtPath) -> Iterator[str]:
     path, schema = found
     count = sum(each in schema for each in COMBINATORS)
     if count > 1:
         yield f"{path.fragment}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
 
 
-def _dangling_reference(found: Found, document: SchemaDocument) -> Iterator[str]:
+def _dangling_reference(found: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
     """What is wrong with a reference, at the path where it ends."""
     path, schema = found
     reference = schema.get("$ref", "#")

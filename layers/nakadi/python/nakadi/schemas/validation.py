@@ -362,7 +362,7 @@ class _Generator:
     def _write_size(self, schema: Schema, least: str, most: str, lines: SourceLines) -> int:
         for keyword, relation in ((least, "<"), (most, ">")):
             if keyword in schema:
-                lines.refuse_if(f"len(value) {relation} {self._constants.name(schema[keyword])}")
+                lines.refuse_if(f"len(value) {relation} {self._constants.name_of(schema[keyword])}")
         return 1
 
     def _write_properties(self, schema: Schema, lines: SourceLines) -> int:
@@ -386,7 +386,7 @@ class _Generator:
         variables = {name: f"v{number}" for number, name in enumerate(required)}
         with lines.block("try:"):
             for name, variable in variables.items():
-                lines.add(f"{variable} = value[{self._constants.text(name)}]")
+                lines.add(f"{variable} = value[{self._constants.name_of_text(name)}]")
         lines.add("except KeyError: return False")
         checks = (self._check_of(properties.get(name, True), variable) for name, variable in variables.items())
         return len(required) + sum(lines.refuse_unless(each) for each in checks)
@@ -395,7 +395,7 @@ class _Generator:
         check = self._check_of(schema, "member")
         if check.always and not counted:
             return 0
-        constant = self._constants.text(name)
+        constant = self._constants.name_of_text(name)
         with lines.block(f"if {constant} in value:"):
             if counted:
                 lines.add("known += 1")
@@ -407,7 +407,7 @@ class _Generator:
     def _write_members(self, schema: Schema, lines: SourceLines) -> int:
         """The members that are known by a pattern, or not at all; `_write_properties` has dealt with all others."""
         patterns = [
-            (self._constants.name(self._constants.patterns.of(text).found_in), self._check_of(each, "member"))
+            (self._constants.name_of(self._constants.patterns.of(text).found_in), self._check_of(each, "member"))
             for text, each in schema.get("patternProperties", {}).items()
         ]
         additional = self._check_of(schema.get("additionalProperties", True), "member")
@@ -416,7 +416,7 @@ class _Generator:
         if not patterns and not schema.get("properties"):
             self._write_loop("member", "value.values()", additional, lines)
             return 1
-        named = self._constants.texts(schema.get("properties", ()))
+        named = self._constants.name_of_texts(schema.get("properties", ()))
         lines.spend(f"len(value) * {1 + additional.cost + sum(each.cost for _, each in patterns)}")
         with lines.block("for name, member in value.items():"):
             lines.add(f"known = name in {named}")
@@ -431,12 +431,12 @@ class _Generator:
         cost = 0
         for name, needed in schema.get("dependencies", {}).items():
             check = self._names_present(needed) if isinstance(needed, list) else self._check_of(needed, "value")
-            lines.refuse_if(f"{self._constants.text(name)} in value and not ({check.expression})")
+            lines.refuse_if(f"{self._constants.name_of_text(name)} in value and not ({check.expression})")
             cost += 1 + check.cost
         return cost
 
     def _names_present(self, names: list[str]) -> CodeCheck:
-        return all_of([CodeCheck(f"{self._constants.text(each)} in value") for each in names])
+        return all_of([CodeCheck(f"{self._constants.name_of_text(each)} in value") for each in names])
 
     def _write_names(self, schema: Schema, lines: SourceLines) -> int:
         if "propertyNames" not in schema or self._document.draft < Draft.SIX:
