@@ -4,9 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.model.coordination import Offset
 from nakadi.model.events import Record
-from nakadi.subscriptions.stream.actions import AutoCommit, ClosePartition, HandOver, OpenPartition, SessionEnd
+from nakadi.subscriptions.stream.actions import AutoCommit, HandOver, OpenPartition, SessionEnd
 from nakadi.subscriptions.stream.parameters import LONGEST_SILENCE
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import a_chunk, some_events
@@ -406,166 +405,6 @@ def test_a_lease_that_ran_out():
     assert table.session.end is SessionEnd.LEASE_LOST
 
 
-# Sharing
-
-
-def test_a_partition_that_somebody_waits_for():
-    """Nothing more is sent of a partition that somebody waits for; it is let go once all is committed. (S241, S242,
-    S316, S129)"""
-    table = Table(0, 1, batch_limit=1, window=3)
-    table.arrive(5)
-    table.told()
-    table.change(entry(0, f"{ME}>other"))
-    assert not table.session.wants(a_place(0))
-    table.commit(1)
-    assert (table.told(), table.called()) == ([], [])
-    table.commit(2)
-    assert table.called() == [HandOver(frozenset({a_place(0)}))]
-    table.arrive(1, partition=1)
-    assert table.told() == ["1:0-0"]
-
-
-def test_a_partition_without_anything_outstanding_is_let_go_at_once():
-    """With nothing outstanding a partition is let go immediately, and not let go twice. (S242)"""
-    table = Table(0)
-    table.change(entry(0, f"{ME}>other"))
-    table.look()
-    assert table.called() == [HandOver(frozenset({a_place(0)}))]
-    table.change(entry(0, "other"))
-    assert table.called() == [ClosePartition(a_place(0))]
-
-
-def test_a_partition_that_is_not_committed_in_time():
-    """When a partition that somebody waits for is not committed in time, the whole stream closes. (S219, S243)"""
-    table = Table(0, 1, commit_seconds=20, window=100, flush_seconds=1000)
-    table.arrive(1)
-    table.wait(5)
-    table.change(entry(0, f"{ME}>other"))
-    for offset in range(2):
-        table.arrive(1, start=offset, partition=1)
-        table.commit(offset, partition=1)
-        table.wait(10)
-    assert table.session.closing is SessionEnd.RELEASE_TIMEOUT
-    assert table.told() == [f"0:0-0 {STARTED}", "1:0-0", "1:1-1"]
-
-
-def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
-    """Whatever is committed of other partitions, one that somebody waits for is free after two commit timeouts. (S219,
-    S243, S210)"""
-    table = Table(0, 1, commit_seconds=3, window=100, flush_seconds=1000)
-    table.arrive(1)
-    table.arrive(90, partition=1)
-    table.change(entry(0, f"{ME}>other"))
-    for offset in range(6):
-        table.wait(1)
-        table.commit(offset, partition=1)
-    assert table.session.end is SessionEnd.RELEASE_TIMEOUT
-
-
-@pytest.mark.parametrize("begin", ["gone", "reset", "timeout"])
-def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
-    """A stream that closes for whatever reason ends a commit timeout later, however much is committed. (S210, S220,
-    S215, S138)"""
-    table = Table(0, commit_seconds=3, window=100, flush_seconds=1000, stream_seconds=5 if begin == "timeout" else 4200)
-    table.wait(4)
-    table.arrive(90)
-    if begin == "gone":
-        table.tell(table.session.gone(table.now))
-    elif begin == "reset":
-        table.look(resetting=True)
-    for offset in range(4):
-        table.wait(1)
-        table.commit(offset)
-    assert table.session.end is table.session.closing
-
-
-def test_a_partition_that_stays_after_all():
-    """When nobody waits any more, the partition goes on as before. (S240)"""
-    table = Table(0, window=3, commit_seconds=20)
-    table.arrive(5)
-    table.told()
-    table.change(entry(0, f"{ME}>other"))
-    table.change(entry(0, ME))
-    table.commit(0)
-    assert table.told() == ["0:3-3"]
-
-
-def test_a_partition_that_comes_back_while_it_is_let_go():
-    """While a hand-over is under way nothing is sent, until the session knows what came of it. (S315, S312)"""
-    table = Table(0)
-    table.change(entry(0, f"{ME}>other"))
-    table.called()
-    table.change(entry(0, ME))
-    assert not table.session.wants(a_place(0))
-    table.tell(table.session.handed_over([a_place(0)], table.assignment.revision, table.now))
-    assert table.session.wants(a_place(0))
-
-
-def test_what_was_read_before_a_hand_over_is_not_believed():
-    """After a hand-over, what was read before it does not make the partition ours again. (S312, S315)"""
-    table = Table(0)
-    table.change(entry(0, f"{ME}>other"))
-    table.called()
-    table.tell(table.session.handed_over([a_place(0)], 17, table.now))
-    table.change(entry(0, ME))
-    assert not table.session.wants(a_place(0))
-    table.assignment = type(table.assignment)(
-        revision=17, initialised=True, entries=(entry(0, ME),), sessions=table.assignment.sessions
-    )
-    table.look()
-    assert table.session.wants(a_place(0))
-
-
-def test_a_new_partition_is_read_from_its_offset():
-    """A partition that was taken over is read from the offset that is stored after it became ours. (S244, S315)"""
-    table = Table(0, entries=[entry(1, "other")], opening=False)
-    table.called()
-    table.offsets[a_place(1)] = Offset(at(41), "other", A_MOMENT)
-    table.change(entry(1, ME))
-    assert table.called() == [OpenPartition(a_place(1), at(41), 2)]
-
-
-def test_an_offset_of_somebody_else_is_not_begun_from():
-    """As long as the offset names another owner, nothing is begun. (S244, S315)"""
-    table = Table(0, opening=False)
-    table.called()
-    table.assignment = type(table.assignment)(
-        revision=2, initialised=True, entries=(entry(0, ME), entry(1, ME)), sessions=table.assignment.sessions
-    )
-    table.offsets[a_place(1)] = Offset(at(41), "other", A_MOMENT)
-    table.look()
-    assert table.called() == []
-
-
-def test_an_answer_that_came_too_late():
-    """An opening that was overtaken by another one is not believed. (S208)"""
-    table = Table(0, opening=False)
-    [first] = table.called()
-    table.commit(5)
-    [second] = table.called()
-    assert not table.session.expects(first)
-    table.tell(table.session.opened(first, at(-1), 0, table.now))
-    table.arrive(1)
-    assert table.told() == []
-    table.tell(table.session.opened(second, at(5), 0, table.now))
-    table.arrive(1, start=6)
-    assert table.told() == [f"0:6-6 {STARTED}"]
-
-
-def test_a_closing_session_lets_go():
-    """A closing session lets go of what somebody waits for as soon as that is committed. (S248)"""
-    table = Table(0, 1, window=10)
-    table.arrive(1)
-    table.arrive(1, partition=1)
-    table.tell(table.session.gone(table.now))
-    table.change(entry(0, f"{ME}>other"), entry(1, f"{ME}>other"))
-    assert table.called() == []
-    table.commit(0)
-    assert table.called() == [HandOver(frozenset({a_place(0)}))]
-    table.change(entry(0, "other"), entry(1, "other"))
-    assert table.session.end is SessionEnd.GONE
-
-
 # What is not for the client
 
 
@@ -614,7 +453,7 @@ def test_keep_alives_jump_over_what_was_passed_over():
     assert table.told() == [f"0@1 {STARTED}"]
 
 
-def test_nobody_is_woken_for_nothing():
+def test_an_idle_stream_is_not_woken_between_keep_alives():
     """An idle stream has nothing to do between its keep-alives. (S232)"""
     table = Table(0, flush_seconds=24)
     assert table.session.deadline() == 24
