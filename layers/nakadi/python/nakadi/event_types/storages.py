@@ -71,7 +71,7 @@ class Storages:
 
     def add(self, storage: Storage) -> None:
         self._features.require_writable()
-        check_fields(storage)
+        check_storage_fields(storage)
         if storage.id == DEFAULT_STORAGE_ID:
             raise _already_exists(storage.id)
         before = self._registry.get(KIND, storage.id)
@@ -170,7 +170,7 @@ class Storages:
         )
 
 
-def check_fields(storage: Storage) -> None:
+def check_storage_fields(storage: Storage) -> None:
     if not STORAGE_ID.fullmatch(storage.id):
         raise Invalid(
             "A storage id has 1 to 36 letters, digits, underscores, hyphens and dots, and does not begin with a hyphen "
