@@ -236,7 +236,7 @@ class _Explainer:
                 if name in value:
                     yield from self._of_subschema(subschema, value[name], member_pointer(pointer, name))
 
-    def patterned(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def pattern_properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             spend_steps(self._steps, len(value) * _STEPS_PER_MEMBER)
             for name, each in value.items():
@@ -244,7 +244,7 @@ class _Explainer:
                     if self._patterns.of(pattern).found_in(name, self._steps):
                         yield from self._of_subschema(subschema, each, member_pointer(pointer, name))
 
-    def additional(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def additional_properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if not isinstance(value, dict):
             return
         subschema = schema["additionalProperties"]
@@ -263,7 +263,7 @@ class _Explainer:
             self._patterns.of(each).found_in(name, self._steps) for each in patterns
         )
 
-    def needed(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def name_dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """The dependencies that are lists of names."""
         if not isinstance(value, dict):
             return
@@ -276,7 +276,7 @@ class _Explainer:
                     SchemaViolation(pointer, f"property [{truncated_text(each)}] is required") for each in missing
                 )
 
-    def dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def schema_dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """The dependencies that are schemas."""
         if not isinstance(value, dict):
             return
@@ -285,7 +285,7 @@ class _Explainer:
             if name in value and not isinstance(needed, list):
                 yield from self._of_subschema(needed, value, pointer)
 
-    def names(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def property_names(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             for name in value:
                 yield from self._of_subschema(schema["propertyNames"], name, member_pointer(pointer, name))
@@ -310,7 +310,7 @@ class _Explainer:
             for place in range(len(items), len(value)):
                 yield from self._of_subschema(subschema, value[place], f"{pointer}/{place}")
 
-    def containing(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def contains(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, list):
             failures = (self.failure(schema["contains"], item, f"{pointer}/{at}") for at, item in enumerate(value))
             if all(each is not None for each in failures):
@@ -353,15 +353,15 @@ _COMBINATOR_METHODS: Mapping[str, _Method] = {
 # In the order in which they are reported.
 _KEYWORDS_ABOUT_MEMBERS: tuple[tuple[str, _Method], ...] = (
     ("required", _Explainer.required),
-    ("propertyNames", _Explainer.names),
-    ("dependencies", _Explainer.needed),
-    ("additionalProperties", _Explainer.additional),
-    ("patternProperties", _Explainer.patterned),
-    ("dependencies", _Explainer.dependencies),
+    ("propertyNames", _Explainer.property_names),
+    ("dependencies", _Explainer.name_dependencies),
+    ("additionalProperties", _Explainer.additional_properties),
+    ("patternProperties", _Explainer.pattern_properties),
+    ("dependencies", _Explainer.schema_dependencies),
     ("properties", _Explainer.properties),
     ("items", _Explainer.items),
     ("additionalItems", _Explainer.additional_items),
-    ("contains", _Explainer.containing),
+    ("contains", _Explainer.contains),
 )
 
 _KEYWORDS_BESIDE_COMBINATOR = ("type", "if", *KEYWORD_REASONS, *(keyword for keyword, _ in _KEYWORDS_ABOUT_MEMBERS))
