@@ -56,9 +56,13 @@ class Server:
     log: Path
 
 
+def is_there() -> bool:
+    return any(JARS.glob("kafka_*.jar"))
+
+
 def begun(folder: str | Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> Server:
     """A server that keeps its data in this folder, and goes on with what is there."""
-    if not any(JARS.glob("kafka_*.jar")):
+    if not is_there():
         raise FileNotFoundError(f"{JARS} has no Kafka: `make test-engines` puts it there")
     data = Path(folder) / "kafka"
     data.mkdir(parents=True, exist_ok=True)

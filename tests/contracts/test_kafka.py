@@ -215,6 +215,7 @@ class TestTopics:
         assert setting(url, "cleanup.policy") == "compact"
 
 
+@pytest.mark.skipif(not kafka.CAN_START, reason="a test can only kill a server that it has started")
 class TestFaults:
     def test_an_acknowledged_event_survives_a_server_that_is_killed(self, tmp_path):
         """A server is killed under load and started again: everything acknowledged is there, and appends go on."""

@@ -22,6 +22,8 @@ OWN = os.environ.get("KAFKA", "")
 
 WANTED = OTHERS_WANTED or bool(OWN)
 
+CAN_START = kafka_local.is_there()
+
 
 def url() -> str:
     """An event log with no topics yet: others' topics have other names."""
