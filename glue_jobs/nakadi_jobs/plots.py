@@ -44,23 +44,30 @@ def _span(chosen: Mapping[str, Rows]) -> tuple[datetime, datetime]:
     return min(begins), max(ends)
 
 
+def _steps(rows: Rows, name: str) -> tuple[list[datetime], list[Any]]:
+    """A value for each window, from its beginning to its end: a single window is a line, too."""
+    end = rows[-1]["window_start"] + timedelta(minutes=rows[-1]["window_minutes"])
+    return [*(row["window_start"] for row in rows), end], [*(row[name] for row in rows), rows[-1][name]]
+
+
+def _line(axes: Any, rows: Rows, name: str, colour: Any, **more: Any) -> None:
+    axes.plot(*_steps(rows, name), color=colour, drawstyle="steps-post", **more)
+
+
 def _rate(axes: Any, name: str, rows: Rows, colour: Any) -> None:
-    times = [row["window_start"] for row in rows]
-    axes.plot(times, [row["per_minute_mean"] for row in rows], color=colour, marker="o", markersize=3, label=name)
-    axes.plot(times, [row["per_minute_peak"] for row in rows], color=colour, linestyle=":", linewidth=1)
+    _line(axes, rows, "per_minute_mean", colour, label=name)
+    _line(axes, rows, "per_minute_peak", colour, linestyle=":", linewidth=1)
 
 
 def _size(axes: Any, name: str, rows: Rows, colour: Any) -> None:
-    times = [row["window_start"] for row in rows]
-    axes.plot(times, [row["size_p50"] for row in rows], color=colour, marker="o", markersize=3, label=name)
-    low, high = [row["size_p50"] for row in rows], [row["size_p95"] for row in rows]
-    axes.fill_between(times, low, high, color=colour, alpha=0.15)
-    axes.plot(times, [row["size_max"] for row in rows], color=colour, linestyle=":", linewidth=1)
+    _line(axes, rows, "size_p50", colour, label=name)
+    times, low = _steps(rows, "size_p50")
+    axes.fill_between(times, low, _steps(rows, "size_p95")[1], color=colour, alpha=0.15, step="post")
+    _line(axes, rows, "size_max", colour, linestyle=":", linewidth=1)
 
 
 def _skew(axes: Any, name: str, rows: Rows, colour: Any) -> None:
-    times = [row["window_start"] for row in rows]
-    axes.plot(times, [row["partition_skew"] for row in rows], color=colour, marker="o", markersize=3, label=name)
+    _line(axes, rows, "partition_skew", colour, label=name)
     axes.axhline(1, color="grey", linewidth=0.5)
 
 

@@ -21,9 +21,20 @@ def test_one_window_fills_its_plot():
     axes = plots._figure({"order.placed": one}, "Events", plots._rate, logarithmic=True).axes[0]
     left, right = axes.get_xlim()
     assert (right - left) * 24 == pytest.approx(1)
+    mean, peak = axes.get_lines()
+    assert (list(mean.get_ydata()), list(peak.get_ydata())) == ([1.0, 1.0], [2, 2])
+    assert list(mean.get_xdata()) == [FIRST, FIRST + timedelta(hours=1)]
 
 
 def test_all_windows_are_on_the_plot():
     """From the beginning of the first to the end of the last."""
     rows = [window(timedelta(hours=hour)) for hour in (0, 5)]
     assert plots._span({"order.placed": rows}) == (FIRST, FIRST + timedelta(hours=6))
+
+
+def test_every_plot_is_drawn():
+    """Rates, sizes and skew, of one window as of several."""
+    for windows in ([window(timedelta(0))], [window(timedelta(hours=hour)) for hour in range(3)]):
+        drawn = plots.drawn(windows)
+        assert set(drawn) == {"rate.png", "size.png", "skew.png"}
+        assert all(content.startswith(b"\x89PNG") for content in drawn.values())
