@@ -15,7 +15,7 @@ from nakadi.model.cursor import Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import Subscription
-from nakadi.streaming.chunks import Chunk, Run
+from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
 from nakadi.subscriptions.stream.actions import (
@@ -158,7 +158,7 @@ class Stream:
                         self.reads.pop(action.place, None)
                     self.calls.append(action)
 
-    def _read(self, place: Place) -> Run | None:
+    def _read(self, place: Place) -> EventRun | None:
         history = self.process.history
         start, events = self.reads[place], history.events[place]
         if start >= len(events) or not self.session.wants(place):
@@ -169,7 +169,7 @@ class Stream:
             StoredEvent(each.offset, Record(b"1", each.key, directed_to=None if each.ours else "others"), START)
             for each in found
         )
-        return Chunk(1, start, Slice(stored, self.reads[place])).from_offset(start)
+        return EventChunk(1, start, Slice(stored, self.reads[place])).from_offset(start)
 
 
 @dataclass

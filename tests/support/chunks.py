@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from nakadi.model.events import Record, Slice, StoredEvent
-from nakadi.streaming.chunks import Chunk, Run
+from nakadi.streaming.chunks import EventChunk, EventRun
 
 STORED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -13,18 +13,18 @@ def a_record(text: str) -> Record:
     return Record(f'"{text}"'.encode())
 
 
-def a_chunk(*records: Record | str, start: int = 0, order: int = 1) -> Chunk:
+def a_chunk(*records: Record | str, start: int = 0, order: int = 1) -> EventChunk:
     """Events from offset `start` on; a text stands for an event with this value."""
     made = [each if isinstance(each, Record) else a_record(each) for each in records]
     events = tuple(StoredEvent(start + index, record, STORED_AT) for index, record in enumerate(made))
-    return Chunk(order, start, Slice(events, start + len(events)))
+    return EventChunk(order, start, Slice(events, start + len(events)))
 
 
-def some_events(count: int, start: int = 0, size: int = 1) -> Run:
+def some_events(count: int, start: int = 0, size: int = 1) -> EventRun:
     """Consecutive events whose values are their offsets, filled up to `size` bytes."""
     records = [Record(str(offset).rjust(size, "0").encode()) for offset in range(start, start + count)]
     return a_chunk(*records, start=start).from_offset(start)
 
 
-def values(runs: Iterable[Run]) -> list[bytes]:
+def values(runs: Iterable[EventRun]) -> list[bytes]:
     return [value for run in runs for value in run.values]

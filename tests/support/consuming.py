@@ -11,7 +11,7 @@ from nakadi.model.coordination import Assignment, Entry, Offset
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
-from nakadi.streaming.chunks import Run
+from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.stream.actions import (
     OpenPartition,
@@ -102,7 +102,7 @@ class Table:
         self.offsets[a_place(partition)] = Offset(at(offset), ME, A_MOMENT)
         self.look()
 
-    def arrive(self, events: Run | int, start: int = 0, partition: int = 0) -> None:
+    def arrive(self, events: EventRun | int, start: int = 0, partition: int = 0) -> None:
         """Events of a partition are read: so many from an offset on, or these."""
         run = some_events(events, start) if isinstance(events, int) else events
         self._take(self.session.arrived(a_place(partition), run, self.now))

@@ -17,7 +17,7 @@ from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import Assignment, Entry, Parked, Redrive, Verdict
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
-from nakadi.streaming.chunks import Run
+from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.api.leases import LeaseWatch
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, RedrivePlanner
@@ -60,7 +60,7 @@ class Consumer:
     calls: deque[SessionAction] = field(default_factory=deque)
     facts: deque = field(default_factory=deque)
     batches: deque[SendBatch] = field(default_factory=deque)
-    source: Iterator[Run] | None = None
+    source: Iterator[EventRun] | None = None
     stuck: bool = False
 
 
@@ -245,7 +245,7 @@ class World:
     def beginning(self, _place, stored: Position) -> PartitionStart:
         return PartitionStart(an_event_type(), stored)
 
-    def events(self, beginning: PartitionStart) -> Iterator[Run]:
+    def events(self, beginning: PartitionStart) -> Iterator[EventRun]:
         """As they come from the lot and from the log, a few at a time."""
         offset, again = beginning.start.offset, beginning.again
         if again is not None:
@@ -264,7 +264,7 @@ class World:
             yield a_chunk(*records, start=offset + 1).from_offset(offset + 1)
             offset += count
 
-    def _nothing_yet(self) -> Iterator[Run]:
+    def _nothing_yet(self) -> Iterator[EventRun]:
         yield a_chunk(start=self.published).from_offset(self.published)
 
     def handle(self, _drop) -> None:

@@ -35,7 +35,7 @@ from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.log_index import Counted, Location, Segment
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
-from nakadi.streaming.chunks import Chunk
+from nakadi.streaming.chunks import EventChunk
 from nakadi.subscriptions.stream.actions import DropEvent
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher
 from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions
@@ -274,7 +274,7 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
 
 def a_drop():
     found = Slice((StoredEvent(0, Record(b"{}"), datetime(2026, 11, 21, tzinfo=UTC)),), 1)
-    return DropEvent(EventTypePartition("order", "0"), Chunk(1, 0, found).from_offset(0), 3)
+    return DropEvent(EventTypePartition("order", "0"), EventChunk(1, 0, found).from_offset(0), 3)
 
 
 def test_sessions_of_dead_processes_are_counted(metrics):

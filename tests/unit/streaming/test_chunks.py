@@ -5,7 +5,7 @@ import pytest
 from nakadi.model.authorization import Attribute
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record, Slice, StoredEvent
-from nakadi.streaming.chunks import Chunk, Run, is_public
+from nakadi.streaming.chunks import EventChunk, EventRun, is_public
 from tests.support.chunks import STORED_AT, a_chunk, a_record
 
 TOMBSTONE = Record(None, key="k")
@@ -13,7 +13,7 @@ DIRECTED = Record(b"1", directed_to="subscription")
 OWNED = Record(b"2", owner=Attribute("team", "shop"))
 
 
-def joined(run: Run) -> bytes:
+def joined(run: EventRun) -> bytes:
     return b",".join(run.values)
 
 
@@ -49,7 +49,7 @@ def test_a_run_begins_anywhere_in_a_chunk(offset, expected):
 def test_holes_left_by_compaction_are_stepped_over():
     """Offsets that have no event any more are passed by, and a position is that of a real event. (L44)"""
     events = (StoredEvent(3, a_record("a"), STORED_AT), StoredEvent(7, a_record("b"), STORED_AT))
-    chunk = Chunk(2, 1, Slice(events, 9))
+    chunk = EventChunk(2, 1, Slice(events, 9))
     assert chunk.from_offset(1).end == Position(2, 7)
     assert joined(chunk.from_offset(4)) == b'"b"'
     assert chunk.next == 9

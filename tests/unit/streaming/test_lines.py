@@ -6,7 +6,7 @@ import pytest
 from nakadi.model.cursor import Position
 from nakadi.streaming.lines import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.parameters import cursors_in
-from nakadi.streaming.session import SendEvents, SendKeepAlive
+from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
 from tests.support.chunks import a_chunk, some_events
 
 STARTS = {"0": Position(1, -1), "1": Position(2, 6)}
@@ -35,7 +35,7 @@ def test_a_batch_is_one_line():
 )
 def test_a_keep_alive_is_a_cursor_alone(position, offset):
     """A keep-alive has no events, not even an empty list; the offset is in the new form. (L42, L43, L44, L46)"""
-    line = JsonStreamFormat(STARTS).keep_alive(SendKeepAlive("7", position))
+    line = JsonStreamFormat(STARTS).keep_alive(SendStreamKeepAlive("7", position))
     assert line == b'{"cursor":{"partition":"7","offset":"' + offset + b'"}}\n'
 
 
@@ -67,7 +67,7 @@ def test_a_batch_is_one_server_sent_event():
 
 def test_a_server_sent_keep_alive_has_an_id_and_no_data():
     """A browser remembers the id, and tells the page nothing."""
-    block = EventStreamFormat({"0": Position(1, 3)}).keep_alive(SendKeepAlive("0", Position(1, 4)))
+    block = EventStreamFormat({"0": Position(1, 3)}).keep_alive(SendStreamKeepAlive("0", Position(1, 4)))
     assert block == b'id: [{"partition":"0","offset":"001-0001-000000000000000004"}]\n\n'
 
 

@@ -7,7 +7,14 @@ from nakadi.model.events import Record
 from nakadi.model.outcomes import NotPermitted
 from nakadi.streaming import session as session_module
 from nakadi.streaming.parameters import StreamLimits
-from nakadi.streaming.session import LowLevelSession, SendEvents, SendKeepAlive, SendProblem, StreamAction, StreamEnd
+from nakadi.streaming.session import (
+    LowLevelSession,
+    SendEvents,
+    SendProblem,
+    SendStreamKeepAlive,
+    StreamAction,
+    StreamEnd,
+)
 from tests.support.chunks import a_chunk, some_events, values
 
 BEFORE = Position(1, -1)
@@ -27,7 +34,7 @@ def _told(action: StreamAction) -> str:
     match action:
         case SendEvents(partition, _, runs):
             return f"{partition}: {b' '.join(values(runs)).decode()}"
-        case SendKeepAlive(partition):
+        case SendStreamKeepAlive(partition):
             return f"{partition}: -"
         case SendProblem(error):
             return f"! {error}"
@@ -135,7 +142,7 @@ def test_a_very_late_tick_does_not_make_up_for_what_was_missed():
 def test_a_keep_alive_tells_the_last_delivered_position():
     """Before the first event it is the start, then that of the last event sent. (L44)"""
     session = a_session(start=Position(3, 41))
-    assert session.tick(10.0) == [SendKeepAlive("0", Position(3, 41))]
+    assert session.tick(10.0) == [SendStreamKeepAlive("0", Position(3, 41))]
     session.arrived("0", some_events(1, start=42), 11.0)
     (keep_alive,) = session.tick(21.0)
     assert keep_alive.position == Position(1, 42)
@@ -267,7 +274,7 @@ def test_what_is_not_delivered_counts_for_nothing():
     assert batch.position == Position(1, 5)
     assert session.end is None
     session.arrived("0", a_chunk(*hidden, start=8).from_offset(8), 2.0)
-    assert session.tick(11.0) == [SendKeepAlive("0", Position(1, 5))]
+    assert session.tick(11.0) == [SendStreamKeepAlive("0", Position(1, 5))]
     assert session.end is StreamEnd.KEEP_ALIVES
 
 

@@ -17,7 +17,7 @@ _OFFSET = attrgetter("offset")
 _RESTRICTIONS = attrgetter("owner", "directed_to")
 
 
-class Chunk:
+class EventChunk:
     """Consecutive events of one partition of one timeline, from offset `start` up to, not including, `next`.
 
     Never changes, except that it caches its serialised events: streams that cut batches at the same places share the
@@ -41,9 +41,9 @@ class Chunk:
         self._cached: dict[tuple[int, int], bytes] = {}
         self._cache_bytes_left = 2 * self.weight
 
-    def from_offset(self, offset: int) -> Run:
+    def from_offset(self, offset: int) -> EventRun:
         first = 0 if offset == self.start else bisect_left(self.events, offset, key=_OFFSET)
-        return Run(self, first, len(self.records))
+        return EventRun(self, first, len(self.records))
 
     def serialised(self, first: int, last: int, serialise: Callable[[Sequence[bytes]], bytes]) -> bytes:
         """The bytes of events `first` up to, not including, `last`; `serialise` is always the same rule."""
@@ -57,12 +57,12 @@ class Chunk:
         return known
 
 
-class Run:
+class EventRun:
     """The events of a chunk from index `first` up to, not including, `last`; `count` of them."""
 
     __slots__ = ("chunk", "count", "first", "last")
 
-    def __init__(self, chunk: Chunk, first: int, last: int) -> None:
+    def __init__(self, chunk: EventChunk, first: int, last: int) -> None:
         self.chunk = chunk
         self.first = first
         self.last = last
@@ -91,12 +91,12 @@ class Run:
     def serialised(self, serialise: Callable[[Sequence[bytes]], bytes]) -> bytes:
         return self.chunk.serialised(self.first, self.last, serialise)
 
-    def split(self, count: int) -> tuple[Run, Run]:
+    def split(self, count: int) -> tuple[EventRun, EventRun]:
         """The first `count` events, and the rest."""
         middle = self.first + count
-        return Run(self.chunk, self.first, middle), Run(self.chunk, middle, self.last)
+        return EventRun(self.chunk, self.first, middle), EventRun(self.chunk, middle, self.last)
 
-    def readable(self, may_read: MayRead) -> Iterator[Run]:
+    def readable(self, may_read: MayRead) -> Iterator[EventRun]:
         """The parts of it that a reader may see."""
         if self.chunk.plain:
             yield self
@@ -105,7 +105,7 @@ class Run:
         for wanted, group in groupby(indices, key=lambda index: may_read(self.chunk.records[index])):
             stretch = list(group)
             if wanted:
-                yield Run(self.chunk, stretch[0], stretch[-1] + 1)
+                yield EventRun(self.chunk, stretch[0], stretch[-1] + 1)
 
 
 def is_public(record: Record) -> bool:

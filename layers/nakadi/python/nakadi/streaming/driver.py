@@ -15,9 +15,17 @@ from typing import Any, Protocol
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.ports.clock import Clock
+from nakadi.streaming.chunks import EventRun
 from nakadi.streaming.feeds import PartitionReader
 from nakadi.streaming.lines import StreamFormat
-from nakadi.streaming.session import LowLevelSession, SendEvents, SendKeepAlive, SendProblem, StreamAction, StreamEnd
+from nakadi.streaming.session import (
+    LowLevelSession,
+    SendEvents,
+    SendProblem,
+    SendStreamKeepAlive,
+    StreamAction,
+    StreamEnd,
+)
 
 # Event loops count milliseconds and may wake a stream up to one too early, for nothing.
 SLACK_SECONDS = 0.001
@@ -121,8 +129,22 @@ class StreamSession(Protocol):
 class EventSource(Protocol):
     """Where the events of a partition come from."""
 
+    @property
+    def lost(self) -> bool:
+        """Whether the topic was found missing; an `update` is expected to say what has happened to it."""
+
+    @property
+    def at_border(self) -> bool:
+        """Whether nothing can be taken before a `move`."""
+
+    async def move(self, wake: Callable[[], None]) -> None:
+        """Go to where the next event is or will be; `wake` is called when there may be something to take."""
+
     def update(self, event_type: EventType) -> None:
         """The event type has changed: its timelines may be others."""
+
+    def take(self) -> EventRun | None:
+        """The next events at hand, None while there are none."""
 
     def leave(self) -> None:
         """Give back everything that is held."""
@@ -282,7 +304,7 @@ class LowLevelDriver(StreamDriver):
             match action:
                 case SendEvents():
                     self._buffer.put(self._lines.batch(action))
-                case SendKeepAlive():
+                case SendStreamKeepAlive():
                     self._buffer.put(self._lines.keep_alive(action))
                 case SendProblem(error):
                     self._buffer.put(self._lines.problem(self._describe(error)))

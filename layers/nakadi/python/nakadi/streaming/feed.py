@@ -14,7 +14,7 @@ from functools import partial
 from operator import attrgetter
 
 from nakadi.model.outcomes import Unavailable
-from nakadi.streaming.chunks import Chunk, Run
+from nakadi.streaming.chunks import EventChunk, EventRun
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ RECENT_CHUNKS = 4
 SHORTEST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
-ReadOutcome = Chunk | BaseException
+ReadOutcome = EventChunk | BaseException
 
 _START = attrgetter("start")
 
@@ -33,7 +33,7 @@ _START = attrgetter("start")
 class RetryingReader:
     """Reads chunks in threads, and again with growing pauses while the log does not answer."""
 
-    def __init__(self, fetch: Callable[[int], Chunk], threads: ThreadPoolExecutor) -> None:
+    def __init__(self, fetch: Callable[[int], EventChunk], threads: ThreadPoolExecutor) -> None:
         self._fetch = fetch
         self._threads = threads
         self._pause = SHORTEST_PAUSE
@@ -48,7 +48,7 @@ class RetryingReader:
     def close(self) -> None:
         self._closed = True
 
-    def _finished(self, start: int, done: Callable[[ReadOutcome], None], future: asyncio.Future[Chunk]) -> None:
+    def _finished(self, start: int, done: Callable[[ReadOutcome], None], future: asyncio.Future[EventChunk]) -> None:
         if self._closed or future.cancelled():
             return
         error = future.exception()
@@ -68,12 +68,12 @@ class PartitionFeed:
         self._reader = reader
         self._forget = forget
         self._tip = tip
-        self._window: list[Chunk] = []
+        self._window: list[EventChunk] = []
         self._weight = 0
         self._followers: set[FeedFollower] = set()
         self._waiting: set[FeedFollower] = set()
         self._behind: dict[int, set[FeedFollower]] = {}
-        self._recent: dict[int, Chunk] = {}
+        self._recent: dict[int, EventChunk] = {}
         self._reading = False
         # Whether the log may hold more than was read. Only a read that finds nothing says that it does not.
         self._more = True
@@ -98,7 +98,7 @@ class PartitionFeed:
         if self._waiting:
             self._read_on()
 
-    def take(self, follower: FeedFollower) -> Chunk | None:
+    def take(self, follower: FeedFollower) -> EventChunk | None:
         """The chunk that the follower's next event is in; without one, the follower is woken when it is there."""
         if follower.offset > self._tip:
             self._start_at(follower.offset)
@@ -148,7 +148,7 @@ class PartitionFeed:
         if self._more and self._waiting:
             self._read_on()
 
-    def _append(self, chunk: Chunk) -> None:
+    def _append(self, chunk: EventChunk) -> None:
         chunk.shared = len(self._followers) > 1
         self._window.append(chunk)
         self._weight += chunk.weight
@@ -161,7 +161,7 @@ class PartitionFeed:
         self._weight = 0
         self._recent.clear()
 
-    def _in_window(self, offset: int) -> Chunk | None:
+    def _in_window(self, offset: int) -> EventChunk | None:
         at = bisect_right(self._window, offset, key=_START)
         return self._window[at - 1] if at else None
 
@@ -211,10 +211,10 @@ class FeedFollower:
         self._feed = feed
         self.offset = offset
         self.wake = wake
-        self.given: Chunk | None = None
+        self.given: EventChunk | None = None
         self.error: BaseException | None = None
 
-    def take(self) -> Run | None:
+    def take(self) -> EventRun | None:
         """The next events, as many as there are at hand. None: `wake` will be called. Raises why there are no more."""
         if self.error is not None:
             raise self.error

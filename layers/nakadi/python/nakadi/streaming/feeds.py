@@ -23,7 +23,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unusable
 from nakadi.model.timeline import Timeline
 from nakadi.ports.event_log import EventLog, EventLogs, OffsetUnavailable, UnknownTopic
-from nakadi.streaming.chunks import Chunk, Run
+from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.streaming.feed import FeedFollower, PartitionFeed, RetryingReader
 
 log = logging.getLogger(__name__)
@@ -67,9 +67,9 @@ class Feeds:
         return self._watched[storage_id]
 
     def _new_feed(self, timeline: Timeline, event_log: EventLog, partition: int, offset: int) -> PartitionFeed:
-        def fetch(start: int) -> Chunk:
+        def fetch(start: int) -> EventChunk:
             found = event_log.read(timeline.topic, partition, start, limit=CHUNK_EVENTS, max_bytes=CHUNK_BYTES)
-            return Chunk(timeline.order, start, found)
+            return EventChunk(timeline.order, start, found)
 
         def forget() -> None:
             watched = self._watched[timeline.storage_id]
@@ -183,7 +183,7 @@ class PartitionReader:
             self.leave()
             self.lost = False
 
-    def take(self) -> Run | None:
+    def take(self) -> EventRun | None:
         """The next events at hand, None when there are none yet. Raises `Unusable` when they are not there any more."""
         if self.lost or self._follower is None:
             return None

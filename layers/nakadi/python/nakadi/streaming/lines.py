@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from nakadi.model.cursor import Position
-from nakadi.streaming.session import SendEvents, SendKeepAlive
+from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
 
 # What browsers wait before they open a stream again, in milliseconds.
 RETRY_MILLISECONDS = 3000
@@ -22,7 +22,7 @@ class StreamFormat(Protocol):
 
     def batch(self, batch: SendEvents) -> bytes: ...
 
-    def keep_alive(self, keep_alive: SendKeepAlive) -> bytes: ...
+    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes: ...
 
     def problem(self, problem: bytes) -> bytes:
         """A Problem in a response that has long begun; the last thing sent."""
@@ -42,7 +42,7 @@ class JsonStreamFormat:
     def batch(self, batch: SendEvents) -> bytes:
         return batch_line(batch)
 
-    def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:
+    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
         return keep_alive_object(keep_alive) + b"\n"
 
     def problem(self, problem: bytes) -> bytes:
@@ -69,7 +69,7 @@ class EventStreamFormat:
         self._positions[batch.partition] = batch.position
         return b"%s\ndata: %s\n" % (self._id(), batch_line(batch))
 
-    def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:
+    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
         self._positions[keep_alive.partition] = keep_alive.position
         return self._id() + b"\n\n"
 
@@ -96,7 +96,7 @@ def _in_one_copy(head: bytes, values: Sequence[bytes]) -> bytes:
     return b",".join([head + values[0], *values[1:-1], values[-1] + b"]}\n"])
 
 
-def keep_alive_object(keep_alive: SendKeepAlive) -> bytes:
+def keep_alive_object(keep_alive: SendStreamKeepAlive) -> bytes:
     return f'{{"cursor":{_cursor(keep_alive.partition, keep_alive.position)}}}'.encode()
 
 

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from nakadi.model.cursor import Position
-from nakadi.streaming.chunks import MayRead, Run, is_public
+from nakadi.streaming.chunks import EventRun, MayRead, is_public
 from nakadi.streaming.parameters import StreamLimits
 
 
@@ -22,10 +22,10 @@ class SendEvents(Struct, frozen=True):
 
     partition: str
     position: Position
-    runs: tuple[Run, ...]
+    runs: tuple[EventRun, ...]
 
 
-class SendKeepAlive(Struct, frozen=True):
+class SendStreamKeepAlive(Struct, frozen=True):
     """Tell the client that nothing new has come to a partition since `position`."""
 
     partition: str
@@ -38,7 +38,7 @@ class SendProblem(Struct, frozen=True):
     error: Exception
 
 
-StreamAction = SendEvents | SendKeepAlive | SendProblem
+StreamAction = SendEvents | SendStreamKeepAlive | SendProblem
 
 
 MOST_BUFFERED_BYTES = 50_000_000
@@ -72,12 +72,12 @@ class PartitionBuffer:
         self.told_meanwhile = False
         self._clear()
 
-    def add(self, run: Run) -> None:
+    def add(self, run: EventRun) -> None:
         self.runs.append(run)
         self.count += run.count
         self.size += run.size
 
-    def take(self, *last: Run) -> tuple[Run, ...]:
+    def take(self, *last: EventRun) -> tuple[EventRun, ...]:
         """What waits, and these behind it."""
         taken = (*self.runs, *last)
         self.position = taken[-1].end
@@ -86,7 +86,7 @@ class PartitionBuffer:
         return taken
 
     def _clear(self) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[EventRun] = []
         self.count = 0
         self.size = 0
 
@@ -109,7 +109,7 @@ class LowLevelSession:
 
     # Facts
 
-    def arrived(self, partition: str, run: Run, now: float) -> list[StreamAction]:
+    def arrived(self, partition: str, run: EventRun, now: float) -> list[StreamAction]:
         """Events of a partition were read, in order, none left out."""
         if self.end:
             return []
@@ -162,7 +162,7 @@ class LowLevelSession:
 
     # Decisions
 
-    def _taken_in(self, partition: str, run: Run, now: float) -> Iterator[StreamAction]:
+    def _taken_in(self, partition: str, run: EventRun, now: float) -> Iterator[StreamAction]:
         """Buffer events one by one as it were: no batch and no stream becomes longer than its limit."""
         buffer = self._buffers[partition]
         while run.count and not self.end:
@@ -195,10 +195,10 @@ class LowLevelSession:
         buffer.flushed_at = flushed_at
         buffer.keep_alives += 1
         if not buffer.told_meanwhile:
-            yield SendKeepAlive(partition, buffer.position)
+            yield SendStreamKeepAlive(partition, buffer.position)
         buffer.told_meanwhile = False
 
-    def _batch(self, partition: str, now: float, *last: Run) -> StreamAction:
+    def _batch(self, partition: str, now: float, *last: EventRun) -> StreamAction:
         buffer = self._buffers[partition]
         runs = buffer.take(*last)
         buffer.flushed_at = now
@@ -209,7 +209,7 @@ class LowLevelSession:
         """The next keep-alive before its time. It is counted when it would have been due; no timer changes."""
         partition, buffer = next(iter(self._buffers.items()))
         buffer.told_meanwhile = True
-        return SendKeepAlive(partition, buffer.position)
+        return SendStreamKeepAlive(partition, buffer.position)
 
     def _finished(self, end: StreamEnd, now: float) -> list[StreamAction]:
         """Everything that waits is sent, and then it is over."""

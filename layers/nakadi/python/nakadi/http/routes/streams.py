@@ -13,7 +13,7 @@ from nakadi.http.routing import Lane, Route
 from nakadi.publishing.system_events import StreamKpis
 from nakadi.streaming.lines import EventStreamFormat, JsonStreamFormat, StreamFormat
 from nakadi.streaming.parameters import StreamParameters
-from nakadi.streaming.session import SendEvents, SendKeepAlive
+from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
 from nakadi.streaming.streams import AcceptedStream, EventStreams
 
 WARNING = (
@@ -90,7 +90,7 @@ class _CountedLines:
         self._figures.record(self._event_type, sum([run.count for run in batch.runs]), len(line), newest)
         return line
 
-    def keep_alive(self, keep_alive: SendKeepAlive) -> bytes:
+    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
         self._figures.report_if_due()
         return self._lines.keep_alive(keep_alive)
 

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from nakadi.model.coordination import Assignment, Offset, Replay
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
-from nakadi.streaming.chunks import Run
+from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.stream.partition_progress import IsDeliverable, MeasureDistance
 
 
@@ -21,7 +21,7 @@ class SendBatch(Struct, frozen=True):
 
     place: EventTypePartition
     position: Position
-    runs: tuple[Run, ...]
+    runs: tuple[EventRun, ...]
     info: str = ""
 
 
@@ -76,7 +76,7 @@ class DropEvent(Struct, frozen=True):
     """Deal with an event that consumers failed at so often, as the policy says; then it counts as consumed."""
 
     place: EventTypePartition
-    event: Run
+    event: EventRun
     fails: int
     replay: str | None = None
 
@@ -88,7 +88,7 @@ class ParkEvents(Struct, frozen=True, kw_only=True):
     """
 
     place: EventTypePartition
-    events: tuple[Run, ...]
+    events: tuple[EventRun, ...]
     upto: Position | None
     replay: str | None
     number: int

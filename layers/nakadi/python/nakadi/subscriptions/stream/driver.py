@@ -20,7 +20,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable, Unusable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
-from nakadi.streaming.driver import Fact, Outlet, StreamDriver
+from nakadi.streaming.driver import EventSource, Fact, Outlet, StreamDriver
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
     OpenPartition,
@@ -33,7 +33,6 @@ from nakadi.subscriptions.stream.actions import (
 from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStart
 from nakadi.subscriptions.stream.calls import SessionCallExecutor
 from nakadi.subscriptions.stream.lines import SubscriptionFormat
-from nakadi.subscriptions.stream.parking import EventSource
 from nakadi.subscriptions.stream.session import SubscriptionSession
 
 log = logging.getLogger(__name__)

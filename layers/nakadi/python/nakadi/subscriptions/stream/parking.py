@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -26,13 +25,14 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
-from nakadi.streaming.chunks import Chunk, Run
+from nakadi.streaming.chunks import EventChunk, EventRun
+from nakadi.streaming.driver import EventSource
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, event_key, parking_key
 from nakadi.subscriptions.stream.actions import DropEvent, ParkEvents
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress
 
 
-def parking_calls(reading: PartitionProgress, following: Iterable[Run]) -> Iterator[ParkEvents]:
+def parking_calls(reading: PartitionProgress, following: Iterable[EventRun]) -> Iterator[ParkEvents]:
     """The calls that park events, each for as many as one write may park.
 
     The cursor moves with them unless something before them is still to be committed.
@@ -81,7 +81,7 @@ class ParkingService(Struct, frozen=True):
         self,
         session: str,
         place: EventTypePartition,
-        events: Sequence[Run],
+        events: Sequence[EventRun],
         fails: int,
         upto: Position | None,
         replay: str | None,
@@ -106,13 +106,13 @@ class ParkingService(Struct, frozen=True):
         return self.store.coordination.park(self.store.subscription, session, parked, now, upto)
 
 
-def _parking_steps(runs: Iterable[Run]) -> Iterator[list[Run]]:
+def _parking_steps(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
     """The events one by one, as many at a time as one write may park."""
-    step: list[Run] = []
+    step: list[EventRun] = []
     size = 0
     for run in runs:
         for index in range(run.first, run.last):
-            event = Run(run.chunk, index, index + 1)
+            event = EventRun(run.chunk, index, index + 1)
             if step and (len(step) == MOST_PARKED or size + event.size > MOST_PARKED_BYTES):
                 yield step
                 step, size = [], 0
@@ -137,24 +137,6 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 FetchParked = Callable[[Parked], bytes | None]
 
 
-class EventSource(Protocol):
-    """Where the events of a partition come from."""
-
-    @property
-    def lost(self) -> bool: ...
-
-    @property
-    def at_border(self) -> bool: ...
-
-    async def move(self, wake: Callable[[], None]) -> None: ...
-
-    def update(self, event_type: EventType) -> None: ...
-
-    def take(self) -> Run | None: ...
-
-    def leave(self) -> None: ...
-
-
 class ReplaySource:
     """First the parked events, then those of the log. What lies between counts as skipped."""
 
@@ -173,7 +155,7 @@ class ReplaySource:
         self._fetch = fetch
         self._threads = threads
         self._onward = onward
-        self._runs: deque[Run] = deque()
+        self._runs: deque[EventRun] = deque()
         self._skipped = self._last >= until
 
     @property
@@ -208,7 +190,7 @@ class ReplaySource:
     def update(self, event_type: EventType) -> None:
         self._onward.update(event_type)
 
-    def take(self) -> Run | None:
+    def take(self) -> EventRun | None:
         if self._runs:
             return self._runs.popleft()
         if not self._parked and not self._skipped:
@@ -220,19 +202,19 @@ class ReplaySource:
         self._onward.leave()
 
 
-def runs_of(events: Sequence[tuple[Parked, bytes]]) -> Iterator[Run]:
+def runs_of(events: Sequence[tuple[Parked, bytes]]) -> Iterator[EventRun]:
     """Parked events as they were in the log, timeline by timeline."""
     for order, group in groupby(events, key=lambda each: each[0].position.timeline):
         stored = tuple(
             StoredEvent(each.position.offset, Record(value, event_key(each), each.owner), each.stored_at)
             for each, value in group
         )
-        yield Chunk(order, stored[0].offset, Slice(stored, stored[-1].offset + 1)).from_offset(stored[0].offset)
+        yield EventChunk(order, stored[0].offset, Slice(stored, stored[-1].offset + 1)).from_offset(stored[0].offset)
 
 
-def skipped_up_to(position: Position) -> Run:
+def skipped_up_to(position: Position) -> EventRun:
     """A run without events to send, up to a position."""
     nothing = StoredEvent(position.offset, Record(None), LONG_AGO)
-    return Chunk(position.timeline, position.offset, Slice((nothing,), position.offset + 1)).from_offset(
+    return EventChunk(position.timeline, position.offset, Slice((nothing,), position.offset + 1)).from_offset(
         position.offset
     )

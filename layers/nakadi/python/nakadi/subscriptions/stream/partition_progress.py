@@ -15,7 +15,7 @@ from nakadi.model.coordination import Entry, Replay
 from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
-from nakadi.streaming.chunks import Run
+from nakadi.streaming.chunks import EventRun
 
 IsDeliverable = Callable[[EventTypePartition, Record], bool]
 MeasureDistance = Callable[[EventTypePartition, Position, Position], int]
@@ -102,7 +102,7 @@ class PartitionProgress:
         self.handing_over = False
         # Where the event is that is being dropped or parked as the policy says.
         self.dropping: Position | None = None
-        self.runs: deque[Run] = deque()
+        self.runs: deque[EventRun] = deque()
         self.count = 0
         self.size = 0
         self.window_end: datetime | None = None
@@ -169,7 +169,7 @@ class PartitionProgress:
 
     # Events
 
-    def take_in(self, run: Run, deliverable: IsDeliverable, *, closely: bool) -> Sequence[Run]:
+    def take_in(self, run: EventRun, deliverable: IsDeliverable, *, closely: bool) -> Sequence[EventRun]:
         """Keep the events that are for the client, and skip the others. Returns those that have to be parked."""
         following = []
         before = self.size
@@ -189,7 +189,7 @@ class PartitionProgress:
         self.totals.buffered_bytes += self.size - before
         return following
 
-    def take(self, count: int, measure: MeasureDistance) -> tuple[Run, ...]:
+    def take(self, count: int, measure: MeasureDistance) -> tuple[EventRun, ...]:
         """The first `count` events that wait; they count as sent."""
         taken, missing, before = [], count, self.size
         while missing:
@@ -209,7 +209,7 @@ class PartitionProgress:
         self._count_outstanding(measure)
         return tuple(taken)
 
-    def first(self) -> Run:
+    def first(self) -> EventRun:
         """The first event that waits; it goes on waiting."""
         return self.runs[0].split(1)[0]
 
@@ -227,7 +227,7 @@ class PartitionProgress:
 
     # Parking
 
-    def begin_parking(self, events: Sequence[Run]) -> None:
+    def begin_parking(self, events: Sequence[EventRun]) -> None:
         """Send nothing before these are parked."""
         keys = frozenset(key for each in events if (key := each.chunk.records[each.first].key) is not None)
         self._parking.append((events[0].end, keys))
@@ -292,7 +292,7 @@ class PartitionProgress:
             after, _ = self._skipped.pop()
         self._skipped.append((after, end))
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: EventRun) -> None:
         self.count -= run.count
         self.size -= run.size
 
@@ -311,8 +311,8 @@ class PartitionProgress:
 
 
 def parts_by_disposition(
-    run: Run, disposition_of: Callable[[Record], Disposition], *, closely: bool
-) -> Sequence[tuple[Disposition, Run]]:
+    run: EventRun, disposition_of: Callable[[Record], Disposition], *, closely: bool
+) -> Sequence[tuple[Disposition, EventRun]]:
     """A run cut where the disposition of its events changes; `closely` looks at every one of them whatever it is."""
     if run.chunk.plain and not closely:
         return [(Disposition.SEND, run)] if run.count else []
@@ -320,13 +320,13 @@ def parts_by_disposition(
     indices = range(run.first, run.last)
     for disposition, group in groupby(indices, key=lambda index: disposition_of(run.chunk.records[index])):
         same = list(group)
-        parts.append((disposition, Run(run.chunk, same[0], same[-1] + 1)))
+        parts.append((disposition, EventRun(run.chunk, same[0], same[-1] + 1)))
     return parts
 
 
-def _behind(run: Run, position: Position) -> Run:
+def _behind(run: EventRun, position: Position) -> EventRun:
     """The part of a run behind a position that may lie inside of it."""
     if run.chunk.order != position.timeline or run.chunk.events[run.first].offset > position.offset:
         return run
     first = run.chunk.from_offset(position.offset + 1).first
-    return Run(run.chunk, max(run.first, first), run.last)
+    return EventRun(run.chunk, max(run.first, first), run.last)

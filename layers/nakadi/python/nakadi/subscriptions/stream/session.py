@@ -17,7 +17,7 @@ from operator import attrgetter
 from nakadi.model.coordination import Assignment, Entry
 from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
-from nakadi.streaming.chunks import Run
+from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy, failure_info
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
@@ -141,7 +141,7 @@ class SubscriptionSession:
                 self._partitions[place].released = self._seen < revision
         return [] if self._is_over(now) else self._next_actions(now)
 
-    def arrived(self, place: EventTypePartition, run: Run, now: float) -> list[SessionAction]:
+    def arrived(self, place: EventTypePartition, run: EventRun, now: float) -> list[SessionAction]:
         """Events of a partition were read, in order, none left out."""
         partition = self._partitions.get(place)
         if self._is_over(now) or self.closing or partition is None or not partition.open:

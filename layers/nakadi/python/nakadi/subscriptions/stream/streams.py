@@ -26,7 +26,7 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
-from nakadi.streaming.driver import Outlet
+from nakadi.streaming.driver import EventSource, Outlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
 from nakadi.streaming.parameters import PickSeconds
 from nakadi.streaming.streams import count_stream
@@ -51,7 +51,7 @@ from nakadi.subscriptions.stream.members import (
     renew_and_clean_up,
 )
 from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
-from nakadi.subscriptions.stream.parking import EventSource, ParkingService, ReplaySource
+from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from nakadi.subscriptions.stream.watch import SubscriptionWatch
 
