@@ -2,6 +2,7 @@
 
 import pytest
 
+from nakadi.engines.dynamodb import log_index
 from nakadi.engines.dynamodb.client import PAUSES, Address, Attempts
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.model.log_index import Counted, Head, Location, Mark, Progress, Segment, Topic
@@ -49,6 +50,25 @@ def index(world):
     index.note_progress("stream", "shard", Progress(7))
     world.calls.clear()
     return index
+
+
+@pytest.mark.usefixtures("world")
+def test_it_connects_with_its_first_call(monkeypatch):
+    """An index that is opened and never asked makes no client, for a client takes long to make."""
+    made = []
+    connected = log_index.connected
+    monkeypatch.setattr(log_index, "connected", lambda items: made.append(items) or connected(items))
+    unasked, asked = (DynamoDbLogIndex(Address("test", REGION)) for _ in range(2))
+
+    assert made == []
+    asked.create_topic("t", 1)
+    asked.heads([("t", 0)])
+    assert len(made) == 1
+    for each in (unasked, asked):
+        each.close()
+    with pytest.raises(Unavailable):
+        unasked.heads([("t", 0)])
+    assert len(made) == 1
 
 
 def counted(following: int) -> Counted:

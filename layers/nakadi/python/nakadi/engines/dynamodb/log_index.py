@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
+from threading import Lock
 from typing import TypeVar
 from uuid import uuid4
 
@@ -107,8 +108,8 @@ class DynamoDbLogIndex:
         self._items = address.bound(LogIndexItem, LOG_INDEX)
         self._attempts = attempts or Attempts()
         self._closed = False
-        self._connection = connected(self._items)
-        self._client = self._connection.client
+        self._connecting = Lock()
+        self._connection: Connection | None = None
         self._documents = address.bound(DocumentItem, DOCUMENTS)
 
     def identity(self) -> str:
@@ -257,8 +258,10 @@ class DynamoDbLogIndex:
         self._written(self._items(stream_place(stream), shard, body=body), behind)
 
     def close(self) -> None:
-        self._closed = True
-        self._client.close()
+        with self._connecting:
+            self._closed = True
+            if self._connection is not None:
+                self._connection.client.close()
         if "_numbers_connection" in vars(self):
             self._numbers_connection.client.close()
 
@@ -269,9 +272,17 @@ class DynamoDbLogIndex:
 
     # Items
 
+    def _connected(self) -> Connection:
+        """The connection, made with the first call: a function that only publishes opens the index and asks nothing."""
+        with self._connecting:
+            if self._closed:
+                raise Unavailable("The log index is closed.")
+            if self._connection is None:
+                self._connection = connected(self._items)
+            return self._connection
+
     def _at(self, attempt: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
-        if self._closed:
-            raise Unavailable("The log index is closed.")
+        self._connected()
         return self._attempts.at(attempt, turns)
 
     def _change(self, topic: str, changed: Callable[[Topic], Topic], *, counted: bool = False) -> Topic:
@@ -337,7 +348,7 @@ class DynamoDbLogIndex:
 
     def _transacted(self, add: Callable[[TransactWrite], None], turns: Sequence[float] = ()) -> bool:
         """Make all changes that are added, or none because a condition does not hold."""
-        return self._at(transaction_of(add, self._connection), turns)
+        return self._at(transaction_of(add, self._connected()), turns)
 
     def _listed(
         self, place: str, condition: Condition | None = None, *, last_first: bool = False, limit: int | None = None
