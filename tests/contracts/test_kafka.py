@@ -80,6 +80,25 @@ class TestTwoProcesses:
             assert len(log.read("t", 1, number).events) == 1
         end()
 
+    def test_miss_nothing_of_each_other_when_following_fails(self, log, another, monkeypatch):
+        """When events that have come cannot be kept in memory, readers find them in the cluster."""
+        from nakadi.engines.kafka import reading  # noqa: PLC0415  # the library is installed where these tests run
+
+        failures = iter([True, False, True])
+        understood = reading.event_of
+
+        def event_of(message):
+            if threading.current_thread().name == "kafka-tail" and next(failures, False):
+                raise ZeroDivisionError
+            return understood(message)
+
+        log.read("t", 0, 0)
+        monkeypatch.setattr(reading, "event_of", event_of)
+        for number in range(20):
+            another.append("t", {0: [a_record(f"{number}")]})
+            assert log.read("t", 0, number, wait=PATIENCE).events[0].offset == number
+        assert values(log, "t") == [f"{number}" for number in range(20)]
+
     def test_wake_each_others_readers(self, log, another):
         """A read that waits answers when another process appends."""
         with ThreadPoolExecutor(1) as reader:

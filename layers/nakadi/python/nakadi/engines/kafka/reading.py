@@ -120,6 +120,13 @@ class Tail:
             for place in [place for place in self._windows if place[0] == topic]:
                 self._drop(place)
 
+    def _forget_all(self) -> None:
+        """Begin again. What was received and not kept would otherwise be missing between two events of a window,
+        and could not be told from what compaction removed."""
+        with self._arrived:
+            for place in list(self._windows):
+                self._drop(place)
+
     def forget_before(self, place: Place, oldest: int) -> None:
         with self._arrived:
             window = self._windows.get(place)
@@ -143,7 +150,8 @@ class Tail:
                 if first is not None:
                     self._keep([first, *source.consume(1000, 0)])
             except Exception:  # noqa: BLE001  # the next round may succeed; readers look for themselves meanwhile
-                _log.exception("Following partitions in Kafka failed")
+                _log.exception("Following partitions in Kafka failed, all of them are read from the cluster again")
+                self._forget_all()
                 time.sleep(PAUSE)
         source.close()
 
@@ -160,6 +168,8 @@ class Tail:
         places: dict[Place, _Window] = {}
         with self._arrived:
             for message in messages:
+                if message.topic() is None:
+                    continue  # an error of a connection, which the library opens again
                 place = (message.topic().removeprefix(self._address.prefix), message.partition())
                 if message.error() is not None:
                     self._fail(place, message.error())
