@@ -22,6 +22,7 @@ CHECKED = (
     "FeatureSwitch",
     "PartitionCount",
     "SchemaDraft",
+    "StorageDraft",
     "SubscriptionCursorList",
     "SubscriptionDraft",
     "SubscriptionEventStreamParameters",

@@ -7,21 +7,18 @@ another one when it is added and when it is chosen for new event types, so that 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from nakadi.auth.administration import Features, SettingsDocument
 from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
+from nakadi.openapi.checks import body_violations
 from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry
 
 log = logging.getLogger(__name__)
 
 KIND = "storages"
-
-# An id is a path segment of URLs, where it must not need escapes.
-STORAGE_ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,35}")
 
 # Two administrators rarely change one storage at the same time, and never so many times in a row by chance.
 ATTEMPTS = 8
@@ -171,11 +168,9 @@ class Storages:
 
 
 def check_storage_fields(storage: Storage) -> None:
-    if not STORAGE_ID.fullmatch(storage.id):
-        raise Invalid(
-            "A storage id has 1 to 36 letters, digits, underscores, hyphens and dots, and does not begin with a hyphen "
-            "or a dot"
-        )
+    violations = body_violations("StorageDraft", {"id": storage.id, "storage_type": storage.type})
+    if violations:
+        raise Invalid(violations[0].message)
     if storage.type is StorageType.KINESIS and not is_stream_name(storage.configuration.get("stream")):
         raise Invalid('kinesis_configuration needs the name of a stream, as in {"stream": "orders"}')
     if storage.type is StorageType.KAFKA and not is_kafka(storage.configuration):

@@ -17,6 +17,10 @@ from nakadi.model.outcomes import Violation
 NOT_NULL = "must not be null"
 NAME_FORMAT = "format not allowed"
 
+STORAGE_ID = (
+    "A storage id has 1 to 36 letters, digits, underscores, hyphens and dots, and does not begin with a hyphen or a dot"
+)
+
 # By the path without its indices, and the rule that is broken.
 SENTENCES: Mapping[tuple[str, str], str] = {
     ("name", "pattern"): NAME_FORMAT,
@@ -27,6 +31,7 @@ SENTENCES: Mapping[tuple[str, str], str] = {
     ("default_statistic.message_size", "minimum"): "can't be less then 1",
     ("default_statistic.read_parallelism", "minimum"): "at least one reader expected",
     ("default_statistic.write_parallelism", "minimum"): "at least one writer expected",
+    **{("id", rule): STORAGE_ID for rule in ("pattern", "minLength", "maxLength")},
     ("event_types", "minItems"): "must contain at least one element",
     **{
         (f"{cursors}.{name}", "minLength"): f"cursor {name} cannot be empty"
