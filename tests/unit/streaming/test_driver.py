@@ -222,7 +222,7 @@ def test_a_refusal_is_the_last_line():
         stage.publish("a")
         driver = stage.stream(outlet)
         await outlet.lines(1)
-        driver.tell(lambda _: driver.session.refused(NotPermitted("no more")))
+        driver.add_fact(lambda _: driver.session.refused(NotPermitted("no more")))
         await stage.ended()
         assert outlet.text == f"{line(0, 'a')}\nPROBLEM no more\n"
 

@@ -226,9 +226,9 @@ def _inform(readers: MonitoredReaders, change: AccessChange) -> None:
     for driver in tuple(readers.drivers):
         match change:
             case AccessBlocked():
-                driver.tell(partial(_block, driver))
+                driver.add_fact(partial(_block, driver))
             case AccessRefused(error):
-                driver.tell(partial(_refuse, driver, error))
+                driver.add_fact(partial(_refuse, driver, error))
             case EventTypeChanged(event_type):
                 driver.update(event_type)
 

@@ -151,7 +151,7 @@ class EventSource(Protocol):
 
 
 class StreamDriver(ABC):
-    """`tell`, `update` and `wake` are to be called on the stream's event loop. So nothing here needs a lock: another
+    """`add_fact`, `update` and `wake` have to be called on the stream's event loop. So nothing here needs a lock: another
     thread can only have them called there, and between two awaits the driver is alone."""
 
     def __init__(self, outlet: Outlet, clock: Clock) -> None:
@@ -167,7 +167,7 @@ class StreamDriver(ABC):
     @abstractmethod
     def session(self) -> StreamSession: ...
 
-    def tell(self, fact: Fact) -> None:
+    def add_fact(self, fact: Fact) -> None:
         """Have a fact handed to the session in the next round."""
         self._facts.append(fact)
         self.wake()
@@ -198,7 +198,7 @@ class StreamDriver(ABC):
 
     async def _watch(self, condition: Awaitable[None], fact: Fact) -> None:
         await condition
-        self.tell(fact)
+        self.add_fact(fact)
 
     async def _serve(self) -> None:
         session = self.session
@@ -236,7 +236,7 @@ class StreamDriver(ABC):
 
 
 class LowLevelDriver(StreamDriver):
-    """`find_out` is called when a topic is gone: `update`, or `tell`, is expected to say what became of it."""
+    """`find_out` is called when a topic is gone: `update`, or `add_fact`, is expected to say what became of it."""
 
     def __init__(
         self,

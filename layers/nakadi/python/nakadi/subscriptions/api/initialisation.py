@@ -99,7 +99,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
             old = self.coordination.assignment(subscription_id)
             if done(old):
                 return old
-            new, added = with_added(old, positions)
+            new, added = with_missing_entries(old, positions)
             try:
                 self.coordination.write(subscription_id, old, new, self.clock.now(), added)
             except AssignmentChanged:
@@ -107,7 +107,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
         raise TryLater(BUSY)
 
 
-def with_added(assignment: Assignment, positions: Positions) -> tuple[Assignment, Positions]:
+def with_missing_entries(assignment: Assignment, positions: Positions) -> tuple[Assignment, Positions]:
     """With entries for partitions that have none, as many as one write may add, and their positions.
 
     With the last of them the subscription is initialised.

@@ -232,12 +232,16 @@ class StalledSubscriptions(Struct, frozen=True, kw_only=True):
         """Costs one read for a subscription without streams, and little more for one whose streams commit."""
         found: list[Subscription] = []
         for each in self.subscriptions.newest_first():
-            attempted("search for stalled streams", f"the subscription {each.id}", partial(self._look_at, each, found))
+            attempted(
+                "search for stalled streams",
+                f"the subscription {each.id}",
+                partial(self._check_subscription, each, found),
+            )
         self.stalled[:] = [each.id for each in found]
         for each in found:
             _log_stalled(each)
 
-    def _look_at(self, subscription: Subscription, found: list[Subscription]) -> None:
+    def _check_subscription(self, subscription: Subscription, found: list[Subscription]) -> None:
         assignment = self.coordination.assignment(subscription.id)
         if assignment.reset is not None:
             assignment = self.execute_reset(subscription.id)

@@ -59,7 +59,7 @@ class CallThreads(NamedTuple):
 
 
 class SubscriptionDriver(StreamDriver):
-    """When a topic is gone, `known` is asked to look again; `update` or `tell` then says what became of it.
+    """When a topic is gone, `known` is asked to look again; `update` or `add_fact` then says what became of it.
 
     Calls are carried out in threads, one after the other, and what comes of them is a fact that is handed in on the
     event loop. So the session, the sources and the calls that wait are only ever touched there.
@@ -98,7 +98,7 @@ class SubscriptionDriver(StreamDriver):
 
     def state_read(self, shared: SharedState) -> None:
         """The subscription is like this now."""
-        self.tell(lambda now: self._session.state_read(shared, now))
+        self.add_fact(lambda now: self._session.state_read(shared, now))
 
     def update(self, event_type: EventType) -> None:
         self._known.newest(event_type)
@@ -194,12 +194,12 @@ class SubscriptionDriver(StreamDriver):
         while self._calls:
             call = self._calls.popleft()
             try:
-                self.tell(await self._performed(call))
+                self.add_fact(await self._performed(call))
             except Exception as error:  # whatever it is, the stream must not go on as if it had worked
                 log.warning("The stream %s ends: its call %s failed", self._session.id, call, exc_info=error)
                 # Those behind it rely on it.
                 self._calls.clear()
-                self.tell(lambda _, error=error: self._session.refused(error))  # type: ignore[misc]  # bound early
+                self.add_fact(lambda _, error=error: self._session.refused(error))  # type: ignore[misc]  # bound early
         self._calling = None
 
     async def _performed(self, call: SessionCall) -> Fact:
@@ -244,7 +244,7 @@ class SubscriptionDriver(StreamDriver):
                 log.info("The stream %s ended while its client was not reading", self._session.id)
                 self._connected = False
         except ConnectionError:
-            self.tell(self._gone)
+            self.add_fact(self._gone)
 
     # Waiting
 

@@ -62,14 +62,14 @@ class SubscriptionSessions(Struct, frozen=True):
             return assignments.joined(assignment, session, self.subscription, self.clock.now())
 
         self._execute_reset(self.assignment())
-        self._change(joined)
+        self._apply(joined)
         return self.rebalance()
 
     def rebalance(self) -> Assignment:
         """Give every session its fair share, in as many writes as it takes."""
         while True:
             before = self.assignment()
-            after = self._change(assignments.rebalanced)
+            after = self._apply(assignments.rebalanced)
             if after.revision == before.revision:
                 return after
 
@@ -82,7 +82,7 @@ class SubscriptionSessions(Struct, frozen=True):
             there = {each.id for each in assignment.sessions if each.id in sessions}
             return assignments.left(assignment, there) if there else assignment
 
-        self._change(without)
+        self._apply(without)
         self._execute_reset(self.rebalance())
         return len(there)
 
@@ -100,12 +100,12 @@ class SubscriptionSessions(Struct, frozen=True):
             ]
             return assignments.left(assignments.with_entries(assignment, failed), {session})
 
-        self._change(without)
+        self._apply(without)
         self._execute_reset(self.rebalance())
 
     def hand_over(self, session: str, places: Collection[EventTypePartition]) -> Assignment:
         """Hand over those partitions that other sessions wait for."""
-        return self._change(lambda assignment: assignments.handed_over(assignment, session, places))
+        return self._apply(lambda assignment: assignments.handed_over(assignment, session, places))
 
     def record_failures(self, session: str, call: RecordFailures) -> None:
         """Record the failures of a partition, if it is still the session's."""
@@ -117,7 +117,7 @@ class SubscriptionSessions(Struct, frozen=True):
             changed = replace(entry, fails=call.fails, search_end=call.search_end)
             return assignments.with_entries(assignment, [changed])
 
-        self._change(recorded)
+        self._apply(recorded)
 
     def end_replay(self, session: str, place: EventTypePartition, replay: Replay) -> None:
         """Record that a replay is over, if the partition is still the session's."""
@@ -128,7 +128,7 @@ class SubscriptionSessions(Struct, frozen=True):
                 return assignment
             return assignments.with_entries(assignment, [replace(entry, replay=None)])
 
-        self._change(ended)
+        self._apply(ended)
 
     def commit(self, session: str, positions: Mapping[EventTypePartition, Position]) -> Collection[EventTypePartition]:
         """Commit on behalf of a session; the partitions that are not its own any more."""
@@ -143,7 +143,7 @@ class SubscriptionSessions(Struct, frozen=True):
         if assignment.reset is not None and not assignment.sessions:
             attempted("reset", self.subscription, partial(self.execute_reset, self.subscription))
 
-    def _change(self, decide: ChangeAssignment) -> Assignment:
+    def _apply(self, decide: ChangeAssignment) -> Assignment:
         for attempt in range(ATTEMPTS):
             old = self.assignment()
             new = decide(old)

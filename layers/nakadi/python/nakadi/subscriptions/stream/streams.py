@@ -313,7 +313,7 @@ class SubscriptionStreams:
             for driver, opening in tuple(self._drivers.items()):
                 if not opening.lease.is_good(now):
                     # Any fact makes a session look at its lease; this one does nothing else that is not due.
-                    driver.tell(driver.session.tick)
+                    driver.add_fact(driver.session.tick)
             await asyncio.sleep(RENEWAL_SECONDS)
 
     def _tend(self) -> None:
