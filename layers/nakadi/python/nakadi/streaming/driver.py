@@ -151,7 +151,7 @@ class EventSource(Protocol):
 
 
 class StreamDriver(ABC):
-    """`add_fact`, `update` and `wake` have to be called on the stream's event loop. So nothing here needs a lock: another
+    """`add_fact`, `update` and `wake` have to be called on the event loop. So nothing here needs a lock: another
     thread can only have them called there, and between two awaits the driver is alone."""
 
     def __init__(self, outlet: Outlet, clock: Clock) -> None:
