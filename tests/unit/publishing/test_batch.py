@@ -179,7 +179,7 @@ def test_places_within_an_event_are_counted_from_its_start():
 
 
 def test_places_between_events_are_counted_from_the_start_of_the_body():
-    """What stands between events is told with its place in the body, in UTF-16 units. (P36)"""
+    """What stands between events is reported with its position in the body, in UTF-16 units. (P36)"""
     assert refusal(' [{"a":"😀"}; {}]') == "Illegal character at position 12"
 
 
@@ -382,7 +382,7 @@ def test_the_fast_way_is_as_strict_as_the_slow_one(events):
 
 @pytest.mark.parametrize("body", ["[{},{},{},{}]", "[{} {} {}{}]", '[{"a":{}},{"a":[{}]},{},{"a":1,"a":2}]'])
 def test_a_batch_has_only_so_many_events(body):
-    """A batch with more events than the limit is refused, whatever else is wrong, and the limit is told. (P40)"""
+    """A batch with more events than the limit is refused, and the message has the limit. (P40)"""
     with pytest.raises(TooLarge, match="The batch has more than 3 events"):
         read(body.encode(), BatchLimits(events=3))
     assert len(read(body.replace(',"a":2', "").encode(), BatchLimits(events=4)).events) == 4

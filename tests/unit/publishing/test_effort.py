@@ -31,7 +31,7 @@ class CountedTurns(Turns):
 
 
 class Unwilling(Turns):
-    """Turns that nobody gets."""
+    """Turns of which none can be had."""
 
     def turn(self, gone):  # noqa: ARG002  # as a real one takes it
         raise TryLater("Not now")

@@ -1,4 +1,4 @@
-"""Figures (KPIs): taken without waiting, written in the background, and never more than a process can hold."""
+"""KPI events: queued without waiting, written in the background, and never more than a process can hold."""
 
 import json
 import threading
@@ -37,7 +37,7 @@ REQUEST = {"method": "GET", "path": "/event-types", "query": "", "user_agent": "
 
 
 class World:
-    """Figures of a process whose threads stand still between requests, and what came of them."""
+    """The KPI events of a process whose threads stand still between requests, and what was written of them."""
 
     def __init__(self, collect_seconds=None):
         self.clock = HandMovedClock()
@@ -106,7 +106,7 @@ def without_metadata(event):
 
 
 def test_a_stored_batch_is_recorded(world):
-    """Of a batch it is told which event type, by whom, how many events and bytes, and how long it took. (P153)"""
+    """A batch is recorded with its event type, publisher, number of events and bytes, and duration. (P153)"""
     world.on(Feature.KPI_COLLECTION)
 
     world.batch()
@@ -134,7 +134,7 @@ def test_names_are_hashed_as_the_reference_hashes_them():
 
 @pytest.mark.parametrize(("subscription", "api"), [(None, "lola"), ("a-subscription", "hila")])
 def test_a_stream_is_recorded(world, subscription, api):
-    """Of a stream it is told how much it has sent of an event type, and for which subscription. (L70, S309)"""
+    """A stream is recorded with what it has sent of an event type, and its subscription. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
 
     world.figures.record_streaming(subscription, "order.placed", ANN, "flow", SentSoFar(events=7, size=900, batches=2))
@@ -147,7 +147,7 @@ def test_a_stream_is_recorded(world, subscription, api):
 
 
 def test_a_stream_is_reported_periodically_and_at_its_end(world):
-    """What was sent is told each half a minute, event type by event type, and begins anew. (L70, S309)"""
+    """What was sent is reported each half a minute for each event type, and counted from zero again. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
     stream = StreamKpis(world.figures, world.clock, ANN, "flow")
     stream.record("a", 1, 10, world.clock.now())
@@ -183,7 +183,7 @@ def test_requests_are_recorded_while_the_access_log_is_on(world):
 
 
 def test_nothing_is_written_while_the_feature_is_off(world):
-    """Figures that were taken before it was known that nobody wants them are let go of. (R250, P153)"""
+    """Events queued before the feature was found to be off are discarded, and not counted as dropped. (R250, P153)"""
     world.batch()
     world.flush()
     world.batch()
@@ -196,7 +196,7 @@ def test_nothing_is_written_while_the_feature_is_off(world):
 
 @pytest.mark.parametrize("name", sorted(KPI_EVENT_TYPES))
 def test_figures_make_no_figures(world, name):
-    """What is published to and streamed of the event types of figures is not told. (P153, L70)"""
+    """What is published to and streamed of the event types of KPI events is not recorded. (P153, L70)"""
     world.on(Feature.KPI_COLLECTION)
 
     world.batch(name)
@@ -333,7 +333,7 @@ def test_what_waits_at_the_end_is_written():
 
 
 def test_taking_a_figure_asks_nothing_of_the_world(world):
-    """However badly the registry and the log are off, whoever publishes does not notice."""
+    """Failures of the registry and of the log are not seen by publishers."""
 
     def out_of_order(*_):
         raise Unavailable("no registry")

@@ -163,10 +163,10 @@ def test_user_defined_without_a_partition(event):
     )
 
 
-@pytest.mark.parametrize("told", ["12", "-1", "00", "", "a"])
-def test_user_defined_with_a_partition_that_is_not_there(told):
-    """A partition that does not exist is told back. (P80)"""
+@pytest.mark.parametrize("wanted", ["12", "-1", "00", "", "a"])
+def test_user_defined_with_a_partition_that_is_not_there(wanted):
+    """A partition that does not exist is named in the message. (P80)"""
     assert (
-        refusal([{"metadata": {"partition": told}}], **USER_DEFINED).detail
-        == f"Failed to resolve partition. Invalid partition specified when publishing event: {told}"
+        refusal([{"metadata": {"partition": wanted}}], **USER_DEFINED).detail
+        == f"Failed to resolve partition. Invalid partition specified when publishing event: {wanted}"
     )

@@ -38,7 +38,7 @@ def test_values_are_found(path, value):
     [("x", "x"), ("a.x", "x"), ("a.b.x.c", "x"), ("list.0", "0"), ("text.t", "t"), ("none.x", "x"), ("list.c", "c")],
 )
 def test_what_is_not_there(path, segment):
-    """The one name that leads nowhere is told; arrays, texts and null have nothing within. (P88, P89)"""
+    """The message names the one segment that is missing; arrays, texts and null have nothing within. (P88, P89)"""
     with pytest.raises(NoSuchField) as caught:
         value_at(EVENT, path_segments(path))
     assert str(caught.value) == f"field {segment} doesn't exist."

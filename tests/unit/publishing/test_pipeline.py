@@ -94,7 +94,7 @@ def test_an_unknown_event_type(house):
 
 
 def test_permission_to_write(house):
-    """Who is not among the writers is told so before any event is looked at; without lists everybody may. (P50, P51)"""
+    """A subject that is no writer is refused before any event is looked at; without lists all may. (P50, P51)"""
     closed = house.add(an_event_type(authorization=lists(writer="bob"), **STRICT))
     with pytest.raises(NotPermitted) as caught:
         house.publish(closed, [{}], ANN)

@@ -232,7 +232,7 @@ def test_maintenance_is_503(door, event_type):
 
 
 def test_an_unexpected_error_is_500(door, event_type):
-    """A failure that is no answer is 500 with a ticket, and tells nothing of the inside. (P55)"""
+    """A failure that is no answer is 500 with a ticket, and shows nothing of the inside. (P55)"""
     door.house.log.troubles = [RuntimeError("a secret")]
     status, detail = problem(door.post(event_type.name))
     assert status == 500
@@ -277,7 +277,7 @@ def test_tombstones_over_http(door):
 
 
 def test_batches_that_are_stored_are_figures(door, event_type):
-    """A batch with status 200 is told with its events and bytes, one with 207 or 422 is not. (P153)"""
+    """A batch with status 200 is recorded with its events and bytes, one with 207 or 422 is not. (P153)"""
     door.house.features.switch(Feature.KPI_COLLECTION, on=True)
     assert door.post(event_type.name, b'[{"a":"x"},{}]').status_code == 200
     assert door.post(event_type.name, b'[{"a":1}]').status_code == 422

@@ -216,7 +216,7 @@ def test_what_is_no_moment(house, moment):
 
 
 def test_the_moment_is_looked_at_after_the_schema(house):
-    """An event against the schema is told so, also when its moment is none. (P66, P14)"""
+    """A violation of the schema is reported first, also when the timestamp is invalid. (P66, P14)"""
     event = {"metadata": metadata(occurred_at="now"), "sku": 1}
     assert detail(house, a_business_type(schema=SKU), event) == "#/sku: expected type: String, found: Integer"
 
@@ -318,7 +318,7 @@ def test_the_largest_event(house, around):
 
 
 def test_an_event_above_the_limit(house):
-    """One byte more fails the event, and tells the sizes. (P38)"""
+    """One byte more fails the event, and the message has both sizes. (P38)"""
     event_type = house.add(an_event_type())
     outcome = house.publish(event_type, f'[{{"a":"x"}},{sized(999_001)},{{}}]'.encode())
     assert steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]
@@ -326,7 +326,7 @@ def test_an_event_above_the_limit(house):
 
 
 def test_sizes_are_looked_at_last(house):
-    """Of an event that is both wrong and too large, the schema is told; of a later one, nothing. (P14, P38)"""
+    """Of an event both invalid and too large, the violation is reported; of a later one, nothing. (P14, P38)"""
     event_type = house.add(an_event_type(schema=a_schema('{"properties": {"a": {"type": "string"}}}')))
     body = f'[{sized(999_001, a=1)},{{"a":1}}]'.encode()
     assert the_failure(house.publish(event_type, body))[1] == "#/a: expected type: String, found: Integer"
