@@ -244,7 +244,7 @@ def test_what_one_reader_gives_up_another_still_gets():
         until(lambda: store.waiting == AT_ONCE)
         behind = world.segments[AT_ONCE:]
         ending = world.library.sequence("t", 0, behind, behind[0].first, MANY, MANY)
-        futures = [world.library._begun("t", 0, segment) for segment in behind]
+        futures = [world.library._begin_read("t", 0, segment) for segment in behind]
         staying = threads.submit(lambda: [segment.first for segment, _ in ending])
         for future in futures[1:]:
             future.cancel()

@@ -50,11 +50,11 @@ def test_refusals_make_it_slower_and_answers_faster_again():
     pace = Pace(0.2)
     for _ in range(10):
         pace.slower("a")
-    assert pace._of("a") == LONGEST_INTERVAL
-    assert pace._of("b") == 0.2
+    assert pace._rate_of("a") == LONGEST_INTERVAL
+    assert pace._rate_of("b") == 0.2
     for _ in range(100):
         pace.faster("a")
-    assert pace._of("a") == 0.2
+    assert pace._rate_of("a") == 0.2
 
 
 @pytest.mark.parametrize("processes", [1, 2, 10, 20])

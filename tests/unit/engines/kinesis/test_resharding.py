@@ -262,5 +262,5 @@ class TestWhoeverIsBehind:
             for leaf in surroundings.lineage().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             for partition in range(PARTITIONS):
-                assert inner._counted(f"{TOPIC}/{partition}", TOPIC, partition).next == 2
+                assert inner._counted_state(f"{TOPIC}/{partition}", TOPIC, partition).next == 2
             assert seen_from_the_beginning(reader) == {partition: [b"1", b"2"] for partition in range(PARTITIONS)}

@@ -50,7 +50,7 @@ def test_events_are_heard_after_a_look_that_failed(tmp_path, monkeypatch, caplog
     """A look for events of other processes that fails, for whatever reason, is logged and not the last one. (L34)"""
     here, there = (SqliteLog(tmp_path / "nakadi.db", SystemClock()) for _ in range(2))
     here.create_topic("t", 1)
-    failing_once(monkeypatch, here._neighbours, "_tell")
+    failing_once(monkeypatch, here._appends_by_others, "_report")
     here.watch(lambda *_: heard.set())
     there.append("t", {0: [Record(b"1")]})
     assert heard.wait(PATIENCE_SECONDS)

@@ -303,7 +303,7 @@ class TestWaiting:
     def test_nobody_looks_when_nobody_is_interested(self, log, monkeypatch):
         """Without a watcher the file is not looked at."""
         looks: list[object] = []
-        monkeypatch.setattr(log._neighbours, "_look_once", lambda *_: looks.append(1) or 1)
+        monkeypatch.setattr(log._appends_by_others, "_look_once", lambda *_: looks.append(1) or 1)
         end = log.watch(lambda *_: None)
         until(lambda: looks)
         end()

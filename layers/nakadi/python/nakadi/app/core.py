@@ -67,7 +67,7 @@ class Core:
         self.clock = clock
         self.registry = registry
         self.metrics = metrics
-        self.logs = StorageLogs(event_log, self._storage, self._opened)
+        self.logs = StorageLogs(event_log, self._storage, self._open_storage)
         self._around_log = around_log
         self.authenticate = authenticate
         self.watch = watch
@@ -78,7 +78,7 @@ class Core:
     def _storage(self, storage_id: str) -> Storage | None:
         return self.storages.find(storage_id)
 
-    def _opened(self, storage: Storage) -> EventLog:
+    def _open_storage(self, storage: Storage) -> EventLog:
         url = url_of(storage, self.settings.event_log, self.settings.kafka_properties)
         if url == self.settings.event_log:
             return self.logs.of(DEFAULT_STORAGE_ID)

@@ -81,7 +81,7 @@ class EventTypeServices(Core, ABC):
         settings = self.settings
         closed = settings.auth != "off"
 
-        def family(owner: str, members: tuple[tuple[str, str], ...]) -> SystemEventTypeOwner:
+        def owner_of(owner: str, members: tuple[tuple[str, str], ...]) -> SystemEventTypeOwner:
             """The members in the settings; else administrators, or all subjects without authentication."""
             return SystemEventTypeOwner(
                 owner=owner, members=attributes_of(members or (settings.default_admins if closed else (("*", "*"),)))
@@ -90,9 +90,9 @@ class EventTypeServices(Core, ABC):
         return SystemEventTypes(
             definitions=definitions(
                 dead_letter_queue=settings.dead_letter_queue,
-                dead_letters=family(settings.dead_letter_owning_application, settings.dead_letter_authorization),
-                audit=family(settings.audit_owning_application, settings.audit_authorization),
-                figures=family(settings.kpi_owning_application, settings.kpi_authorization),
+                dead_letters=owner_of(settings.dead_letter_owning_application, settings.dead_letter_authorization),
+                audit=owner_of(settings.audit_owning_application, settings.audit_authorization),
+                figures=owner_of(settings.kpi_owning_application, settings.kpi_authorization),
             ),
             event_types=self.event_types,
             features=self.features,

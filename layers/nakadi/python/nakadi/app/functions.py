@@ -31,7 +31,7 @@ Handle = Callable[[Mapping[str, Any], Any], Any]
 def logger() -> Logger:
     """The logger of the package, above the loggers of its modules."""
     made = Logger(service="nakadi", logger_formatter=Lines(use_rfc3339=True, serialize_stacktrace=False))
-    made.registered_handler.addFilter(_completed)
+    made.registered_handler.addFilter(_add_flow_id)
     # The gateway keeps an access log of its own.
     logging.getLogger("nakadi.access").setLevel(logging.WARNING)
     return made
@@ -42,7 +42,7 @@ class Lines(LambdaPowertoolsFormatter):
         return without_secrets(super().formatException(ei))
 
 
-def _completed(record: logging.LogRecord) -> bool:
+def _add_flow_id(record: logging.LogRecord) -> bool:
     """Every line bears the flow id of its request, and no line a token."""
     record.msg, record.args = without_secrets(record.getMessage()), None
     flow_id = flow_of_this_request.get()
@@ -97,14 +97,14 @@ class Function:
         self._handle: Handle | None = None
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> Any:
-        return (self._handle or self._opened())(event, context)
+        return (self._handle or self._open_once())(event, context)
 
-    def _opened(self) -> Handle:
+    def _open_once(self) -> Handle:
         with self._opening:
             if self._handle is None:
-                self._handle = self._told(self._open(Counts(self.name)))
+                self._handle = self._with_log_context(self._open(Counts(self.name)))
             return self._handle
 
-    def _told(self, handle: Handle) -> Handle:
+    def _with_log_context(self, handle: Handle) -> Handle:
         logged: Handle = logger().inject_lambda_context(handle)
         return logged

@@ -80,7 +80,7 @@ def at_work() -> str:
     """Which threads do something at the moment, and where in this package."""
     frames = sys._current_frames()  # noqa: SLF001  # it is documented, for debuggers
     places = [
-        f"{each.name.rstrip('0123456789').rstrip('_-')} in {_place(frames[each.ident])}"
+        f"{each.name.rstrip('0123456789').rstrip('_-')} in {_line_of(frames[each.ident])}"
         for each in threading.enumerate()
         if each.ident in frames and not each.daemon and not _is_idle(frames[each.ident])
     ]
@@ -93,7 +93,7 @@ def _is_idle(frame: FrameType) -> bool:
     return Path(frame.f_code.co_filename).parts[-3:] == ("concurrent", "futures", "thread.py")
 
 
-def _place(frame: FrameType) -> str:
+def _line_of(frame: FrameType) -> str:
     """The innermost line of this package that a thread is at, or the innermost line of all."""
     inside: FrameType | None = frame
     while inside is not None and not Path(inside.f_code.co_filename).is_relative_to(_PACKAGE):

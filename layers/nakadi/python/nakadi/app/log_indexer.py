@@ -50,7 +50,7 @@ def indexed(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
     failures: list[str] = []
     for shard, records in _by_shard(event).items():
         try:
-            _tell(indexer.index(shard, records))
+            _write_metrics(indexer.index(shard, records))
         except Exception:  # whatever it was: the other shards have been, or will be, indexed, and this one comes again
             first = _first_left(indexer, shard, records)
             log.warning("Indexing of %s failed, it is tried again from record %s on", shard, first, exc_info=True)
@@ -70,12 +70,12 @@ def _first_left(indexer: Indexer, shard: str, records: Sequence[Arrived]) -> int
 def _by_shard(event: Mapping[str, Any]) -> Mapping[str, list[Arrived]]:
     found: dict[str, list[Arrived]] = {}
     for record in event["Records"]:
-        arrived = _arrived(record)
+        arrived = _arrived_record(record)
         found.setdefault(arrived.mark.shard, []).append(arrived)
     return found
 
 
-def _arrived(record: Mapping[str, Any]) -> Arrived:
+def _arrived_record(record: Mapping[str, Any]) -> Arrived:
     shard = record["eventID"].partition(":")[0]
     content = record["kinesis"]
     mark = Mark(shard, int(content["sequenceNumber"]))
@@ -83,7 +83,7 @@ def _arrived(record: Mapping[str, Any]) -> Arrived:
     return Arrived(mark, content["partitionKey"], at, b64decode(content["data"]))
 
 
-def _tell(outcome: Outcome) -> None:
+def _write_metrics(outcome: Outcome) -> None:
     metrics = EphemeralMetrics(namespace=NAMESPACE, service="log_indexer")
     metrics.add_metric("EventsIndexed", MetricUnit.Count, outcome.events)
     metrics.add_metric("BytesIndexed", MetricUnit.Bytes, outcome.bytes)

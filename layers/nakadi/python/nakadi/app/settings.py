@@ -16,12 +16,12 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _comma_separated(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = tuple(tuple(part.strip() for part in word.split("=", 1)) for word in _words(text))
+    pairs = tuple(tuple(part.strip() for part in word.split("=", 1)) for word in _comma_separated(text))
     if any(len(pair) != 2 or not all(pair) for pair in pairs):
         raise ValueError
     return tuple((first, second) for first, second in pairs)
@@ -205,7 +205,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
         """Read the variables that are set; the other fields have their defaults. Raises `BadSetting`."""
         found = {
-            name: _read(variable, environ, kind)
+            name: _parse_variable(variable, environ, kind)
             for name, kind in cls.__annotations__.items()
             if (variable := f"NAKADI_{name.upper()}") in environ
         }
@@ -215,12 +215,12 @@ class Settings(Struct, frozen=True, kw_only=True):
 READERS: Mapping[str, Callable[[str], Any]] = {
     "str": str,
     "int": _number,
-    "tuple[str, ...]": _words,
+    "tuple[str, ...]": _comma_separated,
     "tuple[tuple[str, str], ...]": _pairs,
 }
 
 
-def _read(variable: str, environ: Mapping[str, str], kind: str) -> Any:
+def _parse_variable(variable: str, environ: Mapping[str, str], kind: str) -> Any:
     try:
         return READERS[kind](environ[variable])
     except ValueError as error:

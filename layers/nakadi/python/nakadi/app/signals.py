@@ -35,7 +35,7 @@ class Signals:
         theirs and others there would be moments without any.
         """
         for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, self._received)
+            signal.signal(each, self._handle_signal)
 
     @contextmanager
     def serving(self, stop: Callable[[], object]) -> Iterator[None]:
@@ -46,7 +46,7 @@ class Signals:
         finally:
             self._stop = None
 
-    def _received(self, number: int, _: FrameType | None) -> None:
+    def _handle_signal(self, number: int, _: FrameType | None) -> None:
         interrupted = number == signal.SIGINT
         if self._stopping:
             if interrupted:

@@ -162,7 +162,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _greeting(url: str, settings: Settings) -> str:
-    kept = sorted({_place(settings.registry), _place(settings.event_log)})
+    kept = sorted({_location_of(settings.registry), _location_of(settings.event_log)})
     archive = [f"Old events move to {settings.archive}"] if settings.archive else []
     token = ' -H "Authorization: Bearer $TOKEN"' if settings.auth != "off" else ""
     example = (
@@ -180,5 +180,5 @@ Nakadi is ready at {url}
 Ctrl-C ends it."""
 
 
-def _place(engine: str) -> str:
+def _location_of(engine: str) -> str:
     return "memory, until it ends" if engine == "memory:" else engine.removeprefix(SCHEME)

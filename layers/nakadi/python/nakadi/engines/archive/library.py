@@ -65,13 +65,13 @@ class Library:
     def events(self, topic: str, partition: int, segment: Segment) -> Events:
         """The events of a segment that is archived. Raises `Unreadable`."""
         location = _location(segment)
-        known, ahead = self._known(location)
+        known, ahead = self._known_or_pending(location)
         if known is None and ahead is not None:
             # Its reader may never come back, and leave it.
             with suppress(CancelledError):
                 return ahead.result()
         if known is None:
-            return self._read(location, topic, partition, segment)
+            return self._read_segment(location, topic, partition, segment)
         self._metrics.cache_hits.add(1, "archive")
         return known
 
@@ -93,7 +93,7 @@ class Library:
                 while following is not None and self._may_follow(waiting, following, events < limit, size < max_bytes):
                     # What is read alone needs no thread of its own.
                     alone = not waiting and events_behind(following, start) >= limit
-                    waiting.append((following, None if alone else self._begun(topic, partition, following)))
+                    waiting.append((following, None if alone else self._begin_read(topic, partition, following)))
                     events += events_behind(following, start)
                     size += UNPACKED * _location(following).length
                     following = next(behind, None)
@@ -121,7 +121,7 @@ class Library:
             if segment.archived is None or (size and size + segment.archived.length > AHEAD_BYTES):
                 break
             size += segment.archived.length
-            self._begun(topic, partition, segment)
+            self._begin_read(topic, partition, segment)
             end = segment.end
         return end
 
@@ -145,14 +145,14 @@ class Library:
         if readers is not None:
             readers.shutdown(cancel_futures=True)
 
-    def _known(self, location: Location) -> tuple[Events | None, Future[Events] | None]:
+    def _known_or_pending(self, location: Location) -> tuple[Events | None, Future[Events] | None]:
         with self._lock:
             known = self._members.get(location)
             if known is not None:
                 self._members.move_to_end(location)
             return known, self._ahead.get(location)
 
-    def _begun(self, topic: str, partition: int, segment: Segment) -> Future[Events] | None:
+    def _begin_read(self, topic: str, partition: int, segment: Segment) -> Future[Events] | None:
         """The read of a segment, begun unless it is under way; None if its events are known, or after closing."""
         location = _location(segment)
         with self._lock:
@@ -162,18 +162,18 @@ class Library:
             if begun is not None:
                 return begun
             self._readers = self._readers or ThreadPoolExecutor(AT_ONCE, thread_name_prefix="archive-reader")
-            begun = self._readers.submit(self._read, location, topic, partition, segment)
+            begun = self._readers.submit(self._read_segment, location, topic, partition, segment)
             self._ahead[location] = begun
-        begun.add_done_callback(self._over(location))
+        begun.add_done_callback(self._when_done(location))
         return begun
 
-    def _over(self, location: Location) -> Callable[[Future[Events]], None]:
-        def over(future: Future[Events]) -> None:
+    def _when_done(self, location: Location) -> Callable[[Future[Events]], None]:
+        def when_done(future: Future[Events]) -> None:
             with self._lock:
                 if self._ahead.get(location) is future:
                     del self._ahead[location]
 
-        return over
+        return when_done
 
     def _result(self, topic: str, partition: int, segment: Segment, future: Future[Events] | None) -> Events:
         if future is not None:
@@ -181,7 +181,7 @@ class Library:
                 return future.result()
         return self.events(topic, partition, segment)
 
-    def _read(self, location: Location, topic: str, partition: int, segment: Segment) -> Events:
+    def _read_segment(self, location: Location, topic: str, partition: int, segment: Segment) -> Events:
         self._metrics.cache_misses.add(1, "archive")
         try:
             events = read(self._store, topic, partition, segment)

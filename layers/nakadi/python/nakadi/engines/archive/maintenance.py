@@ -76,9 +76,11 @@ class Sweep(Struct, frozen=True):
         return {manifest.namespace_of(key) for key in self.index.referred_to()}
 
     def _written_before(self, moment: datetime, namespaces: Collection[str]) -> list[Kept]:
-        return [each for namespace in sorted(namespaces) for each in self._in(namespace) if each.written_at < moment]
+        return [
+            each for namespace in sorted(namespaces) for each in self._objects_in(namespace) if each.written_at < moment
+        ]
 
-    def _in(self, namespace: str) -> Iterator[Kept]:
+    def _objects_in(self, namespace: str) -> Iterator[Kept]:
         for folder in (manifest.LOG, manifest.REWRITTEN):
             yield from self.store.listed(f"{folder}{namespace}/")
 
@@ -152,7 +154,7 @@ class Merger(Struct, frozen=True, kw_only=True):
 
     def plan(self, topic: str, partition: int) -> list[Piece]:
         """The pieces of a partition that are worth merging."""
-        there = list(self._listed(topic, partition, 0, EVERYTHING))
+        there = list(self._list_segments(topic, partition, 0, EVERYTHING))
         covered = [first for first, following in itertools.pairwise(there) if following.first < first.end]
         groups = [group for group in self._groups(there) if len(group) >= MANY]
         pieces = [
@@ -165,7 +167,7 @@ class Merger(Struct, frozen=True, kw_only=True):
         """Have one segment where these were; how many were replaced. Raises `Busy`, and `Unreadable`."""
         _, topic, partition, first, end = piece
         with alone(self.index, topic, partition) as make_sure:
-            there = list(self._listed(topic, partition, first, end))
+            there = list(self._list_segments(topic, partition, first, end))
             if not there or there[0].first != first or self.index.topic(topic) is None:
                 return 0  # another process was faster, or removed it
             if there[0].end >= max(each.end for each in there):
@@ -175,7 +177,7 @@ class Merger(Struct, frozen=True, kw_only=True):
             else:
                 return 0
             make_sure()
-            if len(there) == 1 or list(self._listed(topic, partition, first, end)) != there:
+            if len(there) == 1 or list(self._list_segments(topic, partition, first, end)) != there:
                 return 0
             self.index.replace(topic, partition, [whole], whole.end)
             return len(there) - 1
@@ -191,7 +193,7 @@ class Merger(Struct, frozen=True, kw_only=True):
             with closing(found):
                 yield from (events for _, events in found)
 
-    def _listed(self, topic: str, partition: int, first: int, end: int) -> Iterator[Segment]:
+    def _list_segments(self, topic: str, partition: int, first: int, end: int) -> Iterator[Segment]:
         """All segments that begin there, also those that another one covers."""
         while found := self.index.segments(topic, partition, first, LISTED_AT_ONCE):
             for segment in found:

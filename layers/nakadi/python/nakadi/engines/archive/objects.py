@@ -138,13 +138,13 @@ def _head(topic: str, partition: int) -> bytes:
 
 def events_in(content: bytes) -> Sequence[StoredEvent]:
     """The events of a member."""
-    return [_event(line) for text in _unpacked(content) for line in _lines(text)]
+    return [_event(line) for text in _unpack_member(content) for line in _lines(text)]
 
 
 def events_of(content: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
     """The events of a member, which must be of this partition and in their order."""
     events: list[StoredEvent] = []
-    for text in _unpacked(content):
+    for text in _unpack_member(content):
         plain = _plain_events(text, topic, partition)
         more = plain if plain is not None else _all_events(text, topic, partition)
         if events and more and more[0].offset <= events[-1].offset:
@@ -196,7 +196,7 @@ def _all_events(text: bytes, topic: str, partition: int) -> Sequence[StoredEvent
     return [_event(line) for line in lines]
 
 
-def _unpacked(content: bytes) -> Iterator[bytes]:
+def _unpack_member(content: bytes) -> Iterator[bytes]:
     try:
         yield from unpacked(content)
     except BadGzip as error:

@@ -39,7 +39,7 @@ class ArchiveReader:
         self, segment: Segment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> Slice:
         """The same, from an offset in a segment that is archived and at hand."""
-        segments = list(_connected(with_following(self._index, segment, topic, partition, start, limit)))
+        segments = list(_check_connected(with_following(self._index, segment, topic, partition, start, limit)))
         run = self._library.run(topic, partition, start)
         events: list[StoredEvent] = []
         following, size = start, 0
@@ -105,7 +105,7 @@ class ArchiveReader:
         self._library.close()
 
 
-def _connected(segments: Sequence[Segment]) -> Iterator[Segment]:
+def _check_connected(segments: Sequence[Segment]) -> Iterator[Segment]:
     """Segments follow each other without a gap; what an index says otherwise must not be stepped over."""
     end = segments[0].first
     for segment in segments:

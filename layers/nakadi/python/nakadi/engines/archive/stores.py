@@ -54,24 +54,24 @@ class MemoryStore:
         self._closed = False
 
     def put(self, key: str, content: bytes) -> None:
-        with self._opened():
+        with self._while_open():
             self._objects[key] = content
             self._times[key] = datetime.now(UTC)
 
     def get(self, location: Location) -> bytes:
-        with self._opened():
+        with self._while_open():
             content = self._objects.get(location.key)
         if content is None:
             raise ArchiveGone(location.key)
         return content[location.start : location.start + location.length]
 
     def remove(self, keys: Sequence[str]) -> None:
-        with self._opened():
+        with self._while_open():
             for key in keys:
                 self._objects.pop(key, None)
 
     def listed(self, prefix: str) -> Iterator[Kept]:
-        with self._opened():
+        with self._while_open():
             found = [Kept(key, len(content), self._times[key]) for key, content in self._objects.items()]
         yield from (each for each in found if each.key.startswith(prefix))
 
@@ -86,7 +86,7 @@ class MemoryStore:
             self._closed = True
 
     @contextmanager
-    def _opened(self) -> Iterator[None]:
+    def _while_open(self) -> Iterator[None]:
         with self._lock:
             if self._closed:
                 raise Unavailable(CLOSED)
@@ -101,7 +101,7 @@ class FolderStore:
     def put(self, key: str, content: bytes) -> None:
         """Write under another name first, so that no reader sees half an object, not even after a power cut."""
         path = self._folder / key
-        with self._opened():
+        with self._while_open():
             _make_folder(path.parent)
             unfinished = path.with_name(f"{uuid4().hex}{UNFINISHED}")
             try:
@@ -116,7 +116,7 @@ class FolderStore:
             _make_durable(path.parent)
 
     def get(self, location: Location) -> bytes:
-        with self._opened():
+        with self._while_open():
             try:
                 with (self._folder / location.key).open("rb") as file:
                     file.seek(location.start)
@@ -125,14 +125,14 @@ class FolderStore:
                 raise ArchiveGone(location.key) from error
 
     def remove(self, keys: Sequence[str]) -> None:
-        with self._opened():
+        with self._while_open():
             for key in keys:
                 path = self._folder / key
                 path.unlink(missing_ok=True)
                 self._remove_empty(path.parent)
 
     def listed(self, prefix: str) -> Iterator[Kept]:
-        with self._opened():
+        with self._while_open():
             pass
         for folder, _, names in os.walk(self._folder / prefix):
             for name in names:
@@ -146,7 +146,7 @@ class FolderStore:
         self._closed = True
 
     @contextmanager
-    def _opened(self) -> Iterator[None]:
+    def _while_open(self) -> Iterator[None]:
         """A disk that is full or gone is nothing but out of reach."""
         if self._closed:
             raise Unavailable(CLOSED)
@@ -191,7 +191,7 @@ class S3Store:
         self._closed = False
 
     def put(self, key: str, content: bytes) -> None:
-        self._asked(
+        self._call_s3(
             lambda: self._client.put_object(
                 Bucket=self._bucket, Key=self._prefix + key, Body=content, ContentType="application/gzip"
             )
@@ -212,13 +212,13 @@ class S3Store:
                     return b""  # the object is shorter than it was
                 raise
 
-        return self._asked(fetch, location.key)
+        return self._call_s3(fetch, location.key)
 
     def listed(self, prefix: str) -> Iterator[Kept]:
         token: dict[str, str] = {}
         while True:
             wanted = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": LISTED_AT_ONCE}
-            page = self._asked(partial(self._client.list_objects_v2, **wanted, **token))
+            page = self._call_s3(partial(self._client.list_objects_v2, **wanted, **token))
             for each in page.get("Contents", ()):
                 yield Kept(each["Key"].removeprefix(self._prefix), each["Size"], each["LastModified"])
             if not page.get("IsTruncated"):
@@ -229,7 +229,7 @@ class S3Store:
         for start in range(0, len(keys), REMOVE_AT_ONCE):
             objects = [{"Key": self._prefix + key} for key in keys[start : start + REMOVE_AT_ONCE]]
             wanted = {"Objects": objects, "Quiet": True}
-            answer = self._asked(partial(self._client.delete_objects, Bucket=self._bucket, Delete=wanted))
+            answer = self._call_s3(partial(self._client.delete_objects, Bucket=self._bucket, Delete=wanted))
             # Each object is removed or not for itself, and the answer is no error though none of them was.
             kept = answer.get("Errors", ())
             if kept:
@@ -240,7 +240,7 @@ class S3Store:
         self._closed = True
         self._client.close()
 
-    def _asked(self, call: Callable[[], Answer], key: str = "") -> Answer:
+    def _call_s3(self, call: Callable[[], Answer], key: str = "") -> Answer:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # only who uses S3 has it
         from botocore.parsers import ResponseParserError  # noqa: PLC0415  # as above
 

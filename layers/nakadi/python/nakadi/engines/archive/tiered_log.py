@@ -98,7 +98,7 @@ class TieredLog:
         while True:
             found = None
             if place < self._hot_from.get((topic, partition), 0):
-                found = self._archived(topic, partition, place, limit, max_bytes)
+                found = self._read_archive(topic, partition, place, limit, max_bytes)
             if found is None:
                 found = self._read_hot(topic, partition, place, limit, max_bytes, wait)
             if found is None or found.events or found.next_offset == place:
@@ -180,9 +180,9 @@ class TieredLog:
             self._hot_from[topic, partition] = bounds.oldest
             if start >= bounds.next:
                 raise
-            return self._archived(topic, partition, start, limit, max_bytes)
+            return self._read_archive(topic, partition, start, limit, max_bytes)
 
-    def _archived(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice | None:
+    def _read_archive(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice | None:
         if self._closed:
             raise Unavailable("The event log is closed.")
         known = self._index.topic(topic)

@@ -87,7 +87,7 @@ class Worker:
     def cool_all(self) -> None:
         before = self._clock.now() - timedelta(seconds=self._tiers.hot)
         for topic, partition in list(self._warm):
-            self._attempted("cooling", f"{topic}/{partition}", partial(self._cool, topic, partition, before))
+            self._attempt("cooling", f"{topic}/{partition}", partial(self._cool, topic, partition, before))
 
     def _cool(self, topic: str, partition: int, before: datetime) -> None:
         try:
@@ -104,7 +104,7 @@ class Worker:
         live = {topic for topic, _ in self._directory.topics()}
         for topic in known:
             if topic not in live:
-                self._attempted("removal of a topic from the index", topic, partial(self._forget_if_gone, topic))
+                self._attempt("removal of a topic from the index", topic, partial(self._forget_if_gone, topic))
         self._sweep.run(datetime.now(UTC) - timedelta(seconds=self._tiers.grace))
 
     def merge(self, rest: Callable[[], None] | None = None) -> None:
@@ -113,7 +113,7 @@ class Worker:
         for topic in self._index.topics():
             known = self._index.topic(topic)
             for partition in range(known.partitions if known else 0):
-                self._attempted("merging", f"{topic}/{partition}", partial(self._merge, topic, partition, rest))
+                self._attempt("merging", f"{topic}/{partition}", partial(self._merge, topic, partition, rest))
                 rest()
 
     def _merge(self, topic: str, partition: int, rest: Callable[[], None]) -> None:
@@ -137,14 +137,14 @@ class Worker:
         )
         if self._closing.wait(chores[0].every):
             return
-        self._tried(self._look_at_everything)
+        self._try_until_stopped(self._look_at_everything)
         while not self._closing.wait(min(each.due_in() for each in chores)):
             for each in chores:
                 if each.due_in() <= 0:
-                    self._tried(each.work)
+                    self._try_until_stopped(each.work)
                     each.done()
 
-    def _attempted(self, operation: str, thing: str, work: Callable[[], None]) -> bool:
+    def _attempt(self, operation: str, thing: str, work: Callable[[], None]) -> bool:
         if self._closing.is_set():
             raise Stopped
         succeeded = attempted(operation, thing, work)
@@ -156,7 +156,7 @@ class Worker:
         """Seconds. Others add to what waits meanwhile, so it is copied first."""
         return max(0.0, time.monotonic() - min(tuple(self._waiting.values()), default=inf))
 
-    def _tried(self, work: Callable[[], None]) -> None:
+    def _try_until_stopped(self, work: Callable[[], None]) -> None:
         try:
             work()
         except Stopped:
@@ -184,7 +184,7 @@ class Worker:
         for topic, partition in places:
             topics.setdefault(topic, []).append(partition)
         return sum(
-            not self._attempted("archiving", topic, partial(self._archive_topic, topic, partitions, rest))
+            not self._attempt("archiving", topic, partial(self._archive_topic, topic, partitions, rest))
             for topic, partitions in topics.items()
         )
 

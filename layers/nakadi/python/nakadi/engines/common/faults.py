@@ -117,7 +117,7 @@ class Faults:
         with self._lock:
             orders = [order for order in self._orders if order.kind in kinds]
         for order in orders:
-            if self._concerns(order, topic, partition) and self._taken(order):
+            if self._concerns(order, topic, partition) and self._take(order):
                 return order
         return None
 
@@ -130,7 +130,7 @@ class Faults:
             return False
         return order.event_type is None or topic in self._topics_of(order.event_type)
 
-    def _taken(self, order: _Order) -> bool:
+    def _take(self, order: _Order) -> bool:
         with self._lock:
             if order not in self._orders:
                 return False

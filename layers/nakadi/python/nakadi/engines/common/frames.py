@@ -51,13 +51,13 @@ def encode(records: Sequence[Record | None]) -> bytes:
     if records and joined.count(b"\n") != len(records) - 1:
         raise ValueError("an event contains a line break")
     notes = _notes(records)
-    flags, payload = _packed(NOTED if notes else 0, notes + joined)
+    flags, payload = _pack(NOTED if notes else 0, notes + joined)
     return HEADER.pack(MAGIC, VERSION, flags, len(records), len(notes)) + payload
 
 
 def decode(frame: bytes, part: slice = WHOLE) -> list[Record | None]:
     """The records, or a part of them, with None in the places of those that are gone."""
-    count, notes, joined = _opened(frame)
+    count, notes, joined = _split(frame)
     lines = joined.split(b"\n") if count else []
     if len(lines) != count:
         raise BadFrame(f"a frame of {count} records has {len(lines)} lines")
@@ -73,7 +73,7 @@ def may_have_gaps(frame: bytes) -> bool:
 
 def outline(frame: bytes) -> list[tuple[str | None, bool] | None]:
     """Of each record the key and whether it is a tombstone, without a look at the events; None for those gone."""
-    count, notes, _ = _opened(frame)
+    count, notes, _ = _split(frame)
     columns = orjson.loads(notes) if notes else {}
     found: list[tuple[str | None, bool] | None] = [(key, False) for key in columns.get("keys", [None] * count)]
     for index in columns.get("tombstones", ()):
@@ -123,7 +123,7 @@ def _with_notes(lines: list[bytes], notes: bytes) -> list[Record | None]:
     return records
 
 
-def _packed(flags: int, payload: bytes) -> tuple[int, bytes]:
+def _pack(flags: int, payload: bytes) -> tuple[int, bytes]:
     if len(payload) >= WORTH_PACKING:
         packed = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(payload)
         if len(packed) < 0.8 * len(payload):
@@ -131,7 +131,7 @@ def _packed(flags: int, payload: bytes) -> tuple[int, bytes]:
     return flags, payload
 
 
-def _opened(frame: bytes) -> tuple[int, bytes, bytes]:
+def _split(frame: bytes) -> tuple[int, bytes, bytes]:
     """The number of records, the notes and the lines."""
     try:
         magic, version, flags, count, notes = HEADER.unpack_from(frame)
@@ -141,11 +141,11 @@ def _opened(frame: bytes) -> tuple[int, bytes, bytes]:
         raise BadFrame(f"not a frame of version {VERSION}")
     payload = frame[HEADER.size :]
     if flags & PACKED:
-        payload = _unpacked(payload)
+        payload = _unpack(payload)
     return (count, payload[:notes], payload[notes:]) if notes else (count, b"", payload)
 
 
-def _unpacked(payload: bytes) -> bytes:
+def _unpack(payload: bytes) -> bytes:
     try:
         if zstandard.frame_content_size(payload) > LONGEST:
             raise BadFrame("a frame that claims to be longer than any")

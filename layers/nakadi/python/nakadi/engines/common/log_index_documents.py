@@ -91,7 +91,7 @@ def counted_body(counted: Counted) -> str:
 
 
 def counted_in(body: str) -> Counted:
-    return _counted(orjson.loads(body))
+    return _counted_from(orjson.loads(body))
 
 
 def segment_body(segment: Segment) -> str:
@@ -113,7 +113,7 @@ def segment_in(body: str) -> Segment:
 
 def segment_of(found: Mapping[str, Any]) -> Segment:
     return Segment(
-        before=_counted(found["before"]),
+        before=_counted_from(found["before"]),
         count=found["count"],
         since=found["since"],
         until=found["until"],
@@ -132,7 +132,7 @@ def _counted_document(counted: Counted) -> Mapping[str, Any]:
     }
 
 
-def _counted(found: Mapping[str, Any]) -> Counted:
+def _counted_from(found: Mapping[str, Any]) -> Counted:
     parts = [
         Part(bytes.fromhex(append), number, Mark(mark[0], int(mark[1])), arrived)
         for append, number, mark, arrived in found["parts"]

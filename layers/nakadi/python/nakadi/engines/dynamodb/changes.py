@@ -155,12 +155,12 @@ class SubscriptionChanges:
                 self._somebody.wait()
                 self._feed.begin()
             if time.monotonic() >= next_look and not self._closed.is_set():
-                self._look()
+                self._poll()
                 next_look = time.monotonic() + PAUSE
             for subscription in self._feed.echoes(time.monotonic()):
                 self._tell(subscription, Changed.OFFSETS)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             found = self._feed.look(time.monotonic())
         except FAILURES:

@@ -144,7 +144,7 @@ class DynamoDbCoordination:
                 if not condition_failed(error):
                     raise
                 item.before = None
-                return self._judged(item, session, position, token if in_doubt else None)
+                return self._why_refused(item, session, position, token if in_doubt else None)
             return Verdict.COMMITTED
 
         for _ in range(TIMES_JUDGED):
@@ -153,7 +153,9 @@ class DynamoDbCoordination:
                 return found, item.before is None or not in_one_moment(int(item.before), since)
         raise Unavailable("The owner of a partition changes all the time")
 
-    def _judged(self, item: CoordinationItem, session: str, position: Position, token: str | None) -> Verdict | None:
+    def _why_refused(
+        self, item: CoordinationItem, session: str, position: Position, token: str | None
+    ) -> Verdict | None:
         """Why it was refused; None if now it would not be.
 
         With a token, an attempt before may have had its effect: then its token is there. If a position is there that

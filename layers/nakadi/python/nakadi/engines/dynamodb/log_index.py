@@ -114,7 +114,7 @@ class DynamoDbLogIndex:
 
     def identity(self) -> str:
         self._written(self._items(IDENTITY, IDENTITY, body=uuid4().hex[:16]), LogIndexItem.place.does_not_exist())
-        found = self._found(IDENTITY, IDENTITY)
+        found = self._find_item(IDENTITY, IDENTITY)
         assert found is not None
         return str(found.body)
 
@@ -125,11 +125,11 @@ class DynamoDbLogIndex:
         self._written(item, LogIndexItem.place.does_not_exist())
 
     def topic(self, topic: str) -> Topic | None:
-        found = self._found(topic_place(topic), TOPIC)
+        found = self._find_item(topic_place(topic), TOPIC)
         return None if found is None else topic_in(found.body)
 
     def topics(self) -> Sequence[str]:
-        found = [each for each in self._scanned(LogIndexItem.item == TOPIC) if not is_signpost(topic_in(each.body))]
+        found = [each for each in self._scan(LogIndexItem.item == TOPIC) if not is_signpost(topic_in(each.body))]
         return sorted(each.place.removeprefix(topic_place("")) for each in found)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
@@ -155,22 +155,22 @@ class DynamoDbLogIndex:
             self._change(topic, signpost, counted=True)
         else:
             item = self._items(topic_place(topic), TOPIC)
-            self._counted(topic, lambda transaction: transaction.delete(item))
+            self._change_and_count(topic, lambda transaction: transaction.delete(item))
             self._remove_signposts(known.continues if known else None)
-        heads = [each.item for each in self._listed(topic_place(topic)) if each.item != TOPIC]
+        heads = [each.item for each in self._list_items(topic_place(topic)) if each.item != TOPIC]
         for head in heads:
             place = segments_place(topic, int(head.rpartition("#")[2]))
-            self._removed(place, [each.item for each in self._listed(place)])
+            self._remove_items(place, [each.item for each in self._list_items(place)])
         # They say where segments are, so they are removed last.
-        self._removed(topic_place(topic), heads)
+        self._remove_items(topic_place(topic), heads)
 
     def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
-        known = self._change(topic, lambda known: _risen(known, partition, oldest))
+        known = self._change(topic, lambda known: _with_oldest(known, partition, oldest))
         place = segments_place(topic, partition)
         before = LogIndexItem.item < segment_item(known.oldest[partition])
-        there = [segment_in(each.body) for each in self._listed(place, before)]
+        there = [segment_in(each.body) for each in self._list_items(place, before)]
         gone = [segment for segment in there if segment.end <= known.oldest[partition]]
-        self._removed(place, [segment_item(segment.first) for segment in gone])
+        self._remove_items(place, [segment_item(segment.first) for segment in gone])
         return [segment.archived for segment in gone if segment.archived]
 
     def note_compacted(self, topic: str, partition: int, before: int) -> None:
@@ -181,13 +181,13 @@ class DynamoDbLogIndex:
         self._change(topic, noted)
 
     def changes(self) -> Changes:
-        return self._at(lambda _: changes_in(self._numbers_connection, self._documents))
+        return self._attempt(lambda _: changes_in(self._numbers_connection, self._documents))
 
     # Partitions
 
     def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
         keys = [(topic_place(topic), head_item(partition)) for topic, partition in places]
-        found = self._at(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
+        found = self._attempt(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
         known = {(each.place, each.item): Head(counted_in(each.body), int(each.revision)) for each in found}
         return {place: known.get(key, Head()) for place, key in zip(places, keys, strict=True)}
 
@@ -202,30 +202,32 @@ class DynamoDbLogIndex:
             if added is not None:
                 transaction.save(added)
 
-        return self._transacted(add)
+        return self._transact(add)
 
     def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
         upto = LogIndexItem.item <= segment_item(offset)
-        found = self._listed(segments_place(topic, partition), upto, last_first=True, limit=1)
+        found = self._list_items(segments_place(topic, partition), upto, last_first=True, limit=1)
         return next((segment_in(each.body) for each in found), None)
 
     def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
-        found = self._listed(segments_place(topic, partition), LogIndexItem.item >= segment_item(start), limit=limit)
+        found = self._list_items(
+            segments_place(topic, partition), LogIndexItem.item >= segment_item(start), limit=limit
+        )
         return [segment_in(each.body) for each in found]
 
     def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
         """The new ones first, the greatest last offset first: at no moment does one end before the next begins."""
         place = segments_place(topic, partition)
         within = LogIndexItem.item.between(segment_item(segments[0].first), segment_item(end - 1))
-        old = {each.item for each in self._listed(place, within)}
+        old = {each.item for each in self._list_items(place, within)}
         for segment in reversed(segments):
             self._written(self._segment(topic, partition, segment), None)
-        self._removed(place, sorted(old - {segment_item(segment.first) for segment in segments}))
+        self._remove_items(place, sorted(old - {segment_item(segment.first) for segment in segments}))
 
     def referred_to(self) -> Collection[str]:
         topics = set(self.topics())
         found: set[str] = set()
-        for each in self._scanned(LogIndexItem.place.startswith(SEGMENTS)):
+        for each in self._scan(LogIndexItem.place.startswith(SEGMENTS)):
             archived = segment_in(each.body).archived
             if archived is not None and topic_of_segments(each.place) in topics:
                 found.add(archived.key)
@@ -247,10 +249,10 @@ class DynamoDbLogIndex:
                 if not condition_failed(error):
                     raise
 
-        self._at(attempt)
+        self._attempt(attempt)
 
     def progress(self, stream: str) -> Mapping[str, Progress]:
-        return {each.item: progress_in(each.body) for each in self._listed(stream_place(stream))}
+        return {each.item: progress_in(each.body) for each in self._list_items(stream_place(stream))}
 
     def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
         body = progress_body(progress)
@@ -272,7 +274,7 @@ class DynamoDbLogIndex:
 
     # Items
 
-    def _connected(self) -> Connection:
+    def _open_connection(self) -> Connection:
         """The connection, made with the first call: a function that only publishes opens the index and asks nothing."""
         with self._connecting:
             if self._closed:
@@ -281,45 +283,45 @@ class DynamoDbLogIndex:
                 self._connection = connected(self._items)
             return self._connection
 
-    def _at(self, attempt: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
-        self._connected()
+    def _attempt(self, attempt: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
+        self._open_connection()
         return self._attempts.at(attempt, turns)
 
     def _change(self, topic: str, changed: Callable[[Topic], Topic], *, counted: bool = False) -> Topic:
         """Change a topic, again from the beginning when another process changed it."""
         for _ in range(CHANGES_TRIED):
-            found = self._found(topic_place(topic), TOPIC)
+            found = self._find_item(topic_place(topic), TOPIC)
             if found is None:
                 raise UnknownTopic(topic)
             known, revision = topic_in(found.body), int(found.revision or 0)
             wanted = changed(known)
             item = self._items(topic_place(topic), TOPIC, body=topic_body(wanted), revision=revision + 1)
-            if wanted == known or self._replaced(topic, item, LogIndexItem.revision == revision, counted=counted):
+            if wanted == known or self._replace_topic(topic, item, LogIndexItem.revision == revision, counted=counted):
                 return wanted
         raise Unavailable(f"Too many change {topic} at the same time")
 
-    def _replaced(self, topic: str, item: LogIndexItem, unchanged: Condition, *, counted: bool) -> bool:
+    def _replace_topic(self, topic: str, item: LogIndexItem, unchanged: Condition, *, counted: bool) -> bool:
         if counted:
-            return self._counted(topic, lambda transaction: transaction.save(item, unchanged))
+            return self._change_and_count(topic, lambda transaction: transaction.save(item, unchanged))
         return self._written(item, unchanged)
 
     def _remove_signposts(self, topic: str | None) -> None:
         while topic and (known := self.topic(topic)) and is_signpost(known):
-            self._removed(topic_place(topic), [TOPIC])
+            self._remove_items(topic_place(topic), [TOPIC])
             topic = known.continues
 
     def _segment(self, topic: str, partition: int, segment: Segment) -> LogIndexItem:
         place, item = segments_place(topic, partition), segment_item(segment.first)
         return self._items(place, item, body=segment_body(segment))
 
-    def _found(self, place: str, item: str) -> LogIndexItem | None:
+    def _find_item(self, place: str, item: str) -> LogIndexItem | None:
         def attempt(_: bool) -> LogIndexItem | None:
             try:
                 return self._items.get(place, item, consistent_read=True)
             except DoesNotExist:
                 return None
 
-        return self._at(attempt)
+        return self._attempt(attempt)
 
     def _written(self, item: LogIndexItem, condition: Condition | None) -> bool:
         """Write an item if a condition holds. An attempt whose answer was lost may make the next one find it broken:
@@ -335,22 +337,22 @@ class DynamoDbLogIndex:
                 return False
             return True
 
-        return self._at(attempt)
+        return self._attempt(attempt)
 
-    def _counted(self, topic: str, add: Callable[[TransactWrite], None]) -> bool:
+    def _change_and_count(self, topic: str, add: Callable[[TransactWrite], None]) -> bool:
         """Make a change of a topic, and count it in the same step, if its condition holds."""
 
         def add_both(transaction: TransactWrite) -> None:
             add(transaction)
             add_count(transaction, self._documents, [bucket_of(TOPICS, topic)])
 
-        return self._transacted(add_both, TURNS)
+        return self._transact(add_both, TURNS)
 
-    def _transacted(self, add: Callable[[TransactWrite], None], turns: Sequence[float] = ()) -> bool:
+    def _transact(self, add: Callable[[TransactWrite], None], turns: Sequence[float] = ()) -> bool:
         """Make all changes that are added, or none because a condition does not hold."""
-        return self._at(transaction_of(add, self._connected()), turns)
+        return self._attempt(transaction_of(add, self._open_connection()), turns)
 
-    def _listed(
+    def _list_items(
         self, place: str, condition: Condition | None = None, *, last_first: bool = False, limit: int | None = None
     ) -> Iterator[LogIndexItem]:
         results = self._items.query(
@@ -360,15 +362,15 @@ class DynamoDbLogIndex:
             scan_index_forward=not last_first,
             limit=limit,
         )
-        while (item := self._at(lambda _: next(results, None))) is not None:
+        while (item := self._attempt(lambda _: next(results, None))) is not None:
             yield item
 
-    def _scanned(self, condition: Condition) -> Iterator[LogIndexItem]:
+    def _scan(self, condition: Condition) -> Iterator[LogIndexItem]:
         results = self._items.scan(filter_condition=condition, consistent_read=True)
-        while (item := self._at(lambda _: next(results, None))) is not None:
+        while (item := self._attempt(lambda _: next(results, None))) is not None:
             yield item
 
-    def _removed(self, place: str, items: Sequence[str]) -> None:
+    def _remove_items(self, place: str, items: Sequence[str]) -> None:
         """Remove items, also those that are not there."""
         remaining = iter(items)
         while some := list(islice(remaining, 100)):
@@ -378,8 +380,8 @@ class DynamoDbLogIndex:
                     for item in some:
                         batch.delete(self._items(place, item))
 
-            self._at(attempt)
+            self._attempt(attempt)
 
 
-def _risen(known: Topic, partition: int, oldest: int) -> Topic:
+def _with_oldest(known: Topic, partition: int, oldest: int) -> Topic:
     return replace(known, oldest={**known.oldest, partition: max(oldest, known.oldest.get(partition, 0))})

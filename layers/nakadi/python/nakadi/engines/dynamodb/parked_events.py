@@ -90,7 +90,7 @@ class ParkedEvents:
             return []
         # No key is empty, and none may be asked for.
         found = self._table.listed(_lot_of(subscription), Item.item.between(low or "#", high), limit=limit)
-        return [_parked(each) for each in found]
+        return [_parked_event_of(each) for each in found]
 
     def value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
         found = self._table.found(_lot_of(subscription), _key(place, position))
@@ -169,7 +169,7 @@ def _body(parked: Parked) -> str:
     return orjson.dumps([parked.key, parked.fails, *moments, parked.replay, owner]).decode()
 
 
-def _parked(item: CoordinationItem) -> Parked:
+def _parked_event_of(item: CoordinationItem) -> Parked:
     event_type, partition, timeline, offset = item.item.rsplit("#", 3)
     key, fails, stored_at, parked_at, replay, owner = orjson.loads(item.body)
     return Parked(

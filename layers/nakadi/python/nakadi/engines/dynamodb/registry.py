@@ -107,7 +107,7 @@ class DynamoDbRegistry:
         self._client = self._connection.client
 
     def get(self, kind: str, key: str) -> Document | None:
-        item = self._found(kind, key)
+        item = self._find_item(kind, key)
         return None if item is None else document_of(item)
 
     def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
@@ -148,7 +148,7 @@ class DynamoDbRegistry:
         if self._closed:
             raise Unavailable("The registry is closed.")
 
-    def _found(self, kind: str, key: str) -> DocumentItem | None:
+    def _find_item(self, kind: str, key: str) -> DocumentItem | None:
         self._see_that_it_is_open()
         if not can_be_a_key(key):
             return None
@@ -184,7 +184,7 @@ class DynamoDbRegistry:
 
     def _see_that_it_was_ours(self, put: Put, token: str) -> None:
         """An earlier attempt may have written, and another process after it: then the outcome cannot be known."""
-        item = self._found(put.kind, put.key)
+        item = self._find_item(put.kind, put.key)
         if item is None or item.written_by != token:
             raise Unavailable(f"It is not known whether {put.key} was written")
 
@@ -206,7 +206,7 @@ class DynamoDbRegistry:
                     if counted:
                         add_count(transaction, self._items, counted)
             except TransactWriteError as error:
-                failed = _failed(sent, error)
+                failed = _changes_that_failed(sent, error)
                 if failed:
                     raise ChangedMeanwhile(min(failed, key=changes.index)) from error
                 raise
@@ -256,7 +256,7 @@ def _place_in_a_transaction(change: Change) -> int:
             return 2
 
 
-def _failed(sent: Sequence[Change], error: TransactWriteError) -> list[Change]:
+def _changes_that_failed(sent: Sequence[Change], error: TransactWriteError) -> list[Change]:
     # Behind the reasons for changes there may be one for their count, which has no condition.
     return [
         change

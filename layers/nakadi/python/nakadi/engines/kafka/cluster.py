@@ -315,7 +315,7 @@ class Cluster:
     def bounds_of(self, topic: str, partition: int) -> tuple[int, int]:
         """The same of one partition, by the shortest way."""
         place = TopicPartition(self.name(topic), partition)
-        found: tuple[int, int] | None = self._asked(
+        found: tuple[int, int] | None = self._ask(
             topic, lambda: self._asking.get_watermark_offsets(place, timeout=TIMEOUT, cached=False)
         )
         if found is None:
@@ -335,7 +335,7 @@ class Cluster:
                 raise KafkaException(found.error)
             return int(found.offset)
 
-        offset = self._asked(topic, ask)
+        offset = self._ask(topic, ask)
         return offset if offset >= 0 else self.bounds_of(topic, partition)[1]
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
@@ -354,16 +354,16 @@ class Cluster:
             found = {place.partition: answer.result(2 * TIMEOUT) for place, answer in answers.items()}
             return {number: (each.offset, each.timestamp) for number, each in found.items()}
 
-        return self._asked(topic, ask)
+        return self._ask(topic, ask)
 
     # Requests
 
-    def _asked(self, topic: str, ask: Callable[[], Found]) -> Found:
+    def _ask(self, topic: str, ask: Callable[[], Found]) -> Found:
         """An answer of the cluster, which may have to find the leader of a partition first."""
         end = time.monotonic() + TIMEOUT
         while True:
             try:
-                with self._translated(topic):
+                with self._translate_errors(topic):
                     return ask()
             except Unavailable as error:
                 cause = error.__cause__
@@ -384,7 +384,7 @@ class Cluster:
         return len(found.partitions)
 
     @contextmanager
-    def _translated(self, topic: str) -> Iterator[None]:
+    def _translate_errors(self, topic: str) -> Iterator[None]:
         try:
             with translated(topic):
                 yield
@@ -395,7 +395,7 @@ class Cluster:
     def _change(self, topic: str, answers: Mapping[Any, Future[Any]], settled: int | None = None) -> None:
         """Wait for the answer of the cluster; the error `settled` says that there is nothing left to do."""
         try:
-            with self._translated(topic):
+            with self._translate_errors(topic):
                 for answer in answers.values():
                     answer.result(2 * TIMEOUT)
         except (UnknownTopic, OffsetUnavailable, Unavailable) as error:

@@ -50,10 +50,10 @@ class KafkaLog:
     # Topics
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        self._opened().create(topic, partitions)
+        self._open_cluster().create(topic, partitions)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        self._opened().add_partitions(topic, partitions)
+        self._open_cluster().add_partitions(topic, partitions)
 
     def seal_topic(self, topic: str) -> None:
         """Have the leaders of all partitions refuse records, and see that they do.
@@ -61,7 +61,7 @@ class KafkaLog:
         A server learns of a new setting a moment after the cluster has it. Until a partition refuses it, a record is
         written there that readers step over. When it is refused, every append that begins later is refused as well.
         """
-        cluster = self._opened()
+        cluster = self._open_cluster()
         cluster.check(topic, [])
         if cluster.is_known_to_be_sealed(topic):
             return
@@ -76,7 +76,7 @@ class KafkaLog:
         cluster.note_sealed(topic)
 
     def delete_topic(self, topic: str) -> None:
-        self._opened().delete(topic)
+        self._open_cluster().delete(topic)
         self._tail.forget(topic)
         self._writer.forget(topic)
         self._compacting.pop(topic, None)
@@ -84,7 +84,7 @@ class KafkaLog:
     # Events in
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
-        cluster = self._opened()
+        cluster = self._open_cluster()
         cluster.check(topic, batches)
         if cluster.is_known_to_be_sealed(topic):
             raise SealedTopic(topic)
@@ -120,18 +120,18 @@ class KafkaLog:
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
     ) -> Slice:
-        self._opened().check(topic, [partition])
+        self._open_cluster().check(topic, [partition])
         place = (topic, partition)
         return self._announcements.first_found(
-            topic, partition, lambda: self._look(place, start, limit, max_bytes), wait
+            topic, partition, lambda: self._read_once(place, start, limit, max_bytes), wait
         )
 
-    def _look(self, place: Place, start: int, limit: int, max_bytes: int) -> Slice:
+    def _read_once(self, place: Place, start: int, limit: int, max_bytes: int) -> Slice:
         found = self._tail.slice(place, start, limit, max_bytes)
         if found is not None and found.events:
             return found
         # The tail may be a moment behind. What was stored before this read began is seen here.
-        oldest, end = self._opened().bounds_of(*place)
+        oldest, end = self._open_cluster().bounds_of(*place)
         if not oldest <= start <= end:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {end}")
         if start == end:
@@ -144,23 +144,23 @@ class KafkaLog:
         return self._catch_up.read(place, start, limit, max_bytes, end)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
-        cluster = self._opened()
+        cluster = self._open_cluster()
         cluster.check(topic, partitions)
         return {number: Bounds(*found) for number, found in cluster.bounds(topic, partitions).items()}
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
-        cluster = self._opened()
+        cluster = self._open_cluster()
         cluster.check(topic, [partition])
         return cluster.offset_at(topic, partition, moment)
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        self._opened()
+        self._open_cluster()
         return self._announcements.watch(changed)
 
     # Cleaning
 
     def trim(self, topic: str, partition: int, before: datetime) -> None:
-        cluster = self._opened()
+        cluster = self._open_cluster()
         cluster.check(topic, [partition])
         oldest = cluster.offset_at(topic, partition, before)
         if oldest > cluster.bounds_of(topic, partition)[0]:
@@ -169,7 +169,7 @@ class KafkaLog:
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         """Have Kafka compact the topic. It does so in its own time, after events have the age that is asked for."""
-        cluster = self._opened()
+        cluster = self._open_cluster()
         cluster.check(topic, [partition])
         now = self._clock.now()
         wanted = compaction_settings(now - upto, now - tombstones_before)
@@ -196,7 +196,7 @@ class KafkaLog:
         self._tail.close()
         self._catch_up.close()
 
-    def _opened(self) -> Cluster:
+    def _open_cluster(self) -> Cluster:
         if self._closed:
             raise Unavailable("The event log is closed.")
         return self._cluster

@@ -102,7 +102,7 @@ class Tail:
             if place in self._windows or self._closed:
                 return
             self._windows[place] = _Window(end, end, time.monotonic())
-            self._orders.append(self._at(place, end))
+            self._orders.append(self._assignment_at(place, end))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="kafka-tail", daemon=True)
                 self._thread.start()
@@ -210,10 +210,10 @@ class Tail:
 
     def _drop(self, place: Place) -> None:
         self._size -= self._windows.pop(place).size
-        self._orders.append(self._at(place, OFFSET_INVALID))
+        self._orders.append(self._assignment_at(place, OFFSET_INVALID))
         self._arrived.notify_all()
 
-    def _at(self, place: Place, offset: int) -> TopicPartition:
+    def _assignment_at(self, place: Place, offset: int) -> TopicPartition:
         return TopicPartition(self._address.prefix + place[0], place[1], offset)
 
 
@@ -237,12 +237,12 @@ class CatchUp:
 
     def read(self, place: Place, start: int, limit: int, max_bytes: int, end: int) -> Slice:
         """Events from `start` on, of which there is at least one in front of `end`, or else a hole."""
-        with self._borrowed(place, start) as reader, translated(place[0]):
+        with self._borrow_reader(place, start) as reader, translated(place[0]):
             if (reader.place, reader.position) != (place, start):
                 reader.ahead = []
                 reader.consumer.assign([TopicPartition(self._address.prefix + place[0], place[1], start)])
                 reader.place, reader.position = place, start
-            found = self._fetched(reader, limit, end)
+            found = self._fetch(reader, limit, end)
             slice_ = _slice(found[: max(limit, 1)], max_bytes, reader.position)
             reader.ahead = found[len(slice_.events) :]
             reader.position = slice_.next_offset
@@ -255,7 +255,7 @@ class CatchUp:
         for reader in idle:
             reader.consumer.close()
 
-    def _fetched(self, reader: _Reader, limit: int, end: int) -> list[StoredEvent]:
+    def _fetch(self, reader: _Reader, limit: int, end: int) -> list[StoredEvent]:
         """What is there already; when there is nothing, wait for something."""
         found = reader.ahead
         patience = time.monotonic() + TIMEOUT
@@ -280,7 +280,7 @@ class CatchUp:
         return found
 
     @contextmanager
-    def _borrowed(self, place: Place, start: int) -> Iterator[_Reader]:
+    def _borrow_reader(self, place: Place, start: int) -> Iterator[_Reader]:
         with self._lock:
             if self._closed:
                 raise Unavailable("The event log is closed.")

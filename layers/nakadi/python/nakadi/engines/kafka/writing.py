@@ -185,7 +185,7 @@ class _Lane:
                         part.outcome.set_result(part.failure)
             if self._producer is not None:
                 self._producer.flush(FLUSH)
-            self._settle()
+            self._complete_all()
 
     def _next_parts(self) -> Sequence[_Part] | None:
         """Parts for the next flush; None when the lane is closed and everything is finished.
@@ -225,7 +225,7 @@ class _Lane:
         """
         topic, partition = part.place
         time = self._time(part.place)
-        into = self._opened()
+        into = self._open_producer()
         name, last = self._name(topic), len(part.records) - 1
         part.unanswered = 1 if last == 0 else 2
         for index, record in enumerate(part.records):
@@ -242,7 +242,7 @@ class _Lane:
         self._times[place] = time
         return time
 
-    def _opened(self) -> Producer:
+    def _open_producer(self) -> Producer:
         if self._producer is None:
             self._producer = producer(
                 self._address,
@@ -260,7 +260,7 @@ class _Lane:
             )
         return self._producer
 
-    def _settle(self) -> None:
+    def _complete_all(self) -> None:
         fatal = False
         for place, parts in list(self._under_way.items()):
             open_parts = [part for part in parts if not part.outcome.done()]

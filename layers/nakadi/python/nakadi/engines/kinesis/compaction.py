@@ -62,13 +62,13 @@ class Compactor(Struct, frozen=True, kw_only=True):
 
     def _index_up_to(self, topic: str, partition: int, end: int) -> None:
         """The indexer is seconds behind, and what is compacted is older; this is for the day when it stands still."""
-        if self._indexed(topic, partition) < end:
+        if self._indexed_until(topic, partition) < end:
             for shard in self.ancestry.refreshed().chain(hash_key(partition_key(topic, partition))):
                 self.indexer.catch_up(shard)
-            if self._indexed(topic, partition) < end:
+            if self._indexed_until(topic, partition) < end:
                 raise Unavailable(f"{topic}/{partition} is not indexed up to {end}")
 
-    def _indexed(self, topic: str, partition: int) -> int:
+    def _indexed_until(self, topic: str, partition: int) -> int:
         return self.index.heads([(topic, partition)])[topic, partition].counted.next
 
     def _rule(self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int) -> CompactionRule:

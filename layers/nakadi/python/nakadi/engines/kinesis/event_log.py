@@ -172,11 +172,11 @@ class KinesisLog:
             if isinstance(fate, Mark):
                 self._reader.acknowledged(fate)
         if not self._topics.holds(known):
-            fates = self._confirmed(topic, fates)
+            fates = self._confirm(topic, fates)
         for number, fate in fates.items():
             if isinstance(fate, Mark):
                 self._announcements.announce(topic, number)
-        return {number: _told(fates.get(number)) for number in batches}
+        return {number: _without_mark(fates.get(number)) for number in batches}
 
     def _open_for(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, Known]:
         asked = topic
@@ -192,7 +192,7 @@ class KinesisLog:
             raise SealedTopic(topic)
         return topic, known
 
-    def _confirmed(self, topic: str, fates: Mapping[int, Mark | Refused]) -> dict[int, Mark | Refused]:
+    def _confirm(self, topic: str, fates: Mapping[int, Mark | Refused]) -> dict[int, Mark | Refused]:
         """The fates, when a seal may have come in front of the records: then the log itself tells which was first."""
         self._topics.fresh(topic)
         topic, known = self._topics.current(topic)
@@ -328,5 +328,5 @@ class KinesisLog:
             raise Unavailable("The event log is closed.")
 
 
-def _told(fate: Mark | Refused | None) -> Fate:
+def _without_mark(fate: Mark | Refused | None) -> Fate:
     return fate if isinstance(fate, Refused) else Stored()

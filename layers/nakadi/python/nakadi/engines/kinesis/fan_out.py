@@ -90,7 +90,7 @@ class Consumers:
             if sequence is None
             else {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": str(sequence)}
         )
-        with _as_trouble_of_a_connection(), as_trouble():
+        with _translate_connection_errors(), as_trouble():
             answer = self._client.subscribe_to_shard(ConsumerARN=arn, ShardId=shard, StartingPosition=place)
             with closing(answer["EventStream"]) as events:
                 for event in events:
@@ -229,7 +229,7 @@ class FanOut:
 
 
 @contextmanager
-def _as_trouble_of_a_connection() -> Iterator[None]:
+def _translate_connection_errors() -> Iterator[None]:
     """Around a stream of events, whose reading raises what its connection raises: also for one that is silent."""
     try:
         yield

@@ -82,7 +82,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             if known is None:
                 raise UnknownTopic(topic)
             if known.continued_in is None:
-                touching = [gap for gap in gaps if self._touched(gap, topic, known.partitions)]
+                touching = [gap for gap in gaps if self._partitions_touched(gap, topic, known.partitions)]
                 if {str(gap) for gap in touching} <= set(known.behind):
                     return found
                 self._continue(topic, touching)
@@ -153,15 +153,17 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         while (known := self.index.topic(topic)) is not None and (
             done < known.partitions or known.continued_in is None
         ):
-            touched = {partition for gap in gaps for partition in self._touched(gap, topic, known.partitions)}
+            touched = {
+                partition for gap in gaps for partition in self._partitions_touched(gap, topic, known.partitions)
+            }
             for partition in range(done, known.partitions):
-                ended = self._ended(topic, partition)
+                ended = self._end_partition(topic, partition)
                 if partition not in touched:
                     self.index.extend(name, partition, 0, Head(replace(ended, next=0)), None)
             done = known.partitions
             self.index.continue_topic(topic, name, [str(gap) for gap in gaps])
 
-    def _ended(self, topic: str, partition: int) -> Counted:
+    def _end_partition(self, topic: str, partition: int) -> Counted:
         """End a partition where it is indexed; return how it was counted up to there."""
         for _ in range(ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
@@ -191,12 +193,12 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             # An attempt was cut short, and more is forgotten since, which others may have counted: another gap.
             self._note(gap, gap.place._replace(complete_at=(gap.place.complete_at or 0) + 1))
             raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
-        begun = counted if head.revision else self._before(continues, partition)
+        begun = counted if head.revision else self._beginning_of(continues, partition)
         begun = replace(begun, mark=start, parts=())
         if not self.index.extend(topic, partition, head.revision, Head(begun), None):
             raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
-    def _before(self, topic: str, partition: int) -> Counted:
+    def _beginning_of(self, topic: str, partition: int) -> Counted:
         """How a partition begins that continues this one."""
         ended = self.index.heads([(topic, partition)])[topic, partition].counted
         return replace(ended, next=0, sealed_at=None if ended.sealed_at == ENDED else ended.sealed_at)
@@ -208,7 +210,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             before = head.counted
             if before.sealed_at is not None or self.ancestry.rank(before.mark) >= self.ancestry.rank(survivors.start):
                 return
-            left = self._left(partition_key(topic, partition), survivors)
+            left = self._count_left(partition_key(topic, partition), survivors)
             following_offset = max(end - left, before.next)
             # Those that are lost came later than the last time at which none was missing.
             latest = max(before.latest, 1000 * (gap.place.complete_at or 0))
@@ -226,7 +228,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 return
         raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
-    def _left(self, key: str, survivors: Survivors) -> int:
+    def _count_left(self, key: str, survivors: Survivors) -> int:
         """How many events of a sealed partition are still there."""
         counter = Counter(Counted(mark=survivors.start), {})
         for record in survivors.records:
@@ -285,7 +287,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 raise Unavailable(f"{shard} does not show a record that was stored")
             patience.pause()
 
-    def _touched(self, gap: Gap, topic: str, partitions: int) -> list[int]:
+    def _partitions_touched(self, gap: Gap, topic: str, partitions: int) -> list[int]:
         """The partitions that had, or have, records in the shard."""
         touches = _in_shard(self.ancestry.current, gap.shard)
         return [number for number in range(partitions) if touches(hash_key(partition_key(topic, number)))]

@@ -62,14 +62,14 @@ class Reader:
         self._shared_for = shared_for
         self._trails = RecentRecords(window_bytes)
         self._scanner = Scanner(stream, ancestry)
-        self.tails = Tails(stream, ancestry, lambda: index.progress(stream.name), self._received, ours)
+        self.tails = Tails(stream, ancestry, lambda: index.progress(stream.name), self._receive, ours)
 
     # The tip
 
     def state(self, topic: str, partition: int, since: float | None = None) -> Counted:
         """A partition, counted to its tip as it was at `since`; without it, as it was a little while ago."""
         if self._topics.known(topic).topic.continued_in is not None:
-            return self._end(topic, partition)
+            return self._end_of(topic, partition)
         key = partition_key(topic, partition)
         if topic != shared(topic):
             self._continued[shared(topic)] = topic
@@ -77,7 +77,7 @@ class Reader:
             self.tails.know(hash_key(key), time.monotonic() - self._shared_for, pushed=True)
         else:
             self.tails.know(hash_key(key), since)
-        return self._counted(key, topic, partition)
+        return self._counted_state(key, topic, partition)
 
     def bounds(self, topic: str, partition: int, since: float) -> Bounds:
         """What there is to be read, with everything that was acknowledged before `since`."""
@@ -85,7 +85,7 @@ class Reader:
         following = self.state(topic, partition, since).next
         return Bounds(min(found.oldest.get(partition, 0), following), following)
 
-    def _received(self, records: list[Arrived], rank: Rank) -> None:
+    def _receive(self, records: list[Arrived], rank: Rank) -> None:
         for key in self._trails.arrived(records, rank):
             place = place_of(key)
             if place is not None:
@@ -93,7 +93,7 @@ class Reader:
                 if place[0] in self._continued:
                     self._announce(self._continued[place[0]], place[1])
 
-    def _end(self, topic: str, partition: int) -> Counted:
+    def _end_of(self, topic: str, partition: int) -> Counted:
         """Where a partition of a topic ends that is continued in another."""
         if (topic, partition) not in self._ends:
             self._ends[topic, partition] = self._head(topic, partition)
@@ -105,7 +105,7 @@ class Reader:
             raise Unavailable(f"It is not noted yet where {topic}/{partition} begins")
         return head.counted
 
-    def _counted(self, key: str, topic: str, partition: int) -> Counted:
+    def _counted_state(self, key: str, topic: str, partition: int) -> Counted:
         while (state := self._trails.state(key, topic)) is None:
             start = self._head(topic, partition)
             if start.sealed_at == ENDED:
@@ -160,7 +160,7 @@ class Reader:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {state.next}")
         place = start
         while place < state.next:
-            piece = before(state.next, self._piece(found, topic, partition, place, limit, max_bytes))
+            piece = before(state.next, self._slice_from(found, topic, partition, place, limit, max_bytes))
             if piece.events:
                 return piece
             place = piece.next_offset
@@ -183,7 +183,7 @@ class Reader:
             place = piece.next_offset
         return state.next
 
-    def _piece(self, found: Topic, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
+    def _slice_from(self, found: Topic, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
         key = partition_key(topic, partition)
         compacted = start < found.compacted.get(partition, 0)
         if not compacted:

@@ -53,7 +53,7 @@ def count(state: Counted, record: Arrived, envelope: Envelope | None) -> tuple[C
         return replace(state, mark=record.mark, sealed_at=record.mark, parts=()), None
     parts = _still_expected(state.parts, record.at)
     if envelope.kind == envelopes.WHOLE:
-        return _numbered(state, record, envelope, parts, (record.mark,))
+        return _number(state, record, envelope, parts, (record.mark,))
     return _with_part(state, record, envelope, parts)
 
 
@@ -65,12 +65,12 @@ def _with_part(
     if envelope.part != len(mine):
         return replace(state, mark=record.mark, parts=parts), None
     if envelope.part == envelope.parts - 1:
-        return _numbered(state, record, envelope, others, (*(part.mark for part in mine), record.mark))
+        return _number(state, record, envelope, others, (*(part.mark for part in mine), record.mark))
     part = Part(envelope.append, envelope.part, record.mark, mine[0].arrived if mine else record.at)
     return replace(state, mark=record.mark, parts=(*others, *mine, part)), None
 
 
-def _numbered(
+def _number(
     state: Counted, record: Arrived, envelope: Envelope, parts: tuple[Part, ...], marks: tuple[Mark, ...]
 ) -> tuple[Counted, Numbered]:
     latest = max(state.latest, envelope.stored_at)
@@ -201,7 +201,7 @@ class RecentRecords:
                 return False
             trail.counter, trail.topic = Counter(start, parts), topic
             for record in trail.records:
-                trail.frames.append(self._counted(trail.counter, record, rank))
+                trail.frames.append(self._count_frame(trail.counter, record, rank))
             trail.records.clear()
             return True
 
@@ -211,7 +211,7 @@ class RecentRecords:
             trail = self._trails.get(key)
             if trail is None or trail.counter_for(topic) is None or start < self._first(trail):
                 return None
-            at = bisect_right(trail.frames, start, lo=trail.dropped, key=_end)
+            at = bisect_right(trail.frames, start, lo=trail.dropped, key=_end_of)
             room = _Room(limit + start, most_bytes)
             return list(takewhile(room.has_place_for, trail.frames[at : at + limit + 1]))
 
@@ -231,7 +231,7 @@ class RecentRecords:
         assert trail.counter is not None
         return trail.frames[trail.dropped].first if trail.dropped < len(trail.frames) else trail.counter.state.next
 
-    def _counted(self, counter: Counter, record: Arrived, rank: Rank) -> Frame:
+    def _count_frame(self, counter: Counter, record: Arrived, rank: Rank) -> Frame:
         if rank(record.mark) > rank(counter.state.mark):
             return counter.met(record)
         return Frame(counter.state.next, 0, counter.state.latest, b"")
@@ -273,7 +273,7 @@ class _Room(Struct):
         return True
 
 
-def _end(frame: Frame) -> int:
+def _end_of(frame: Frame) -> int:
     return frame.end
 
 

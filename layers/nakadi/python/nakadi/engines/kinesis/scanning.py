@@ -73,7 +73,7 @@ class Scanner:
         start = Start(near) if near else start
         found: list[Frame] = []
         size = 0
-        for state, last, frame in self._counted(key, start):
+        for state, last, frame in self._count_from(key, start):
             if frame.end > offset:
                 found.append(frame)
                 size += len(frame.content)
@@ -82,7 +82,7 @@ class Scanner:
                 return found
         raise Unavailable(f"The stream ends before offset {end} of {key}")
 
-    def _counted(self, key: str, start: Start) -> Iterator[tuple[Counted, Arrived, Frame]]:
+    def _count_from(self, key: str, start: Start) -> Iterator[tuple[Counted, Arrived, Frame]]:
         """Counting on would give events the wrong numbers when the stream has forgotten some."""
         counter = Counter(start.state, self.parts(start.state))
         expected = start.since

@@ -272,14 +272,14 @@ class Pace:
     def slower(self, name: str) -> None:
         """A call was refused: there are too many."""
         with self._lock:
-            self._intervals[name] = min(2 * self._of(name), self._longest)
+            self._intervals[name] = min(2 * self._rate_of(name), self._longest)
 
     def faster(self, name: str) -> None:
         """A call was answered: perhaps there is room for more."""
         with self._lock:
-            self._intervals[name] = max(0.95 * self._of(name), self._shortest)
+            self._intervals[name] = max(0.95 * self._rate_of(name), self._shortest)
 
-    def _of(self, name: str) -> float:
+    def _rate_of(self, name: str) -> float:
         return self._intervals.get(name, self._shortest)
 
     def wait(self, name: str) -> None:
@@ -287,8 +287,8 @@ class Pace:
             now = time.monotonic()
             turn = max(now, self._next.get(name, now))
             # Spread, so that those who were refused together do not come back together.
-            spread = random.uniform(0.5, 1.5) if self._of(name) > self._shortest else 1.0  # noqa: S311  # nothing to guess
-            self._next[name] = turn + spread * self._of(name)
+            spread = random.uniform(0.5, 1.5) if self._rate_of(name) > self._shortest else 1.0  # noqa: S311  # nothing to guess
+            self._next[name] = turn + spread * self._rate_of(name)
         if turn > now:
             time.sleep(turn - now)
 

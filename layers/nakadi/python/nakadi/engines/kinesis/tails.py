@@ -204,14 +204,14 @@ class Tails:
         if found is None:
             progress = self._progress()
             with self._lock:
-                found = self._begun(shard, progress)
+                found = self._begin_tail(shard, progress)
         return found
 
     def _follows(self, lineage: ShardTree, shard: str) -> bool:
         """Whether a shard is read, or one that it came from, however many splits and merges ago."""
         return shard in self._tails or any(self._follows(lineage, parent) for parent in lineage.parents(shard))
 
-    def _begun(self, shard: str, progress: Mapping[str, Progress]) -> Tail:
+    def _begin_tail(self, shard: str, progress: Mapping[str, Progress]) -> Tail:
         """A reader that begins where its parents' readers end, or else where the index ends."""
         if shard not in self._tails:
             now = time.time()
@@ -230,7 +230,7 @@ class Tails:
                 if lost and not followed:
                     raise GapFound(lost[0])
                 for parent in followed if place.sequence else parents:
-                    self._begun(parent, progress)
+                    self._begin_tail(parent, progress)
                 cursor = UnbrokenCursor(self._ancestry, shard, place._replace(sequence=0, ended=False))
                 # What came first in this shard may be as old as the last look at those before it.
                 known_at = min(

@@ -52,16 +52,16 @@ class MemoryCoordination:
         self._closed = False
 
     def assignment(self, subscription: str) -> Assignment:
-        with self._opened():
-            return self._of(subscription).assignment
+        with self._while_open():
+            return self._kept_of(subscription).assignment
 
     def write(
         self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
     ) -> Assignment:
         positions = positions or {}
         touched = moves(old, new, positions)
-        with self._opened():
-            kept = self._of(subscription)
+        with self._while_open():
+            kept = self._kept_of(subscription)
             if kept.assignment.revision != old.revision:
                 raise AssignmentChanged(subscription)
             kept.assignment = successor(old, new)
@@ -73,14 +73,14 @@ class MemoryCoordination:
         return stored
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
-        with self._opened():
-            return dict(self._of(subscription).offsets)
+        with self._while_open():
+            return dict(self._kept_of(subscription).offsets)
 
     def commit(
         self, subscription: str, session: str, positions: Positions, now: datetime
     ) -> Mapping[EventTypePartition, Verdict]:
-        with self._opened():
-            offsets = self._of(subscription).offsets
+        with self._while_open():
+            offsets = self._kept_of(subscription).offsets
             verdicts = {place: verdict(offsets.get(place), session, at) for place, at in positions.items()}
             for place, found in verdicts.items():
                 if found is Verdict.COMMITTED:
@@ -98,8 +98,8 @@ class MemoryCoordination:
         upto: Position | None = None,
     ) -> Verdict:
         place = parking_place(events)
-        with self._opened():
-            kept = self._of(subscription)
+        with self._while_open():
+            kept = self._kept_of(subscription)
             found = parking_verdict(kept.offsets.get(place), session, upto)
             if found is Verdict.COMMITTED:
                 kept.lot.update({(place, each.parked.position): each for each in events})
@@ -117,54 +117,54 @@ class MemoryCoordination:
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
     ) -> Sequence[Parked]:
-        with self._opened():
-            lot = self._of(subscription).lot
+        with self._while_open():
+            lot = self._kept_of(subscription).lot
             wanted = sorted(
                 each for each in lot if (place is None or each[0] == place) and (after is None or each > after)
             )
             return [lot[each].parked for each in wanted[:limit]]
 
     def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
-        with self._opened():
-            found = self._of(subscription).lot.get((place, position))
+        with self._while_open():
+            found = self._kept_of(subscription).lot.get((place, position))
         return None if found is None else found.value
 
     def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
-        with self._opened():
-            lot = self._of(subscription).lot
+        with self._while_open():
+            lot = self._kept_of(subscription).lot
             for position in positions:
                 lot.pop((place, position), None)
 
     def forget(self, subscription: str) -> None:
-        with self._opened():
+        with self._while_open():
             self._kept.pop(subscription, None)
         self._listeners.tell(subscription, Changed.ASSIGNMENT)
 
     def renew(self, holder: str, until: datetime) -> None:
-        with self._opened():
+        with self._while_open():
             self._leases[holder] = until
 
     def release(self, holder: str) -> None:
-        with self._opened():
+        with self._while_open():
             self._leases.pop(holder, None)
 
     def leases(self) -> Mapping[str, datetime]:
-        with self._opened():
+        with self._while_open():
             return dict(self._leases)
 
     def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
-        with self._opened():
+        with self._while_open():
             return self._listeners.add(subscription, changed)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
 
-    def _of(self, subscription: str) -> _Kept:
+    def _kept_of(self, subscription: str) -> _Kept:
         return self._kept.get(subscription) or _Kept()
 
     @contextmanager
-    def _opened(self) -> Iterator[None]:
+    def _while_open(self) -> Iterator[None]:
         with self._lock:
             if self._closed:
                 raise Unavailable("The coordination is closed.")

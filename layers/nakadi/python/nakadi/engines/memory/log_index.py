@@ -47,41 +47,41 @@ class MemoryLogIndex:
         self._closed = False
 
     def identity(self) -> str:
-        with self._opened():
+        with self._while_open():
             return self._identity
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        with self._opened():
+        with self._while_open():
             self._topics.setdefault(topic, Topic(partitions=partitions))
 
     def topic(self, topic: str) -> Topic | None:
-        with self._opened():
+        with self._while_open():
             return self._topics.get(topic)
 
     def topics(self) -> Sequence[str]:
-        with self._opened():
+        with self._while_open():
             return sorted(name for name, known in self._topics.items() if not is_signpost(known))
 
     def grow_topic(self, topic: str, partitions: int) -> None:
-        with self._opened():
-            known = self._known(topic)
+        with self._while_open():
+            known = self._known_topic(topic)
             self._topics[topic] = replace(known, partitions=max(known.partitions, partitions))
 
     def seal_topic(self, topic: str) -> None:
-        with self._opened():
-            self._topics[topic] = replace(self._known(topic), sealed=True)
+        with self._while_open():
+            self._topics[topic] = replace(self._known_topic(topic), sealed=True)
             self._numbers[bucket_of(TOPICS, topic)] += 1
 
     def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
-        with self._opened():
-            known = self._known(topic)
+        with self._while_open():
+            known = self._known_topic(topic)
             there = self._topics.setdefault(following, following_topic(topic, known, behind))
             self._topics[topic] = replace(known, continued_in=following)
             self._topics[following] = as_open_as(known, there)
             self._numbers[bucket_of(TOPICS, topic)] += 1
 
     def delete_topic(self, topic: str) -> None:
-        with self._opened():
+        with self._while_open():
             gone = self._topics.pop(topic, None)
             if gone is not None and gone.continued_in in self._topics:
                 self._topics[topic] = signpost(gone)
@@ -92,15 +92,15 @@ class MemoryLogIndex:
                 del self._partitions[place]
 
     def changes(self) -> Changes:
-        with self._opened():
+        with self._while_open():
             return Changes(dict(self._numbers))
 
     def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
-        with self._opened():
-            return {place: self._at(place).head for place in places}
+        with self._while_open():
+            return {place: self._partition_at(place).head for place in places}
 
     def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
-        with self._opened():
+        with self._while_open():
             there = self._partitions.setdefault((topic, partition), _Partition())
             if there.head.revision != expected:
                 return False
@@ -110,41 +110,41 @@ class MemoryLogIndex:
             return True
 
     def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
-        with self._opened():
-            segments = self._at((topic, partition)).segments
+        with self._while_open():
+            segments = self._partition_at((topic, partition)).segments
             at = bisect_right(segments, offset, key=_first)
             return segments[at - 1] if at else None
 
     def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
-        with self._opened():
-            segments = self._at((topic, partition)).segments
+        with self._while_open():
+            segments = self._partition_at((topic, partition)).segments
             at = bisect_left(segments, start, key=_first)
             return segments[at : at + limit]
 
     def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
-        with self._opened():
-            there = self._at((topic, partition)).segments
+        with self._while_open():
+            there = self._partition_at((topic, partition)).segments
             first = bisect_left(there, segments[0].first, key=_first)
             there[first : bisect_left(there, end, key=_first)] = segments
 
     def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
-        with self._opened():
-            known = self._known(topic)
+        with self._while_open():
+            known = self._known_topic(topic)
             grown = max(oldest, known.oldest.get(partition, 0))
             self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
-            there = self._at((topic, partition)).segments
+            there = self._partition_at((topic, partition)).segments
             gone = [segment for segment in there if segment.end <= grown]
             del there[: len(gone)]
             return [segment.archived for segment in gone if segment.archived]
 
     def note_compacted(self, topic: str, partition: int, before: int) -> None:
-        with self._opened():
-            known = self._known(topic)
+        with self._while_open():
+            known = self._known_topic(topic)
             grown = max(before, known.compacted.get(partition, 0))
             self._topics[topic] = replace(known, compacted={**known.compacted, partition: grown})
 
     def referred_to(self) -> Collection[str]:
-        with self._opened():
+        with self._while_open():
             there = [
                 segment
                 for (topic, _), each in self._partitions.items()
@@ -155,7 +155,7 @@ class MemoryLogIndex:
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.monotonic()
-        with self._opened():
+        with self._while_open():
             holder, until = self._claims.get(name, (owner, now))
             if holder != owner and now < until <= last_honest(now, seconds):
                 return False
@@ -163,16 +163,16 @@ class MemoryLogIndex:
             return True
 
     def release(self, name: str, owner: str) -> None:
-        with self._opened():
+        with self._while_open():
             if self._claims.get(name, ("", 0.0))[0] == owner:
                 del self._claims[name]
 
     def progress(self, stream: str) -> Mapping[str, Progress]:
-        with self._opened():
+        with self._while_open():
             return {shard: progress for (of, shard), progress in self._progress.items() if of == stream}
 
     def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
-        with self._opened():
+        with self._while_open():
             known = self._progress.get((stream, shard), progress)
             self._progress[stream, shard] = max(progress, known, key=progress_body)
 
@@ -181,13 +181,13 @@ class MemoryLogIndex:
             self._closed = True
 
     @contextmanager
-    def _opened(self) -> Iterator[None]:
+    def _while_open(self) -> Iterator[None]:
         with self._lock:
             if self._closed:
                 raise Unavailable("The log index is closed.")
             yield
 
-    def _known(self, topic: str) -> Topic:
+    def _known_topic(self, topic: str) -> Topic:
         if topic not in self._topics:
             raise UnknownTopic(topic)
         return self._topics[topic]
@@ -196,7 +196,7 @@ class MemoryLogIndex:
         while topic in self._topics and is_signpost(self._topics[topic]):
             topic = self._topics.pop(topic).continues
 
-    def _at(self, place: Place) -> _Partition:
+    def _partition_at(self, place: Place) -> _Partition:
         return self._partitions.get(place) or _Partition()
 
 

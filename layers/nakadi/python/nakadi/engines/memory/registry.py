@@ -56,19 +56,19 @@ class MemoryRegistry:
         self._closed = False
 
     def get(self, kind: str, key: str) -> Document | None:
-        with self._opened() as kinds:
+        with self._while_open() as kinds:
             found = kinds[kind].entries.get(key)
         return document_in(found[1]) if found else None
 
     def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
-        with self._opened() as kinds:
+        with self._while_open() as kinds:
             kept = kinds[kind]
             found = [kept.entries[key][1] for key in islice(kept.keys_from(prefix, after), limit)]
         return [document_in(entry) for entry in found]
 
     def write(self, *changes: Change) -> None:
         see_that_it_may_be_asked(changes)
-        with self._opened() as kinds:
+        with self._while_open() as kinds:
             outcomes = [outcome_of(change, kinds[change.kind].revision(change.key)) for change in changes]
             entries = [entry_of(document) if document else b"" for document in outcomes]
             for change, document, entry in zip(changes, outcomes, entries, strict=True):
@@ -79,7 +79,7 @@ class MemoryRegistry:
             self._numbers.update(counted_buckets(changes))
 
     def changes(self) -> Changes:
-        with self._opened():
+        with self._while_open():
             return Changes(dict(self._numbers))
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class MemoryRegistry:
             self._closed = True
 
     @contextmanager
-    def _opened(self) -> Iterator[dict[str, _Kind]]:
+    def _while_open(self) -> Iterator[dict[str, _Kind]]:
         with self._lock:
             if self._closed:
                 raise Unavailable("The registry is closed.")

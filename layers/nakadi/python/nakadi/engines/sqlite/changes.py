@@ -43,7 +43,7 @@ class AppendsByOthers:
         self._closed = threading.Event()
         self._last = 0
         self._known: dict[int, int] = {}
-        self._thread = threading.Thread(target=self._look, name="event-log-neighbours", daemon=True)
+        self._thread = threading.Thread(target=self._poll, name="event-log-neighbours", daemon=True)
         self._thread.start()
 
     def attend(self) -> None:
@@ -74,7 +74,7 @@ class AppendsByOthers:
         self._somebody.set()
         self._thread.join()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         version = -1
         with self._file.lent() as connection:
             while not self._closed.wait(LOOK_EVERY_SECONDS):
@@ -85,7 +85,7 @@ class AppendsByOthers:
         try:
             (now,) = connection.execute("PRAGMA data_version").fetchone()
             if now != version:
-                self._tell(connection)
+                self._report(connection)
         except (sqlite3.Error, Unavailable):
             return version  # the next look is soon
         except Exception:  # noqa: BLE001  # waiting readers would wait for ever
@@ -93,7 +93,7 @@ class AppendsByOthers:
             return version
         return int(now)
 
-    def _tell(self, connection: sqlite3.Connection) -> None:
+    def _report(self, connection: sqlite3.Connection) -> None:
         with self._lock:
             last, found = connection.execute(ARRIVED, (self._last,)).fetchone()
             self._last = last or self._last
@@ -131,7 +131,7 @@ class SubscriptionChanges:
 
     def __init__(self, file: SqliteFile, tell: Callable[[str, Changed], None]) -> None:
         self._file = file
-        self._tell = tell
+        self._report = tell
         self._lock = threading.Lock()
         self._interested = 0
         self._somebody = threading.Event()
@@ -165,7 +165,7 @@ class SubscriptionChanges:
             self._interested += 1
             self._somebody.set()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._look, name="coordination-news", daemon=True)
+                self._thread = threading.Thread(target=self._poll, name="coordination-news", daemon=True)
                 self._thread.start()
 
     def leave(self) -> None:
@@ -181,7 +181,7 @@ class SubscriptionChanges:
         if self._thread is not None:
             self._thread.join()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         version = -1
         try:
             with self._file.lent() as connection:
@@ -210,4 +210,4 @@ class SubscriptionChanges:
             others = [(subscription, changed) for subscription, changed, number in found if number not in self._own]
             self._own = {number for number in self._own if number > self._last}
         for subscription, changed in others:
-            self._tell(subscription, Changed(changed))
+            self._report(subscription, Changed(changed))

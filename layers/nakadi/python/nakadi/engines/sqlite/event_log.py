@@ -29,14 +29,14 @@ class SqliteLog:
         self._file = SqliteFile(path)
         self._announcements = PartitionListeners()
         self._appends_by_others = AppendsByOthers(self._file, self._announcements.announce)
-        self._writer = Writer(self._file, clock, self._stored, metrics or Metrics())
+        self._writer = Writer(self._file, clock, self._note_stored, metrics or Metrics())
         self._cleaner = Cleaner(self._file, self._writer)
 
     def create_topic(self, topic: str, partitions: int) -> None:
         self._writer.run(lambda connection: _create(connection, topic, partitions))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        self._writer.run(lambda connection: _fill_up(connection, _known(connection, topic), partitions))
+        self._writer.run(lambda connection: _fill_up(connection, _partition_count(connection, topic), partitions))
 
     def seal_topic(self, topic: str) -> None:
         self._writer.run(lambda connection: _seal(connection, topic))
@@ -107,7 +107,7 @@ class SqliteLog:
         self._file.close()
         self._announcements.wake_all()
 
-    def _stored(self, arrivals: Sequence[Arrival]) -> None:
+    def _note_stored(self, arrivals: Sequence[Arrival]) -> None:
         self._appends_by_others.note_own(arrivals)
         for arrival in arrivals:
             self._announcements.announce(arrival.topic, arrival.partition)
@@ -126,10 +126,10 @@ def _fill_up(connection: sqlite3.Connection, topic: int, partitions: int) -> Non
 
 
 def _seal(connection: sqlite3.Connection, topic: str) -> None:
-    connection.execute("UPDATE topics SET sealed = 1 WHERE id = ?", (_known(connection, topic),))
+    connection.execute("UPDATE topics SET sealed = 1 WHERE id = ?", (_partition_count(connection, topic),))
 
 
-def _known(connection: sqlite3.Connection, topic: str) -> int:
+def _partition_count(connection: sqlite3.Connection, topic: str) -> int:
     found = connection.execute("SELECT id FROM topics WHERE name = ?", (topic,)).fetchone()
     if found is None:
         raise UnknownTopic(topic)

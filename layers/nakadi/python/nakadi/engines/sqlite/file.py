@@ -128,7 +128,7 @@ class _Pool:
             if self._closed:
                 raise Unavailable(f"{self._path} is closed.")
             connection = self._idle.pop() if self._idle else None
-        connection = connection or _connected(self._path, self._timeout)
+        connection = connection or _connect(self._path, self._timeout)
         try:
             yield connection
         finally:
@@ -166,13 +166,13 @@ class SqliteFile:
     @contextmanager
     def lent(self) -> Iterator[sqlite3.Connection]:
         """A connection to read with, for this thread alone; errors of SQLite become `Unavailable`."""
-        with self._explained(), self._readers.lent() as connection:
+        with self._explain_errors(), self._readers.lent() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is durable when the block is left, and undone when it raises."""
-        with self._explained(), self._writers.lent() as connection:
+        with self._explain_errors(), self._writers.lent() as connection:
             begin(connection, self._patience)
             try:
                 yield connection
@@ -186,7 +186,7 @@ class SqliteFile:
         self._writers.close()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -220,7 +220,7 @@ def _is_busy(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def _connected(path: Path, timeout: float) -> sqlite3.Connection:
+def _connect(path: Path, timeout: float) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     try:
         for setting in SETTINGS:
@@ -236,7 +236,7 @@ def opened(path: Path, patience: float) -> sqlite3.Connection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _look_at_the_beginning(path)
-        connection = _connected(path, timeout=patience)
+        connection = _connect(path, timeout=patience)
         try:
             _prepare(connection, path, patience)
         except BaseException:

@@ -74,7 +74,7 @@ class SqliteLogIndex:
         self._file = SqliteFile(path)
 
     def identity(self) -> str:
-        return str(self._one("SELECT identity FROM log_index")[0])
+        return str(self._query_row("SELECT identity FROM log_index")[0])
 
     # Topics
 
@@ -90,7 +90,7 @@ class SqliteLogIndex:
             return _topic(connection, topic)
 
     def topics(self) -> Sequence[str]:
-        return _texts(self._one(LIST_TOPICS)[0])
+        return _texts(self._query_row(LIST_TOPICS)[0])
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         self._change(topic, lambda known: replace(known, partitions=max(known.partitions, partitions)))
@@ -121,9 +121,9 @@ class SqliteLogIndex:
             connection.execute("DELETE FROM log_index_segments WHERE topic = ?", (topic,))
 
     def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
-        known = self._change(topic, lambda known: _risen(known, partition, oldest))
+        known = self._change(topic, lambda known: _with_oldest(known, partition, oldest))
         lowest = known.oldest[partition]
-        (found,) = self._one(BEFORE, (topic, partition, lowest))
+        (found,) = self._query_row(BEFORE, (topic, partition, lowest))
         gone = [segment for segment in _segments_in(found) if segment.end <= lowest]
         with self._file.writing() as connection:
             connection.executemany(
@@ -170,7 +170,7 @@ class SqliteLogIndex:
         return segment_in(found[0]) if found else None
 
     def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
-        (found,) = self._one(LIST, (topic, partition, start, limit))
+        (found,) = self._query_row(LIST, (topic, partition, start, limit))
         return _segments_in(found)
 
     def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
@@ -182,7 +182,7 @@ class SqliteLogIndex:
             _add(connection, topic, partition, segments)
 
     def referred_to(self) -> Collection[str]:
-        (found,) = self._one(REFERRED_TO)
+        (found,) = self._query_row(REFERRED_TO)
         return frozenset(_texts(found))
 
     # Claims and progress
@@ -218,7 +218,7 @@ class SqliteLogIndex:
             connection.execute("UPDATE log_index_topics SET body = ? WHERE topic = ?", (topic_body(wanted), topic))
         return wanted
 
-    def _one(self, statement: str, values: Sequence[object] = ()) -> Sequence[Any]:
+    def _query_row(self, statement: str, values: Sequence[object] = ()) -> Sequence[Any]:
         found = self._maybe_one(statement, values)
         assert found is not None
         return found
@@ -261,7 +261,7 @@ def _add(connection: sqlite3.Connection, topic: str, partition: int, segments: S
     )
 
 
-def _risen(known: Topic, partition: int, oldest: int) -> Topic:
+def _with_oldest(known: Topic, partition: int, oldest: int) -> Topic:
     return replace(known, oldest={**known.oldest, partition: max(oldest, known.oldest.get(partition, 0))})
 
 

@@ -58,8 +58,8 @@ class Cleaner:
 
     def trim(self, topic: str, partition: int, boundary: int) -> None:
         """Remove the events before this offset: for readers in the first step, from the file in the others."""
-        log = self._writer.run(lambda connection: _moved(connection, topic, partition, boundary))
-        self.in_steps(partial(_removed, log))
+        log = self._writer.run(lambda connection: _move_boundary(connection, topic, partition, boundary))
+        self.in_steps(partial(_remove_some_rows, log))
 
     def delete(self, topic: str) -> None:
         self._writer.run(lambda connection: _forgotten(connection, topic))
@@ -115,7 +115,7 @@ class Cleaner:
             return [log for (log,) in connection.execute("SELECT id FROM logs WHERE topic IS NULL").fetchall()]
 
 
-def _moved(connection: sqlite3.Connection, topic: str, partition: int, boundary: int) -> int:
+def _move_boundary(connection: sqlite3.Connection, topic: str, partition: int, boundary: int) -> int:
     moved = connection.execute(
         "UPDATE logs SET oldest = max(oldest, ?) WHERE partition = ? AND topic = (SELECT id FROM topics WHERE name = ?)"
         " RETURNING id",
@@ -126,7 +126,7 @@ def _moved(connection: sqlite3.Connection, topic: str, partition: int, boundary:
     return int(moved[0][0])
 
 
-def _removed(log: int, connection: sqlite3.Connection) -> bool:
+def _remove_some_rows(log: int, connection: sqlite3.Connection) -> bool:
     """Remove some of the rows that cannot be read any more; return whether there may be others."""
     (oldest, spared) = connection.execute(f"SELECT oldest, {LAST} FROM logs WHERE id = :log", {"log": log}).fetchone()  # noqa: S608  # a constant
     if spared is None:

@@ -92,7 +92,7 @@ def examine(path: Path, *, accept_loss: bool) -> int:
     Returns the number that the next mark has to be above.
     """
     try:
-        mark = _read(mark_path(path))
+        mark = _read_mark(mark_path(path))
     except DamagedMark as damage:
         log.warning("The mark %s cannot be read (%s): the data file is taken as it is", mark_path(path), damage)
         mark = None
@@ -134,9 +134,9 @@ def _only_reading(path: Path) -> sqlite3.Connection:
 def _less(path: Path, connection: sqlite3.Connection, mark: Mark | None) -> str | None:
     if mark is None:
         return None
-    if (file := _one(connection, IDENTITY)) != mark.file:
+    if (file := _query_value(connection, IDENTITY)) != mark.file:
         return f"{path} is not the data file that {mark_path(path)} belongs to (it is {file}, not {mark.file})."
-    number = _one(connection, NUMBER) or 0
+    number = _query_value(connection, NUMBER) or 0
     if number >= mark.number:
         return None
     return (
@@ -150,7 +150,7 @@ def _missing(connection: sqlite3.Connection, mark: Mark) -> str:
     for kind, keys in mark.keys.items():
         gone = sorted(set(keys) - set(_keys(connection, kind)))
         lines += [f"{kind.replace('-', ' ')} {_some(gone)}"] if gone else []
-    ends = _ends(connection)
+    ends = _log_ends(connection)
     shorter = [
         f"{_log_named(connection, name)} from offset {ends.get(name, 0)} to {end - 1}"
         for name, end in mark.ends.items()
@@ -167,7 +167,7 @@ def _all_of(mark: Mark) -> str:
 
 def _log_named(connection: sqlite3.Connection, name: str) -> str:
     topic, _, partition = name.rpartition("/")
-    event_type = _one(connection, EVENT_TYPE_OF, f'"{topic}"') or f"topic {topic}"
+    event_type = _query_value(connection, EVENT_TYPE_OF, f'"{topic}"') or f"topic {topic}"
     return f"{event_type}, partition {partition},"
 
 
@@ -178,10 +178,10 @@ def _some(names: list[str]) -> str:
 
 def _damage(path: Path, connection: sqlite3.Connection) -> str | None:
     """What SQLite says of a file that is small enough to be looked through."""
-    pages, page_size = _one(connection, "PRAGMA page_count"), _one(connection, "PRAGMA page_size")
+    pages, page_size = _query_value(connection, "PRAGMA page_count"), _query_value(connection, "PRAGMA page_size")
     if pages * page_size > CHECKED_WHOLE:
         return None
-    found = _one(connection, "PRAGMA quick_check(1)")
+    found = _query_value(connection, "PRAGMA quick_check(1)")
     return None if found == "ok" else f"The data file {path} is damaged: {' '.join(str(found).split())}."
 
 
@@ -281,13 +281,13 @@ class Marker:
             self._connection.close()
 
     def _mark(self) -> None:
-        seen = _one(self._connection, "PRAGMA data_version")
+        seen = _query_value(self._connection, "PRAGMA data_version")
         if seen == self._seen:
             return
         # What is listed is read before the number is given: the mark must not cover anything that comes after it.
         keys = {kind: _keys(self._connection, kind) for kind in KINDS}
-        ends = _ends(self._connection)
-        identity = _one(self._connection, IDENTITY)
+        ends = _log_ends(self._connection)
+        identity = _query_value(self._connection, IDENTITY)
         number = self._next_number()
         at = self._now().astimezone(UTC).isoformat(timespec="seconds")
         _write(mark_path(self._path), Mark(file=identity, number=number, at=at, keys=keys, ends=ends))
@@ -302,7 +302,7 @@ class Marker:
     def _next_number(self) -> int:
         begin(self._connection, PATIENCE)
         try:
-            number = max(_one(self._connection, NUMBER) or 0, self._above) + 1
+            number = max(_query_value(self._connection, NUMBER) or 0, self._above) + 1
             self._connection.execute(SET_NUMBER, (number,))
             self._connection.execute("COMMIT")
         except BaseException:
@@ -311,7 +311,7 @@ class Marker:
         return int(number)
 
 
-def _one(connection: sqlite3.Connection, statement: str, *values: object) -> Any:
+def _query_value(connection: sqlite3.Connection, statement: str, *values: object) -> Any:
     found = connection.execute(statement, values).fetchone()
     return None if found is None else found[0]
 
@@ -320,11 +320,11 @@ def _keys(connection: sqlite3.Connection, kind: str) -> list[str]:
     return [key for (key,) in connection.execute(KEYS, (kind, MOST_LISTED)).fetchall()]
 
 
-def _ends(connection: sqlite3.Connection) -> dict[str, int]:
+def _log_ends(connection: sqlite3.Connection) -> dict[str, int]:
     return dict(connection.execute(ENDS, (MOST_LISTED,)).fetchall())
 
 
-def _read(path: Path) -> Mark | None:
+def _read_mark(path: Path) -> Mark | None:
     try:
         checksum, _, text = path.read_bytes().partition(b"\n")
     except FileNotFoundError:

@@ -39,7 +39,9 @@ NOWHERE = ("", "", 0, 0)
 
 
 def put(connection: sqlite3.Connection, subscription: str, events: Iterable[ParkedEvent]) -> None:
-    connection.executemany(PUT, [(*_place(subscription, each), *_told(each.parked), each.value) for each in events])
+    connection.executemany(
+        PUT, [(*_partition_key(subscription, each), *_row_of(each.parked), each.value) for each in events]
+    )
 
 
 def listed(
@@ -52,41 +54,41 @@ def listed(
     begin = NOWHERE if after is None else (after[0].event_type, after[0].partition, after[1].timeline, after[1].offset)
     within = () if place is None else (place.event_type, place.partition)
     statement = HEADS + (OF_PLACE if within else "") + IN_ORDER
-    return [_parked(row) for row in connection.execute(statement, (subscription, *begin, *within, limit))]
+    return [_parked_event_of(row) for row in connection.execute(statement, (subscription, *begin, *within, limit))]
 
 
 def value(
     connection: sqlite3.Connection, subscription: str, place: EventTypePartition, position: Position
 ) -> bytes | None:
-    row = connection.execute(VALUE, _at(subscription, place, position)).fetchone()
+    row = connection.execute(VALUE, _event_key(subscription, place, position)).fetchone()
     return None if row is None else row[0]
 
 
 def remove(
     connection: sqlite3.Connection, subscription: str, place: EventTypePartition, positions: Collection[Position]
 ) -> None:
-    connection.executemany(REMOVE, [_at(subscription, place, each) for each in positions])
+    connection.executemany(REMOVE, [_event_key(subscription, place, each) for each in positions])
 
 
 def clear(connection: sqlite3.Connection, subscription: str) -> None:
     connection.execute("DELETE FROM parked WHERE subscription = ?", (subscription,))
 
 
-def _place(subscription: str, event: ParkedEvent) -> tuple[object, ...]:
-    return _at(subscription, event.parked.place, event.parked.position)
+def _partition_key(subscription: str, event: ParkedEvent) -> tuple[object, ...]:
+    return _event_key(subscription, event.parked.place, event.parked.position)
 
 
-def _at(subscription: str, place: EventTypePartition, position: Position) -> tuple[object, ...]:
+def _event_key(subscription: str, place: EventTypePartition, position: Position) -> tuple[object, ...]:
     return subscription, place.event_type, place.partition, position.timeline, position.offset
 
 
-def _told(parked: Parked) -> tuple[object, ...]:
+def _row_of(parked: Parked) -> tuple[object, ...]:
     owner = (None, None) if parked.owner is None else (parked.owner.data_type, parked.owner.value)
     moments = (microseconds(parked.stored_at), microseconds(parked.parked_at))
     return parked.key, parked.fails, *moments, parked.replay, *owner
 
 
-def _parked(row: tuple[str, str, int, int, str, int, int, int, str | None, str | None, str | None]) -> Parked:
+def _parked_event_of(row: tuple[str, str, int, int, str, int, int, int, str | None, str | None, str | None]) -> Parked:
     event_type, partition, timeline, position, key, fails, stored_at, parked_at, replay, owner_type, owner_value = row
     return Parked(
         place=EventTypePartition(event_type, partition),

@@ -57,13 +57,13 @@ class Row(NamedTuple):
 
 
 def chunks_of(records: Sequence[Record]) -> Iterator[Chunk]:
-    for group, size in _grouped(records, [len(record.value or b"") + 1 for record in records]):
+    for group, size in _group(records, [len(record.value or b"") + 1 for record in records]):
         yield Chunk(group, size, frames.encode(group))
 
 
 def merged(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     """Join neighbours that are small: readers of single events would otherwise fetch as many rows."""
-    for group, size in _grouped(chunks, [chunk.size for chunk in chunks]):
+    for group, size in _group(chunks, [chunk.size for chunk in chunks]):
         if len(group) == 1:
             yield group[0]
         else:
@@ -71,7 +71,7 @@ def merged(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
             yield Chunk(records, size, frames.encode(records))
 
 
-def _grouped(items: Sequence[T], sizes: Iterable[int]) -> Iterator[tuple[list[T], int]]:
+def _group(items: Sequence[T], sizes: Iterable[int]) -> Iterator[tuple[list[T], int]]:
     """Neighbours in groups of about the size of a frame."""
     group: list[T] = []
     total = 0
@@ -212,7 +212,7 @@ def records_in(row: Row, part: slice = frames.WHOLE) -> list[Record | None]:
     try:
         return frames.decode(row.frame, part)
     except frames.BadFrame as error:
-        raise _damaged(row, error) from error
+        raise _damage_error(row, error) from error
 
 
 def outline_of(row: Row) -> list[tuple[str | None, bool] | None]:
@@ -222,7 +222,7 @@ def outline_of(row: Row) -> list[tuple[str | None, bool] | None]:
     try:
         return frames.outline(row.frame)
     except frames.BadFrame as error:
-        raise _damaged(row, error) from error
+        raise _damage_error(row, error) from error
 
 
 def _events(row: Row, start: int, wanted: int) -> list[StoredEvent]:
@@ -235,5 +235,5 @@ def _events(row: Row, start: int, wanted: int) -> list[StoredEvent]:
     return [event for event in events if event.record is not None] if has_gaps else list(events)
 
 
-def _damaged(row: Row, error: frames.BadFrame) -> Unavailable:
+def _damage_error(row: Row, error: frames.BadFrame) -> Unavailable:
     return Unavailable(f"The frame at offset {row.first} is damaged: {error}.")

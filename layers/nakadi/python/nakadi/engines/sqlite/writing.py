@@ -224,7 +224,7 @@ class Writer:
 def _store(
     connection: sqlite3.Connection, appends: Sequence[_Append], now: int
 ) -> tuple[list[Exception | None], list[Arrival]]:
-    ends = _ends(connection, list(dict.fromkeys(place for append in appends for place in append.places)))
+    ends = _partition_ends(connection, list(dict.fromkeys(place for append in appends for place in append.places)))
     refusals = [append.refusal(ends) for append in appends]
     accepted: dict[Place, list[Chunk]] = {}
     for append, refusal in zip(appends, refusals, strict=True):
@@ -235,7 +235,7 @@ def _store(
     return refusals, [Arrival(*place, ends[place].log, ends[place].next) for place in accepted]
 
 
-def _ends(connection: sqlite3.Connection, places: Sequence[Place]) -> dict[Place, _End]:
+def _partition_ends(connection: sqlite3.Connection, places: Sequence[Place]) -> dict[Place, _End]:
     (found,) = connection.execute(ENDS, (orjson.dumps(places).decode(),)).fetchone()
     return {
         places[index]: _End(log, bool(sealed), following or 0, stored_at or 0)
