@@ -11,7 +11,8 @@ PAGE = (ROOT / "docs/architecture.md").read_text()
 def rooms() -> set[str]:
     """Folders of the package with modules in them; what lies below such a folder belongs to it."""
     found: set[str] = set()
-    for folder in sorted(path for path in PACKAGE.rglob("*") if path.is_dir() and path.name != "__pycache__"):
+    # A folder that was moved away may still hold what was compiled.
+    for folder in sorted(module.parent for module in PACKAGE.rglob("*/__init__.py")):
         name = ".".join(folder.relative_to(PACKAGE).parts)
         has_code = any(folder.glob("[!_]*.py")) or (folder / "__init__.py").stat().st_size > 2000
         if has_code and not any(name.startswith(f"{room}.") for room in found):
