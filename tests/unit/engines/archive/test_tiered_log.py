@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 
+from nakadi.engines.archive import archiver as archiver_module
 from nakadi.engines.archive import manifest
 from nakadi.engines.archive.archiver import Archiver, Tiers
 from nakadi.engines.archive.manifest import archived
@@ -460,6 +461,54 @@ class TestCompaction:
         assert found["k3"] is None
         assert 10 in world.offsets()
         world.log.close()
+
+    def test_beside_the_first_archiving_covers_both_halves(self, world: World, monkeypatch):
+        """What an archiver writes that begins just before the hot half is compacted does not come back."""
+        world.store_hours(1, Record(b"1", "k"), Record(None, "k"))
+        compact_hot = world.hot.compact
+
+        def archive_and_compact(*place, **until) -> None:
+            world.log.archive()
+            compact_hot(*place, **until)
+
+        monkeypatch.setattr(world.hot, "compact", archive_and_compact)
+        compact(world)
+        world.store_hours(1)
+        world.log.archive()
+        assert world.offsets() == [1, 2]
+
+    def test_beside_an_archiver_keeps_a_deleted_key_deleted(self, world: World, monkeypatch):
+        """An archiver that reads a key before the hot half is compacted, and what follows afterwards, brings no key
+        back without its tombstone.
+        """
+        world.store_hours(1, Record(b"1", "k"), Record(None, "k"), Record(b"2"))
+        compact_hot = world.hot.compact
+        read_a_piece, go_on = threading.Event(), threading.Event()
+
+        class InPieces(MemoryLog):
+            def __init__(self) -> None:
+                self.__dict__ |= world.hot.__dict__
+
+            def read(self, topic, partition, start, **how):
+                if start > 0:
+                    read_a_piece.set()
+                    go_on.wait(PATIENCE)
+                return super().read(topic, partition, start, **how)
+
+        def compact_between_two_pieces(*place, **moments) -> None:
+            with ThreadPoolExecutor(1) as other:
+                archiving = other.submit(Archiver(InPieces(), world.index, world.store, Names()).archive, "t", [0])
+                until(lambda: read_a_piece.is_set() or archiving.done())
+                compact_hot(*place, **moments)
+                go_on.set()
+                archiving.result(PATIENCE)
+
+        monkeypatch.setattr(archiver_module, "PIECE_EVENTS", 1)
+        monkeypatch.setattr(world.hot, "compact", compact_between_two_pieces)
+        compact(world)
+        world.store_hours(1)
+        world.log.archive()
+        assert world.offsets() == [2, 3]
 
 
 def compact(world: World) -> None:

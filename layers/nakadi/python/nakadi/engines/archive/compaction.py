@@ -13,7 +13,7 @@ from nakadi.engines.archive.maintenance import GROUP_BYTES, GROUP_EVENTS, Busy, 
 from nakadi.engines.archive.manifest import archived
 from nakadi.engines.archive.objects import Packer
 from nakadi.model.events import Bounds, StoredEvent
-from nakadi.model.log_index import Segment, Topic
+from nakadi.model.log_index import Segment
 from nakadi.model.moments import microseconds, moment_of
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
@@ -152,12 +152,17 @@ class Compaction:
     def run(
         self, topic: str, partition: int, bounds: Bounds, end: int, *, upto: datetime, tombstones_before: datetime
     ) -> None:
-        known = self._index.topic(topic)
-        if known is not None and end > bounds.oldest:
+        if end > bounds.oldest:
+            # Also when nothing is archived yet: an archiver that has begun may have read what is removed from the hot
+            # half, and not the tombstone behind it. Once all is archived here, what it writes does not count.
+            known = self._index.topic(topic)
+            compacted = known.compacted.get(partition, 0) if known else 0
             old = microseconds(tombstones_before)
-            due = self._is_due(known, topic, partition, end, old)
+            due = self._is_due(topic, partition, compacted, end, old)
             if not (due and self._rewritten(topic, partition, bounds.oldest, end, old)):
-                tombstones_before = min(tombstones_before, moment_of(self._compacted_until(known, topic, partition)))
+                tombstones_before = min(
+                    tombstones_before, moment_of(self._compacted_until(topic, partition, compacted))
+                )
         self._hot.compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
 
     def _rewritten(self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int) -> bool:
@@ -171,8 +176,7 @@ class Compaction:
             return False
         return True
 
-    def _is_due(self, known: Topic, topic: str, partition: int, end: int, tombstones_before: int) -> bool:
-        compacted = known.compacted.get(partition, 0)
+    def _is_due(self, topic: str, partition: int, compacted: int, end: int, tombstones_before: int) -> bool:
         fresh = end - compacted
         if self._tiers.share <= 0 and self._has_old_tombstones(topic, partition, tombstones_before):
             return True
@@ -196,9 +200,8 @@ class Compaction:
             return False
         return moment_of(segment.since) < self._clock.now() - AT_LEAST_EVERY
 
-    def _compacted_until(self, known: Topic, topic: str, partition: int) -> int:
+    def _compacted_until(self, topic: str, partition: int, compacted: int) -> int:
         """Everything that was stored before is compacted in the cold half, too; in microseconds."""
-        compacted = known.compacted.get(partition, 0)
         segment = self._index.segment(topic, partition, compacted)
         if segment is not None and segment.end > compacted:
             return segment.since
