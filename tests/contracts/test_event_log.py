@@ -12,7 +12,7 @@ from nakadi.model.events import Bounds, Record, Slice, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.closed import see_that_everything_is_refused
-from tests.support.engines import EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
+from tests.support.engines import EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record, everything
 from tests.support.patience import PATIENCE, until
 
 """No test waits so long unless something is broken."""
@@ -37,7 +37,7 @@ class TestAppend:
         ]
         topic = log.a_topic()
         log.log.append(topic, {0: records})
-        assert [event.record for event in log.log.read(topic, 0, 0).events] == records
+        assert [event.record for event in everything(log.log, topic, 0, 0)] == records
 
     @pytest.mark.parametrize("size", [1, 100, 5_000, 70_000, 1_000_000])
     def test_stores_values_of_any_size(self, log: LogUnderTest, size):
@@ -45,7 +45,7 @@ class TestAppend:
         topic = log.a_topic()
         values = [b'"%s"' % (bytes([97 + number]) * size) for number in range(3)]
         log.log.append(topic, {0: [Record(value) for value in values]})
-        assert [event.record.value for event in log.log.read(topic, 0, 0, max_bytes=10_000_000).events] == values
+        assert [event.record.value for event in everything(log.log, topic, 0, 0)] == values
 
     def test_numbers_events_from_zero_in_their_order(self, log: LogUnderTest):
         """In a partition events are numbered 0, 1, 2, … in the order of the log."""
@@ -129,7 +129,7 @@ class TestAppend:
         log.store(topic, "b")
         log.an_hour_is_lost()
         log.store(topic, "c")
-        moments = [event.stored_at for event in log.log.read(topic, 0, 0).events]
+        moments = [event.stored_at for event in everything(log.log, topic, 0, 0)]
         assert moments == sorted(moments)
         assert moments[1] == moments[0] + HOUR
         assert moments[0].utcoffset() == timedelta(0)
@@ -143,8 +143,8 @@ class TestRead:
         log.store(topic, "d", "e")
         for start in range(5):
             found = log.log.read(topic, 0, start)
-            assert [event.offset for event in found.events] == list(range(start, 5))
-            assert found.next_offset == 5
+            assert [event.offset for event in found.events] == list(range(start, found.next_offset))
+            assert [event.offset for event in everything(log.log, topic, 0, start)] == list(range(start, 5))
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 100])
     def test_answers_no_more_than_the_limit(self, log: LogUnderTest, limit):
@@ -160,8 +160,9 @@ class TestRead:
         topic = log.a_topic()
         for number in range(40):
             log.store(topic, str(number % 10) * 10_000)
-        found = log.log.read(topic, 0, 0, max_bytes=100_000)
-        assert 9 <= len(found.events) <= 20
+        # A log of two halves may answer with less where one of them ends.
+        until(lambda: len(log.log.read(topic, 0, 0, max_bytes=100_000).events) >= 9)
+        assert len(log.log.read(topic, 0, 0, max_bytes=100_000).events) <= 20
         assert len(log.events(topic, max_bytes=100_000)) == 40
 
     def test_answers_at_least_one_event_if_there_is_one(self, log: LogUnderTest):

@@ -10,7 +10,7 @@ from nakadi.engines.sqlite.changes import LOOK_EVERY_SECONDS
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic
 from nakadi.ports.registry import ChangedMeanwhile, Document, Put
-from tests.support.engines import a_record, text_of
+from tests.support.engines import a_record, everything, text_of
 from tests.support.neighbour import a_neighbour
 from tests.support.patience import PATIENCE
 
@@ -48,7 +48,7 @@ class TestEventLog:
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(lambda thread: append(log, f"mine{thread}", 50), range(4)))
         neighbour.answer()
-        events = log.read("t", 0, 0).events
+        events = everything(log, "t", 0, 0)
         assert [event.offset for event in events] == list(range(400))
         for publisher in [f"{who}{thread}" for who in ("mine", "theirs") for thread in range(4)]:
             names = [name for name in map(text_of, (event.record for event in events)) if name.startswith(publisher)]

@@ -13,7 +13,7 @@ from nakadi.app.engines import (
     open_log_index,
     open_registry,
 )
-from nakadi.model.events import Record
+from nakadi.model.events import Record, StoredEvent
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLog
 from nakadi.ports.log_index import LogIndex
@@ -120,16 +120,23 @@ class LogUnderTest:
         return [text for _, text in self.events(topic, partition)]
 
     def events(self, topic: str, partition: int = 0, **how: int) -> list[tuple[int, str | None]]:
-        """Offset and text of every event, read slice by slice."""
-        found: list[tuple[int, str | None]] = []
-        bounds = self.log.bounds(topic, [partition])[partition]
-        place = bounds.oldest
-        while place < bounds.next:
-            piece = self.log.read(topic, partition, place, **how)
-            assert piece.next_offset > place
-            found += [(event.offset, text_of(event.record)) for event in piece.events]
-            place = piece.next_offset
-        return found
+        """Offset and text of every event."""
+        oldest = self.log.bounds(topic, [partition])[partition].oldest
+        return [
+            (event.offset, text_of(event.record)) for event in everything(self.log, topic, partition, oldest, **how)
+        ]
+
+
+def everything(log: EventLog, topic: str, partition: int, start: int, **how: int) -> list[StoredEvent]:
+    """Every event from an offset on. One read may answer with fewer than there are, so it is read slice by slice."""
+    found: list[StoredEvent] = []
+    end = log.bounds(topic, [partition])[partition].next
+    while start < end:
+        piece = log.read(topic, partition, start, **how)
+        assert piece.next_offset > start
+        found += piece.events
+        start = piece.next_offset
+    return found
 
 
 @contextmanager
