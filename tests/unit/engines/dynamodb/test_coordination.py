@@ -290,7 +290,7 @@ class TestLeases:
         """DynamoDB removes what ran out a day ago, and nothing that still says something, though a clock be an hour
         behind."""
         coordination.renew("one", LATER)
-        item = coordination._table.found("leases", "one")
+        item = coordination._table.find("leases", "one")
         assert item.expires == int(LATER.timestamp()) + 24 * 3600
 
 

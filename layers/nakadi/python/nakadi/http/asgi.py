@@ -43,7 +43,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# Packing more than this at once would hold up everybody else on the event loop.
+# Packing more than this at once would hold up all other requests on the event loop.
 PACKED_IN_A_THREAD = 32 * 1024
 
 

@@ -131,7 +131,7 @@ def _owner_finder(selector: OwnerSelector) -> Callable[[Event], Attribute | None
 
 
 def _reject_metadata_selector(_: Event) -> Attribute | None:
-    """JSON events have no such metadata, and one without an owner would be open to everybody."""
+    """JSON events have no such metadata, and one without an owner would be open to all readers."""
     raise BatchRejected(Step.VALIDATING, 0, "event_owner_selector of type 'metadata' is not supported for JSON events")
 
 

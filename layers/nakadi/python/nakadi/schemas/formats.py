@@ -323,7 +323,7 @@ def compile_pattern(text: str) -> Pattern:
     except re2.error as error:
         raise BadPattern(_reason_for_clients(error)) from error
     finally:
-        # RE2's module would keep the last patterns that anybody used; each may be megabytes.
+        # RE2's module would keep the last patterns that were used; each may be megabytes.
         re2.purge()
 
 

@@ -39,7 +39,7 @@ class AccessBlocked(Struct, frozen=True):
 
 
 class AccessRefused(Struct, frozen=True):
-    """The stream has to end, and its client may be told why."""
+    """The stream has to end, and its client may learn why."""
 
     error: Exception
 

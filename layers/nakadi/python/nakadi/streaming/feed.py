@@ -144,7 +144,7 @@ class PartitionFeed:
             self._append(found)
             self._wake(self._waiting)
         elif len(self._waiting) == len(self._followers):
-            self._clear()  # everybody has what was read
+            self._clear()  # all followers have what was read
         if self._more and self._waiting:
             self._read_on()
 

@@ -2,7 +2,7 @@
 
 A feed keeps what it read last in a bounded window. Streams take from the window at their own pace; one that falls out
 of it, or comes from further back, is given what it needs beside the window until it is inside again. So no stream waits
-for the slowest, and the log is read once for everybody who keeps up.
+for the slowest, and the log is read once for all that keep up.
 
 Everything here belongs to one event loop. Only the log is read in threads.
 """
@@ -39,7 +39,7 @@ TopicPartition = tuple[str, int]
 
 
 class Feeds:
-    """The feeds of a process; a log is watched, and a feed kept, as long as anybody follows."""
+    """The feeds of a process; a log is watched, and a feed kept, as long as it has followers."""
 
     def __init__(self, logs: EventLogs, threads: int = THREADS) -> None:
         self._logs = logs
@@ -61,7 +61,7 @@ class Feeds:
     async def _watch(self, storage_id: str) -> _WatchedLog:
         loop = asyncio.get_running_loop()
         event_log = await loop.run_in_executor(self._opening, self._logs.of, storage_id)
-        # Somebody else may have been here meanwhile.
+        # Another thread may have been here in between.
         if storage_id not in self._watched:
             self._watched[storage_id] = _WatchedLog(event_log, loop)
         return self._watched[storage_id]

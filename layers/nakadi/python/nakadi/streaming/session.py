@@ -1,7 +1,7 @@
 """The session of a low-level stream: what it sends, and when it ends.
 
 It never waits and knows no clock: facts come in as calls, with the time where time matters, and each answers with the
-actions that follow from it. Whoever carries them out hands in no more events before all of them are done, so that a
+actions that follow from it. The driver hands in no more events before all of them are done, so that a
 session holds only what is not due yet.
 """
 
@@ -149,7 +149,7 @@ class LowLevelSession:
         return [SendProblem(error)]
 
     def gone(self) -> list[StreamAction]:
-        """Nobody listens."""
+        """The client has gone."""
         self._stopped(StreamEnd.GONE)
         return []
 

@@ -68,13 +68,13 @@ class DynamoDbCoordination:
     # The assignment
 
     def assignment(self, subscription: str) -> Assignment:
-        found = self._table.found(place_of(subscription), ASSIGNMENT)
+        found = self._table.find(place_of(subscription), ASSIGNMENT)
         return NOTHING_YET if found is None else assignment_of(found)
 
     def write(
         self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
     ) -> Assignment:
-        self._table.see_that_it_is_open()
+        self._table.check_open()
         at = positions or {}
         touched = moves(old, new, at)
         stored = successor(old, new)
@@ -88,7 +88,7 @@ class DynamoDbCoordination:
                 transaction.update(items(own, offset_item(place)), moving(owner, at.get(place), now))
 
         with self._report_if_in_doubt(subscription, Changed.ASSIGNMENT):
-            if not self._table.transacted(add):
+            if not self._table.transact(add):
                 raise AssignmentChanged(subscription)
         self._changed(subscription, Changed.ASSIGNMENT)
         return stored
@@ -96,22 +96,22 @@ class DynamoDbCoordination:
     def forget(self, subscription: str) -> None:
         """Remove the assignment first: what is left without it is harmless."""
         place = place_of(subscription)
-        self._table.removed(place, [ASSIGNMENT])
-        self._table.removed(place, [each.item for each in self._table.listed(place)])
+        self._table.remove(place, [ASSIGNMENT])
+        self._table.remove(place, [each.item for each in self._table.list_items(place)])
         self._lot.clear(subscription)
         self._changed(subscription, Changed.ASSIGNMENT)
 
     # Offsets
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
-        found = self._table.listed(place_of(subscription), Item.item.startswith(OFFSET))
+        found = self._table.list_items(place_of(subscription), Item.item.startswith(OFFSET))
         return {place_in(each.item): offset_of(each) for each in found}
 
     def commit(
         self, subscription: str, session: str, positions: Positions, now: datetime
     ) -> Mapping[EventTypePartition, Verdict]:
         """Each partition is an update of its own: a transaction would cost twice as much, and be all or nothing."""
-        self._table.see_that_it_is_open()
+        self._table.check_open()
 
         def commit_one(item: tuple[EventTypePartition, Position]) -> tuple[Verdict, bool] | Unavailable:
             try:
@@ -161,7 +161,7 @@ class DynamoDbCoordination:
         With a token, an attempt before may have had its effect: then its token is there. If a position is there that
         another process committed after it, cannot be known.
         """
-        found = self._table.found(item.place, item.item)
+        found = self._table.find(item.place, item.item)
         offset = None if found is None else offset_of(found)
         if token and found and found.token == token:
             return Verdict.COMMITTED
@@ -180,7 +180,7 @@ class DynamoDbCoordination:
         now: datetime,
         upto: Position | None = None,
     ) -> Verdict:
-        self._table.see_that_it_is_open()
+        self._table.check_open()
         with self._report_if_in_doubt(subscription, Changed.OFFSETS):
             found = self._lot.park(subscription, session, events, now, upto)
         if found is Verdict.COMMITTED:
@@ -207,7 +207,7 @@ class DynamoDbCoordination:
 
     def renew(self, holder: str, until: datetime) -> None:
         """A request that arrives late, after another that was made later, changes nothing."""
-        self._table.see_that_it_is_open()
+        self._table.check_open()
         asked = time.monotonic_ns()
         item = self._table.items(LEASES, holder, **coordination_table.lease(until, asked))
 
@@ -221,10 +221,10 @@ class DynamoDbCoordination:
         self._table.attempts.at(attempt)
 
     def release(self, holder: str) -> None:
-        self._table.removed(LEASES, [holder])
+        self._table.remove(LEASES, [holder])
 
     def leases(self) -> Mapping[str, datetime]:
-        return {each.item: moment_of(int(each.until)) for each in self._table.listed(LEASES)}
+        return {each.item: moment_of(int(each.until)) for each in self._table.list_items(LEASES)}
 
     # News
 

@@ -162,12 +162,12 @@ class CoordinationTable:
         self._connection = connected(self.items)
         self._client = self._connection.client
 
-    def see_that_it_is_open(self) -> None:
+    def check_open(self) -> None:
         if self._closed:
             raise Unavailable("The coordination is closed.")
 
-    def found(self, place: str, item: str) -> CoordinationItem | None:
-        self.see_that_it_is_open()
+    def find(self, place: str, item: str) -> CoordinationItem | None:
+        self.check_open()
 
         def attempt(_: bool) -> CoordinationItem | None:
             try:
@@ -177,18 +177,18 @@ class CoordinationTable:
 
         return self.attempts.at(attempt)
 
-    def listed(
+    def list_items(
         self, place: str, condition: Condition | None = None, *, limit: int | None = None
     ) -> Iterator[CoordinationItem]:
         """One by one, trying again for a page that did not come."""
-        self.see_that_it_is_open()
+        self.check_open()
         results = self.items.query(place, range_key_condition=condition, consistent_read=True, limit=limit)
         while (item := self.attempts.at(lambda _: next(results, None))) is not None:
             yield item
 
-    def removed(self, place: str, items: Iterable[str]) -> None:
+    def remove(self, place: str, items: Iterable[str]) -> None:
         """Remove items, also those that are not there."""
-        self.see_that_it_is_open()
+        self.check_open()
         rest = iter(items)
         while some := list(islice(rest, 100)):
 
@@ -199,9 +199,9 @@ class CoordinationTable:
 
             self.attempts.at(attempt)
 
-    def transacted(self, add: Callable[[TransactWrite], None]) -> bool:
+    def transact(self, add: Callable[[TransactWrite], None]) -> bool:
         """Make all changes that are added, or none because a condition does not hold."""
-        self.see_that_it_is_open()
+        self.check_open()
         return self.attempts.at(transaction_of(add, self._connection))
 
     def close(self) -> None:

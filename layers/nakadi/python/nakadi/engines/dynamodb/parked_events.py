@@ -68,9 +68,9 @@ class ParkedEvents:
                 transaction.save(each)
 
         for _ in range(TIMES_JUDGED):
-            if self._table.transacted(add):
+            if self._table.transact(add):
                 return Verdict.COMMITTED
-            found = self._table.found(*offset)
+            found = self._table.find(*offset)
             judged = parking_verdict(None if found is None else offset_of(found), session, upto)
             if judged is not Verdict.COMMITTED:
                 return judged
@@ -89,17 +89,17 @@ class ParkedEvents:
         if low > high:
             return []
         # No key is empty, and none may be asked for.
-        found = self._table.listed(_lot_of(subscription), Item.item.between(low or "#", high), limit=limit)
+        found = self._table.list_items(_lot_of(subscription), Item.item.between(low or "#", high), limit=limit)
         return [_parked_event_of(each) for each in found]
 
     def value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
-        found = self._table.found(_lot_of(subscription), _key(place, position))
+        found = self._table.find(_lot_of(subscription), _key(place, position))
         if found is None:
             return None
         if not found.pieces:
             return zlib.decompress(found.packed)
         its_own = Item.item.startswith(f"{found.item}#{found.token}#")
-        pieces = [each.packed for each in self._table.listed(_values_of(subscription), its_own)]
+        pieces = [each.packed for each in self._table.list_items(_values_of(subscription), its_own)]
         # Those that are missing are being taken out.
         return zlib.decompress(b"".join(pieces)) if len(pieces) == found.pieces else None
 
@@ -108,16 +108,16 @@ class ParkedEvents:
         if not positions:
             return
         keys = {_key(place, each) for each in positions}
-        self._table.removed(_lot_of(subscription), sorted(keys))
+        self._table.remove(_lot_of(subscription), sorted(keys))
         values = self._keys(_values_of(subscription), Item.item.between(min(keys), max(keys) + LAST))
-        self._table.removed(_values_of(subscription), [each for each in values if _key_of_piece(each) in keys])
+        self._table.remove(_values_of(subscription), [each for each in values if _key_of_piece(each) in keys])
 
     def clear(self, subscription: str) -> None:
         for place in (_lot_of(subscription), _values_of(subscription)):
-            self._table.removed(place, self._keys(place))
+            self._table.remove(place, self._keys(place))
 
     def _keys(self, place: str, condition: Condition | None = None) -> list[str]:
-        return [each.item for each in self._table.listed(place, condition)]
+        return [each.item for each in self._table.list_items(place, condition)]
 
 
 def _items(subscription: str, events: Sequence[ParkedEvent]) -> Sequence[Mapping[str, Any]]:

@@ -43,7 +43,7 @@ MOST_BYTES = 8 * 1024 * 1024
 HOUR = 3_600_000
 
 SEALED = "1"
-"""The `max.message.bytes` of a sealed topic. No record fits, so its leaders refuse everything, whoever writes."""
+"""The `max.message.bytes` of a sealed topic. No record fits, so its leaders refuse every write."""
 
 TOPIC_CONFIGURATION = {
     "cleanup.policy": "delete",

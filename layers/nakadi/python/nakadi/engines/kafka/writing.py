@@ -2,9 +2,9 @@
 
 The library collects records and decides by itself where a batch ends. It is kept from deciding here: a producer holds
 back what it is given until it is flushed, and a flush sends what waits for a partition as one batch, as long as it is
-smaller than the largest batch. So events that were appended together lie next to each other, whoever else appends,
-and are stored together or not at all. Only an append of more than `MOST_BYTES` to one partition is stored in parts,
-each after the one in front of it was acknowledged.
+smaller than the largest batch. So events that were appended together lie next to each other, whatever other processes
+append, and are stored together or not at all. Only an append of more than `MOST_BYTES` to one partition is stored in
+parts, each after the one in front of it was acknowledged.
 """
 
 from __future__ import annotations

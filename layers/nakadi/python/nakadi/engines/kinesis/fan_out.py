@@ -168,13 +168,13 @@ class FanOut:
         """The consumer that can be used. One thread at a time takes the next step towards it, and none waits."""
         if self._lock.acquire(blocking=False):
             try:
-                self._look_after()
+                self._register_or_use()
             finally:
                 self._lock.release()
         used = self._used
         return used.arn if used else None
 
-    def _look_after(self) -> None:
+    def _register_or_use(self) -> None:
         now = time.monotonic()
         if self._closed or now < self._look_at or (self._used and now < self._used.until):
             return

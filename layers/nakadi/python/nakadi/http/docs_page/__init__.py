@@ -179,7 +179,7 @@ def slug(text: str) -> str:
 
 
 def scopes(operation: Operation) -> list[str]:
-    """The scopes that a token needs; none for what anybody may do."""
+    """The scopes that a token needs; none for what is open to all."""
     requirements = operation.description.get("security", document()["security"])
     return [scope for each in requirements for scope in each["oauth2"]]
 
@@ -187,7 +187,7 @@ def scopes(operation: Operation) -> list[str]:
 def _scopes(operation: Operation) -> Html:
     needed = scopes(operation)
     if not needed:
-        return element("p", "Open to everybody.", class_="scopes")
+        return element("p", "Open to all.", class_="scopes")
     return element("p", "Scope ", joined([element("code", each) for each in needed], ", "), class_="scopes")
 
 

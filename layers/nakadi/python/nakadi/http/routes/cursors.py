@@ -58,7 +58,7 @@ class _CursorHandlers(Struct, frozen=True):
         event_type = self._event_type(request, Operation.VIEW)
         view = self.cursors.at(event_type)
         ends = view.ends()
-        lags = self._lags(event_type, view, ends, _consumed(request.parameter("cursors")))
+        lags = self._lags(event_type, view, ends, _consumed_cursors(request.parameter("cursors")))
         return json_response([_partition(partition, ends, lags.get(partition)) for partition in ends])
 
     def get(self, request: Request) -> Response:
@@ -182,7 +182,7 @@ def _converted(view: PartitionSnapshot, cursor: Cursor) -> Position:
 # Reading a query
 
 
-def _consumed(text: str | None) -> Sequence[Cursor]:
+def _consumed_cursors(text: str | None) -> Sequence[Cursor]:
     """The cursors of a query parameter; an empty one counts as missing."""
     if not text:
         return ()

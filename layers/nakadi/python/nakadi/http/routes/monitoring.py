@@ -79,7 +79,7 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
         return json_response({"scm_source": source})
 
 
-# The description of the API, which anybody may read -------------------------------------------------------------------
+# The description of the API, open to all -------------------------------------------------------------------
 
 
 HTML = "text/html"

@@ -126,7 +126,7 @@ NO_CHANGE: tuple[Entry, ...] = ()
 
 
 def rebalance(sessions: Sequence[Session], entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The entries that have to change so that everybody has a fair share; none if that cannot be had.
+    """The entries that have to change so that every session has a fair share; none if that cannot be had.
 
     It cannot be had if a partition is requested that does not exist or is requested twice, or if the sessions that
     share outnumber the partitions left to them.
@@ -175,7 +175,7 @@ def _claimed(sessions: Iterable[Session], entries: Iterable[Entry]) -> Mapping[E
 
 
 def _shared(sharing: Sequence[str], entries: Sequence[Entry]) -> list[Entry]:
-    """The moves that give everybody a fair share of these entries."""
+    """The moves that give every session a fair share of these entries."""
     quota = _quotas(sharing, len(entries))
     held: dict[str, list[Entry]] = {session: [] for session in sharing}
     pool: deque[Entry] = deque()
@@ -196,7 +196,7 @@ def _quotas(sharing: Sequence[str], count: int) -> Mapping[str, int]:
 
 
 def _settled(entry: Entry, sharing: Collection[str]) -> bool:
-    """Whether everybody that the entry names is one of those who share."""
+    """Whether all sessions that the entry names are among those that share."""
     return entry.owner in sharing and (entry.next is None or entry.next in sharing)
 
 

@@ -127,8 +127,8 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             if entry is None or entry.owner is None:
                 return Invalid(str(_no_partition(each)))
             if entry.owner != stream_id:
-                told = f"{each.place.event_type}:{each.place.partition}:{each.position}"
-                return Invalid(f"Cursor {told} cannot be committed with stream id {stream_id}")
+                shown = f"{each.place.event_type}:{each.place.partition}:{each.position}"
+                return Invalid(f"Cursor {shown} cannot be committed with stream id {stream_id}")
         # It was another session's just now.
         return Invalid(str(_no_partition(meant[0])))
 

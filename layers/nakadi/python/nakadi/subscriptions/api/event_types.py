@@ -74,7 +74,7 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
         found = self.subscriptions.of_event_type(event_type.name)
         extended = [each.id for each in found if self.initialisation.extended(each, event_type)[1]]
         self.resets.close_streams(extended)
-        # Somebody who asked before may have been answered before streams had ended.
+        # An earlier request may have been answered before streams had ended.
         self.resets.wait_for_end([each.id for each in found])
 
     def _may_go_too(self, subscriptions: Sequence[Subscription]) -> bool:
@@ -125,7 +125,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         if event_type is None or self.features.is_on(Feature.DLQ_REDRIVE_EVENT_TYPE_ATTACHMENT_JOB):
             return
         if self.guarded and _anyone_may_write(event_type):
-            log.warning("%s is not attached: its writers are to be named, for now everybody is one", self.name)
+            log.warning("%s is not attached: it names no writers, so all subjects may write", self.name)
             return
         if self._looked.event_type != event_type.id:
             self._looked.event_type = event_type.id
@@ -136,7 +136,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
             )
 
     def is_attached(self) -> bool:
-        """Whether anybody is."""
+        """Whether any subscription is attached."""
         return any(
             entry.place.event_type == self.name
             for each in self.subscriptions.newest_first()

@@ -112,7 +112,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         self._administered(subscription_id, subject)
         parked = self._found(subscription_id, parked_id)
         self.coordination.unpark(subscription_id, parked.place, [parked.position])
-        self._tell(subscription_id)
+        self._notify_streams(subscription_id)
 
     def redrive(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
         """Have an event sent once more, with all that are parked for its key, in their order."""
@@ -160,7 +160,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
     def _entries(self, subscription_id: str) -> Mapping[PlaceOfEvents, Entry]:
         return {each.place: each for each in self.coordination.assignment(subscription_id).entries}
 
-    def _tell(self, subscription_id: str) -> None:
+    def _notify_streams(self, subscription_id: str) -> None:
         """Have streams read the parked keys again, which they do when the assignment has another revision."""
         old = self.coordination.assignment(subscription_id)
         try:

@@ -169,8 +169,8 @@ class SubscriptionStreams:
         members.join(session)
 
     def _check_still_there(self, subscription: Subscription) -> None:
-        """Whoever deletes a subscription removes it first, and then what its streams share: what we have put there in
-        between, or after, nobody else would clear away."""
+        """A deletion removes the subscription first, and then what its streams share: what we have put there in
+        between, or after, is ours to clear away."""
         try:
             self._admission.check_still_there(subscription)
         except NotFound:
@@ -210,7 +210,7 @@ class SubscriptionStreams:
                 await driver.run()
             finally:
                 leaving = asyncio.get_running_loop().run_in_executor(self._threads, self._leave, opening, driver)
-                # Whoever cancels us does not want the partitions to stay with us.
+                # After a cancellation the partitions must not stay with this session.
                 await asyncio.shield(leaving)
 
     def close(self) -> None:
