@@ -47,7 +47,7 @@ def test_a_subscription_lives_from_create_to_delete(run, numbers, owner):
 
 
 @pytest.mark.parametrize(("start", "count"), [("begin", 40), ("end", 0), ("1h", 40)])
-def test_a_subscription_begins_where_it_is_told(run, numbers, owner, start, count):
+def test_a_subscription_begins_where_it_is_asked_to(run, numbers, owner, start, count):
     """`--from` is the beginning, the end, or a time."""
     identity = created_by(run, numbers, "--owner", owner, "--from", start)
 

@@ -251,7 +251,7 @@ class TestCommit:
         begun(coordination, "a>b")
         assert commit(coordination, "a", 5) is Verdict.COMMITTED
 
-    def test_of_what_is_not_there_is_nobodys(self, coordination: Coordination):
+    def test_of_what_is_not_there_is_no_ones(self, coordination: Coordination):
         """A partition without an entry is owned by nobody, and does not come into being. (S116)"""
         begun(coordination, "a")
         assert commit(coordination, "a", 5, partition=3) is Verdict.NOT_OWNED
@@ -340,7 +340,7 @@ class TestLeases:
 
 
 class TestWatch:
-    def test_tells_of_changes_at_once(self, coordination: Coordination):
+    def test_reports_of_changes_at_once(self, coordination: Coordination):
         """Whoever watches hears of writes, commits and forgetting before they return, of that subscription alone."""
         heard: list[Changed] = []
         end = coordination.watch(SUBSCRIPTION, heard.append)

@@ -54,7 +54,7 @@ class TestAppend:
         log.store(topic, "c")
         assert log.events(topic) == [(0, "a"), (1, "b"), (2, "c")]
 
-    def test_tells_the_fate_of_each_partition(self, log: LogUnderTest):
+    def test_reports_the_fate_of_each_partition(self, log: LogUnderTest):
         """Every partition of an append has its own fate, and its own numbers."""
         topic = log.a_topic(partitions=3)
         fates = log.log.append(topic, {2: [a_record("x")], 0: [a_record("y"), a_record("z")]})
@@ -221,7 +221,7 @@ class TestRead:
             log.store(topic, "a")
             assert [event.offset for event in reading.result(PATIENCE).events] == [0]
 
-    def test_waits_no_longer_than_told(self, log: LogUnderTest):
+    def test_waits_no_longer_than_asked(self, log: LogUnderTest):
         """A read that waits in vain answers an empty slice when its time is over."""
         topic = log.a_topic(partitions=2)
         begun = time.monotonic()
@@ -371,7 +371,7 @@ class TestTopics:
 
 
 class TestWatch:
-    def test_tells_what_was_stored_where(self, log: LogUnderTest):
+    def test_reports_what_was_stored_where(self, log: LogUnderTest):
         """A watcher is told topic and partition soon after events were stored."""
         topic = log.a_topic(partitions=2)
         told: list[tuple[str, int]] = []
@@ -382,7 +382,7 @@ class TestWatch:
         until(lambda: (topic, 0) in told)
         end()
 
-    def test_ends_when_told(self, log: LogUnderTest):
+    def test_ends_when_ordered(self, log: LogUnderTest):
         """A watcher that has ended is told nothing more, while others are."""
         topic = log.a_topic()
         mine: list[object] = []
@@ -410,7 +410,7 @@ class TestWatch:
             storing.result(PATIENCE)
         end()
 
-    def test_does_not_hurt_whoever_appends(self, log: LogUnderTest, caplog):
+    def test_does_not_hurt_any_client_that_appends(self, log: LogUnderTest, caplog):
         """A watcher that fails is logged, and neither the append nor the other watchers notice."""
         topic = log.a_topic()
         told: list[object] = []

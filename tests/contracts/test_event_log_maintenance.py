@@ -17,7 +17,7 @@ def log(request, tmp_path):
 
 
 class TestTrim:
-    def test_lets_go_of_what_was_stored_before(self, log: LogUnderTest):
+    def test_releases_what_was_stored_before(self, log: LogUnderTest):
         """Deleting old events moves the oldest offset; a read before it is refused, what is newer stays."""
         topic = log.a_topic()
         began = log.now()
@@ -30,7 +30,7 @@ class TestTrim:
         with pytest.raises(OffsetUnavailable):
             log.log.read(topic, 0, 1)
 
-    def test_may_let_go_of_everything(self, log: LogUnderTest):
+    def test_may_remove_everything(self, log: LogUnderTest):
         """A partition without events goes on with the next number, and no earlier moment comes after a later one."""
         topic = log.a_topic()
         log.store(topic, "a", "b")

@@ -269,7 +269,7 @@ class TestFaults:
             )
             log.close()
 
-    def test_a_cluster_that_is_down_is_told_in_bounded_time(self, tmp_path):
+    def test_a_cluster_that_is_down_is_reported_in_bounded_time(self, tmp_path):
         """While no server answers, appends are refused and reads are unavailable, none waits for ever."""
         with kafka.a_server(tmp_path) as server:
             log = open_event_log(f"kafka://{server.address}", SystemClock())

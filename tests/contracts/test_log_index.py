@@ -51,7 +51,7 @@ class TestIdentity:
         assert index.identity() == index.identity()
         assert 8 <= len(index.identity()) <= 64
 
-    def test_is_shared_by_nobody(self):
+    def test_is_shared_by_no_one(self):
         """Another index has another name."""
         assert MemoryLogIndex().identity() != MemoryLogIndex().identity()
 

@@ -116,7 +116,7 @@ class TestParkedEvents:
         assert coordination.parked(SUBSCRIPTION, place=a_place(7, "order")) == []
         assert coordination.parked("another") == []
 
-    def test_lets_go_of_events(self, coordination: Coordination):
+    def test_releases_events(self, coordination: Coordination):
         """Taken out, events are gone with their values, others stay, and doing it again changes nothing."""
         begun(coordination, "a")
         park(coordination, "a", *map(a_parked_event, range(MOST_PARKED)))

@@ -48,7 +48,7 @@ class TestDocuments:
         registry.write(Put(KIND, "a", {}, expected=ABSENT))
         assert registry.get(KIND, "a") == Document("a", {}, 1)
 
-    def test_cannot_be_changed_by_whoever_holds_them(self, registry: Registry):
+    def test_cannot_be_changed_by_any_client_that_holds_them(self, registry: Registry):
         """What a caller does to a body, before or after, changes nothing that is kept."""
         body = {"list": [1]}
         registry.write(Put(KIND, "a", body))
@@ -276,7 +276,7 @@ class TestChanges:
         registry.write(Check(REMEMBERED_KIND, "a", expected=1), Put(KIND, "b", {}))
         assert registry.changes() == before
 
-    def test_of_what_nobody_remembers_are_not_counted(self, registry: Registry):
+    def test_of_what_no_one_remembers_are_not_counted(self, registry: Registry):
         """Documents that change often cost nobody what he remembers, and new ones only where absence is remembered."""
         before = registry.changes()
         for _ in range(3):

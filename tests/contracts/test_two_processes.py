@@ -72,7 +72,7 @@ class TestEventLog:
                 neighbour.ask("append", "t", f"{number}", 1)
                 assert len(reading.result(PATIENCE).events) == 1
 
-    def test_tells_watchers_soon(self, log, neighbour):
+    def test_notifies_watchers_soon(self, log, neighbour):
         """A watcher is told of an append by another process, and of a later one again."""
         told = threading.Event()
         places = set()
@@ -84,7 +84,7 @@ class TestEventLog:
         assert places == {("t", 0)}
         end()
 
-    def test_tells_watchers_that_come_later(self, log, neighbour):
+    def test_notifies_watchers_that_come_later(self, log, neighbour):
         """A watcher that comes after others have gone is told of what is stored from then on."""
         log.watch(lambda *_: None)()
         neighbour.ask("append", "t", "unwatched", 3)

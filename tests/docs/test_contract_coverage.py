@@ -81,7 +81,7 @@ def test_the_index_leads_to_every_statement(contract):
     assert {number for _, numbers in index() for number in numbers} == set(contract)
 
 
-def test_differences_are_told_by_the_contract_and_by_compatibility(contract):
+def test_differences_are_reported_by_the_contract_and_by_compatibility(contract):
     """A statement that says what is different here links to compatibility, which links back from the same section."""
     linked = {
         (number, section)

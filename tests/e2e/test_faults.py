@@ -85,7 +85,7 @@ def test_a_timeout_may_have_stored_the_events(broker, api, name):
     assert stored(api, name) == 4
 
 
-def test_a_log_that_is_stopped_is_told_as_such(broker, api, name):
+def test_a_log_that_is_stopped_is_reported_as_such(broker, api, name):
     """While the log does not answer, requests are 503 or fail item by item, and nothing is lost. (C29)"""
     publish(api, name)
     broker.faults.stop()

@@ -140,7 +140,7 @@ def refusal(data):
     return run.stderr
 
 
-def test_a_loss_is_told_and_has_to_be_accepted(tmp_path):
+def test_a_loss_is_reported_and_has_to_be_accepted(tmp_path):
     """It starts after kills as ever, and once its file was taken away only if that is accepted."""
     acknowledged = 0
     for seconds in (0.05, 0.3):

@@ -75,7 +75,7 @@ def test_the_older_text_format_is_there_too(api):
 @pytest.mark.parametrize(
     "accept", ["", "*/*", "application/json", "text/plain", "text/html,*/*;q=0.8", f"application/json, {TEXT};q=0.9"]
 )
-def test_everybody_else_gets_json(api, accept):
+def test_everyone_else_gets_json(api, accept):
     """Whoever does not ask for a text format of Prometheus gets JSON, as ever. (R245)"""
     assert api.get("/metrics", headers={"accept": accept}).headers["content-type"] == "application/json"
 
@@ -174,7 +174,7 @@ def test_a_client_that_goes_away_is_a_reason(api, moved, running):
     until(lambda: moved("nakadi_streams_ended_total", api="low-level", reason="gone") == 1)
 
 
-def test_a_subscription_tells_how_far_its_consumers_are(api, moved, consumer):
+def test_a_subscription_reports_how_far_its_consumers_are(api, moved, consumer):
     """Of what is sent and not committed there is the number of events, and the age of the oldest, by subscription."""
     name = created(api)["name"]
     subscription = subscribed(api, name, read_from="begin")
@@ -296,7 +296,7 @@ def test_housekeeping_is_counted(api, moved, running):
     assert ("nakadi_stalled_subscriptions", frozenset()) in scraped(api)
 
 
-def test_json_tells_the_same(api):
+def test_json_reports_the_same(api):
     """What is counted for Prometheus is in the JSON too, under a name made of the metric's and its labels. (R245)"""
     name = created(api)["name"]
     publish(api, name, 2)

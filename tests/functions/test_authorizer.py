@@ -61,7 +61,7 @@ def test_nonsense_is_a_401(ask, token):
         ask(token)
 
 
-def test_refusals_are_told_without_the_token(ask, issuer, capsys):
+def test_refusals_are_reported_without_the_token(ask, issuer, capsys):
     """A refusal is counted, its reason is in the log, and the token is not."""
     token = issuer.signed({"sub": "ann", "exp": 1})
     with pytest.raises(Exception, match=r"^Unauthorized$"):

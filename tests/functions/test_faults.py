@@ -63,7 +63,7 @@ def fails(world: Aws, operations: list[str], fault) -> None:
         ("BatchGetItem", no_answer_before),
     ],
 )
-def test_who_reads_is_told_to_come_again(functions, on_kinesis, operation, fault):
+def test_readers_are_asked_to_come_again(functions, on_kinesis, operation, fault):
     """While nothing can be known of the newest events, nobody is told anything about them; soon after, all is well."""
     functions._handlers.pop("cursors")
     fails(on_kinesis, [operation], fault)
@@ -75,7 +75,7 @@ def test_who_reads_is_told_to_come_again(functions, on_kinesis, operation, fault
 
 
 @SOME
-def test_who_publishes_is_told_of_every_event(functions, on_kinesis, fault):
+def test_publishers_get_the_outcome_of_every_event(functions, on_kinesis, fault):
     """While Kinesis takes nothing, each event's fate is told, none as stored; later all is well. (P111)"""
     fails(on_kinesis, ["PutRecords"], fault)
     answer = functions.invoke("publish", "apigateway/publish_batch")
@@ -86,7 +86,7 @@ def test_who_publishes_is_told_of_every_event(functions, on_kinesis, fault):
 
 
 @SOME
-def test_who_changes_the_registry_is_told_to_come_again(functions, on_kinesis, fault):
+def test_changes_of_the_registry_are_to_be_repeated(functions, on_kinesis, fault):
     """While DynamoDB takes nothing, nothing is changed, and who tries again later succeeds."""
     event = recorded("apigateway/create_event_type")
     event["body"] = event["body"].replace(json.loads(event["body"])["name"], "another.type")

@@ -81,7 +81,7 @@ def test_layers_are_compiled_to_the_same_bytes(build_layers, tmp_path):
     assert marshal.loads(compiled[0][16:]).co_filename == "/opt/python/part/module.py"
 
 
-def test_layers_without_a_compiler_are_told(build_layers, monkeypatch, tmp_path, capsys):
+def test_layers_without_a_compiler_are_reported(build_layers, monkeypatch, tmp_path, capsys):
     """Where there is no Python of the right version the layers are made and a line tells what that costs."""
     monkeypatch.setattr(build_layers, "compiler", tuple)
     build_layers.compile_modules(a_module(tmp_path / "one"))

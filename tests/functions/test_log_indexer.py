@@ -184,7 +184,7 @@ def test_what_is_not_ours_does_not_stop_the_shard(functions, shards, data, key):
     log.close()
 
 
-def test_what_cannot_be_read_is_set_aside_and_told(functions, shards, capsys):
+def test_what_cannot_be_read_is_set_aside_and_reported(functions, shards, capsys):
     """A damaged frame keeps its numbers for all readers; its bytes are set aside, and a metric tells of it."""
     shards.publish(3)
     shards.put(envelopes.whole(5, 0, b"nf\x01\x02 not what it was"))

@@ -54,7 +54,7 @@ def test_what_was_read_is_not_read_again(index):
     assert offsets(index, progress) == [(0, 15, 20)]
 
 
-def test_what_was_let_go_is_not_looked_for(index):
+def test_what_was_released_is_not_looked_for(index):
     """Offsets before the oldest are gone, and no part of what is to be read."""
     add(index, 10)
     add(index, 10)

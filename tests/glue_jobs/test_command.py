@@ -46,7 +46,7 @@ def test_whatever_glue_adds_is_passed_over(added):
         ["--enable-metrics", "true", "--event-type", "true"],
     ],
 )
-def test_a_mistake_is_told(wrong, capsys):
+def test_a_mistake_is_reported(wrong, capsys):
     """Arguments that nobody knows end the program before it begins."""
     with pytest.raises(SystemExit) as ended:
         parsed(*wrong)

@@ -133,7 +133,7 @@ def test_what_the_index_does_not_name_is_no_event(jobs, data):
     assert jobs.rows("page_viewed") == []
 
 
-def test_bad_input_is_told_and_the_rest_done(jobs, data):
+def test_bad_input_is_reported_and_the_rest_done(jobs, data):
     """Damaged and lost objects are told of once, with their offsets, and read again when that is asked for."""
     orders = data.event_type("order.placed")
     data.archived(orders, [order(1)])
@@ -160,7 +160,7 @@ def test_bad_input_is_told_and_the_rest_done(jobs, data):
     assert jobs.rows("order_placed") == [(0, 0), (0, 1), (0, 2), (0, 7)]
 
 
-def test_a_line_that_is_no_event_is_kept_and_told(jobs, data):
+def test_a_line_that_is_no_event_is_kept_and_reported(jobs, data):
     """What cannot be parsed is in the table as it is, at its place."""
     orders = data.event_type("order.placed")
     data.archived(orders, [order(1), b"{broken", order(3)])

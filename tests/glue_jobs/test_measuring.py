@@ -27,7 +27,7 @@ def test_sizes():
     assert (told.size_mean, told.size_max) == (190, 1000)
 
 
-def test_publishers_are_told_apart():
+def test_publishers_are_kept_apart():
     """Every publishing application counts once; events without one count for none."""
     told = traffic([counts(1), counts(1, minute=1), counts(1, publisher="b"), counts(1, publisher=None)], NOON, NOON, 1)
     assert told.publishers == 2

@@ -23,7 +23,7 @@ def test_a_whole_member_has_no_problem():
         (WHOLE[:20] + bytes(len(WHOLE) - 20), "damaged"),
     ],
 )
-def test_what_is_wrong_is_told(content, problem):
+def test_what_is_wrong_is_reported(content, problem):
     """A member that is cut off, changed, or no gzip at all is not taken for events."""
     assert problem in problem_with(content, len(WHOLE))
 

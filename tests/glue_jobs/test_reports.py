@@ -33,7 +33,7 @@ def test_what_is_done_is_no_longer_under_way():
     assert report.under_way == {}
 
 
-def test_warnings_are_told_and_change_no_exit_code(capsys):
+def test_warnings_are_reported_and_change_no_exit_code(capsys):
     """A warning is in the summary and in the document; only a complaint is a reason to look."""
     report = Report("compaction", BEGUN)
     report.warn("order.placed", "2 events do not fit")

@@ -73,7 +73,7 @@ def test_jobs_are_started_by_the_clock(analytics):
     assert all(each["StartOnCreation"] is True for each in triggers)
 
 
-def test_somebody_hears_of_a_job_that_failed(analytics, serving):
+def test_someone_hears_of_a_job_that_failed(analytics, serving):
     """Failures of these jobs are told to the topic of the alarms, which lets them in."""
     rule = analytics.one("AWS::Events::Rule")
     [allowed] = [

@@ -133,7 +133,7 @@ def test_pages_are_what_the_broker_itself_would_answer(serving, paths):
     assert all("'" not in value[1:-1] for value in told.values())
 
 
-def test_a_header_that_is_told_is_declared(paths):
+def test_a_header_that_is_reported_is_declared(paths):
     """API Gateway refuses a mapping to a header that its method does not have."""
     for item in paths.values():
         for each in item.values():
@@ -179,7 +179,7 @@ def test_a_path_names_its_parameters(paths):
             assert [parameter["name"] for parameter in each["parameters"]] == re.findall(r"{(\w+)\+?}", path)
 
 
-def test_an_operation_that_nobody_serves_is_noticed():
+def test_an_operation_that_no_one_serves_is_noticed():
     """A description that runs ahead of the routes is not deployed."""
     from nakadi_cdk.api import _answering  # noqa: PLC0415  # a look inside
 
@@ -238,7 +238,7 @@ def test_whatever_the_gateway_refuses_is_a_problem(said):
         assert headers["x-flow-id"] == "context.requestId"
 
 
-def test_who_has_no_token_is_told_so(said):
+def test_a_missing_token_is_reported(said):
     """Without a token it is 401, in the words and the form of the token layer. (R23, R43)"""
     _, headers, problem = said["UNAUTHORIZED"]
 
@@ -265,7 +265,7 @@ def test_bodies_go_through_as_they_are(api):
     assert "MinimumCompressionSize" not in api
 
 
-def test_nobody_takes_it_all(serving):
+def test_no_one_takes_it_all(serving):
     """The stage is throttled, and writes down who asked for what."""
     stage = serving.one("AWS::ApiGateway::Stage")
     [settings] = [each for each in stage["MethodSettings"] if each["ResourcePath"] == "/*"]

@@ -106,7 +106,7 @@ def test_what_is_given_is_read_as_what_it_is():
         ({"job_workers": 1}, "job_workers is from 2 to 100"),
     ],
 )
-def test_what_cannot_be_is_told_in_a_sentence(given, said):
+def test_what_cannot_be_is_reported_in_a_sentence(given, said):
     """A value that cannot be deployed is refused before anything is made, by name."""
     with pytest.raises(BadContext, match=re.escape(said)):
         Context.of(Node(**given))

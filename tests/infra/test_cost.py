@@ -62,7 +62,7 @@ def test_a_private_network_is_counted_with_its_endpoints():
     assert (counted.addresses, counted.endpoints) == (0, ZONES * len(ENDPOINTS))
 
 
-def test_metrics_of_methods_are_told_only_when_asked_for(serving):
+def test_metrics_of_methods_are_reported_only_when_asked_for(serving):
     """API Gateway's metrics of each method, each of which is paid for, are off."""
     assert not any(each["MetricsEnabled"] for each in serving.one("AWS::ApiGateway::Stage")["MethodSettings"])
 

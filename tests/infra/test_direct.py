@@ -116,7 +116,7 @@ def test_tasks_may_do_what_functions_may_that_serve_the_same():
         assert set(role.archive) <= set(task.archive)
 
 
-def test_its_failures_are_told(large):
+def test_its_failures_are_reported(large):
     """Answers of 5xx raise an alarm of their own, and the firewall of the API looks at its requests too."""
     alarms = {each["AlarmName"]: each for each in large.serving.all("AWS::CloudWatch::Alarm").values()}
     dimensions = {
@@ -129,7 +129,7 @@ def test_its_failures_are_told(large):
     assert associated == [LARGE["web_acl_arn"]] * 2
 
 
-def test_its_address_is_told(large):
+def test_its_address_is_reported(large):
     """The outputs say where it is, and what its name has to point to."""
     outputs = {name: text(each["Value"]) for name, each in large.serving.content["Outputs"].items()}
 

@@ -20,7 +20,7 @@ def test_there_is_a_function_for_each_folder(serving):
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_function_is_told_what_it_reads(serving, name):
+def test_a_function_gets_what_it_reads(serving, name):
     """Its environment has a variable for every setting that it reads, with a value that it understands."""
     environment = serving.environment(name)
 
@@ -123,7 +123,7 @@ class Watched:
         return getattr(self._settings, name)
 
 
-def test_the_streaming_service_is_told_what_it_reads(serving, tmp_path):
+def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
     """Its container has a variable for every setting that its parts ask for, with a value that it understands."""
     [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
@@ -141,7 +141,7 @@ def test_the_streaming_service_is_told_what_it_reads(serving, tmp_path):
     Settings.from_env(environment)
 
 
-def test_the_streaming_service_is_told_what_direct_requests_need(tmp_path):
+def test_the_streaming_service_gets_what_direct_requests_need(tmp_path):
     """Where it serves publishing and subscriptions too, it has the settings that these read, and no others."""
     keys = tmp_path / "jwks.json"
     keys.write_text('{"keys": []}')

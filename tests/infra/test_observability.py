@@ -46,13 +46,13 @@ def alarms(serving):
     }
 
 
-def test_what_has_to_wake_somebody_does(alarms):
+def test_what_has_to_wake_someone_does(alarms):
     """These and no others."""
     assert set(alarms) == ALARMS | {f"{name}-orders" for name in OF_A_STREAM}
 
 
 @pytest.mark.parametrize("name", sorted(ALARMS))
-def test_an_alarm_is_told_to_somebody(serving, alarms, name):
+def test_an_alarm_is_sent_to_someone(serving, alarms, name):
     """An alarm says in a sentence what is wrong, and is sent to the topic, also when all is well again."""
     [topic] = serving.all("AWS::SNS::Topic")
 
@@ -68,7 +68,7 @@ def test_every_alarm_is_explained():
     assert "JobFailed" in explained
 
 
-def test_alarms_may_be_told_to_their_topic(serving):
+def test_alarms_may_be_sent_to_their_topic(serving):
     """A policy of a topic's own takes the place of the usual one, which would let CloudWatch in."""
     statements = serving.one("AWS::SNS::TopicPolicy")["PolicyDocument"]["Statement"]
     allowed = [
@@ -111,7 +111,7 @@ def test_an_alarm_takes_no_more_metrics_than_it_may(large):
     assert max(metrics) <= 10
 
 
-def test_own_metrics_are_those_that_are_told(serving, alarms):
+def test_own_metrics_are_those_that_are_reported(serving, alarms):
     """What alarms look at in the stage's namespace has the names and dimensions that its functions tell."""
     own = {
         name: (each["MetricName"], {one["Name"]: text(one["Value"]) for one in each["Dimensions"]})

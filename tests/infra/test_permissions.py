@@ -108,7 +108,7 @@ def test_a_role_may_do_what_it_has_to_and_no_more(roles, name):
 
 
 @pytest.mark.parametrize("name", MAY)
-def test_nobody_may_do_it_to_everything(roles, name):
+def test_no_one_may_do_it_to_everything(roles, name):
     """No statement has a wildcard for its action, and for its resource only what knows none."""
     template, role = roles[name]
     for statement in template.statements(role):
@@ -118,7 +118,7 @@ def test_nobody_may_do_it_to_everything(roles, name):
             assert any(actions <= known for known in NARROWER_IS_NOT_POSSIBLE), actions
 
 
-def test_nobody_has_a_policy_of_awss_own(roles):
+def test_no_one_has_a_policy_of_awss_own(roles):
     """Policies that AWS changes are not used, but for the one role that all gateways of an account share."""
     managed = {
         name: template.resources[role["Ref"]]["Properties"]["ManagedPolicyArns"]

@@ -77,7 +77,7 @@ def test_a_task_remembers_no_more_than_it_has_room_for(container):
     assert variables["NAKADI_MAX_REQUEST_MEMORY_BYTES"] == str(memory // 4)
 
 
-def test_streams_end_before_somebody_else_ends_them(serving, options):
+def test_streams_end_before_another_ends_them(serving, options):
     """A stream ends itself, and is never silent for longer, than the gateway and the load balancer bear."""
     balancer = attributes(serving.one("AWS::ElasticLoadBalancingV2::LoadBalancer"), "LoadBalancerAttributes")
     idle = int(balancer["idle_timeout.timeout_seconds"])
@@ -132,7 +132,7 @@ def test_tasks_come_with_streams_and_with_work(serving):
     assert on_streams["CustomizedMetricSpecification"]["MetricName"] == "OpenStreams"
 
 
-def test_it_tells_its_streams_under_the_name_that_is_looked_at(serving, options):
+def test_it_reports_its_streams_under_the_name_that_is_looked_at(serving, options):
     """The name that the service tells its metrics under is the one that tasks are counted by."""
     metrics = [
         each["TargetTrackingScalingPolicyConfiguration"].get("CustomizedMetricSpecification", {})

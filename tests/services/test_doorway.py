@@ -37,7 +37,7 @@ def test_a_metric_is_a_line():
     assert line["service"] == "nakadi-dev-streaming"
 
 
-def test_it_is_told_again_and_again():
+def test_it_is_reported_again_and_again():
     """A service tells how many streams it has, whole lines at a time, until it is cancelled."""
     told = []
     metrics = Metrics()

@@ -8,7 +8,7 @@ from tests.soak.soak import Plan, soaked
 from tests.soak.verdict import Judge
 
 
-def test_nothing_is_lost_whoever_is_killed(tmp_path):
+def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
     """Consumers are killed at random, and the server is killed once and restarted once: every acknowledged event is
     delivered, in order, and nothing comes again that was committed. (S206, S239, S245, S312, S313, S315)"""
     goes_down = ((0.2, signal.SIGKILL), (0.6, signal.SIGTERM))

@@ -25,7 +25,7 @@ def test_outages_of_every_length_skip_nothing_that_is_left(seed, caplog):
     assert figures.new_timelines > 0
 
 
-def test_no_timeline_is_begun_while_somebody_looks(caplog):
+def test_no_timeline_is_begun_while_someone_looks(caplog):
     """Shards that are idle for days, split and merge are no gap, as long as the indexer and housekeeping are there."""
     caplog.set_level(logging.CRITICAL)
     with outages(11) as days:

@@ -211,7 +211,7 @@ def test_tombstones_are_not_delivered(api):
     assert partition["newest_available_offset"].endswith("2")
 
 
-def test_directed_batches_are_not_for_everybody(api):
+def test_directed_batches_are_not_for_everyone(api):
     """A batch for one subscription is passed over by low-level streams. (P127)"""
     name = created(api)["name"]
     tag = f"CONSUMER_SUBSCRIPTION_ID={ID}"
@@ -246,7 +246,7 @@ def test_a_batch_follows_a_new_timeline(api):
     assert [event["n"] for event in events_in(delivered(api, name, 2))] == [1, 2]
 
 
-def test_nobody_is_throttled(api):
+def test_no_one_is_throttled(api):
     """However fast they come, requests are never answered 429. (P54)"""
     name = created(api)["name"]
     assert {publish(api, name, b"[]").status_code for _ in range(300)} == {200}

@@ -10,7 +10,7 @@ def about(events, resource):
     return [each["data"] | {"op": each["data_op"]} for each in events if each["data"]["resource_id"] == resource]
 
 
-def test_changes_are_told_while_the_feature_is_on(api, switched_on):
+def test_changes_are_reported_while_the_feature_is_on(api, switched_on):
     """Creation, change and deletion of an event type are told with what was and what is. (R106, R250, R251)"""
     before = a_definition()
     created(api, before)
@@ -41,7 +41,7 @@ def test_the_log_begins_with_itself(api, switched_on):
     assert api.get("/event-types/nakadi.audit.log").json()["category"] == "data"
 
 
-def test_settings_and_storages_are_told_too(api, switched_on, a_storage):
+def test_settings_and_storages_are_reported_too(api, switched_on, a_storage):
     """Features, admins, blacklist, storages and timelines are told by their kind. (R251)"""
     switched_on("audit_log_collection")
     name = created(api)["name"]
@@ -57,7 +57,7 @@ def test_settings_and_storages_are_told_too(api, switched_on, a_storage):
     assert kinds >= {"event_type", "admins", "blacklist_entry", "storage", "timeline", "feature"}
 
 
-def test_what_failed_is_not_told(api, switched_on):
+def test_what_failed_is_not_reported(api, switched_on):
     """A refused request changes nothing and tells nothing. (R251)"""
     switched_on("audit_log_collection")
     definition = a_definition(partition_strategy="odd")

@@ -89,7 +89,7 @@ def test_every_violation_gets_its_line(api):
         ),
     ],
 )
-def test_a_broken_rule_is_told(api, changes, detail):
+def test_a_broken_rule_is_reported(api, changes, detail):
     """Each rule of a definition answers 422 in its own words.
     (R61, R71, R74, R75, R78, R82, R84, R98, R99, R100)
     """
@@ -139,7 +139,7 @@ def test_a_name_is_taken_once(api):
     assert problem(api.post("/event-types", json=definition), 409) == f"EventType {definition['name']} already exists."
 
 
-def test_a_broken_rule_is_told_before_a_taken_name(api):
+def test_a_broken_rule_is_reported_before_a_taken_name(api):
     """That the name exists is found last: an invalid definition of it is 422. (R97)"""
     definition = a_definition()
     created(api, definition)

@@ -82,7 +82,7 @@ def test_events_are_always_validated_against_the_json_schema(api):
     item(api.post(f"/event-types/{name}/events", json=[{"a": 1}]))
 
 
-def test_constraints_are_told_before_the_schema_is_compared(api):
+def test_constraints_are_reported_before_the_schema_is_compared(api):
     """A change that breaks a constraint and the schema is told for its constraint. (R113, R183)"""
     definition = a_definition(schema={"properties": {"a": {}}}, partition_strategy="hash", partition_key_fields=["a"])
     created(api, definition)

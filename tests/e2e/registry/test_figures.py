@@ -29,7 +29,7 @@ def about(api, figures, name):
     return [each for each in told(api, figures) if each["event_type"] == name]
 
 
-def test_what_was_published_is_told(api, on):
+def test_what_was_published_is_reported(api, on):
     """Every batch that was stored is told, and no other; nothing is told of figures themselves. (P153, R250)"""
     assert api.post(f"/event-types/{on}/events", content=b"[{]").status_code == 400
 
@@ -41,7 +41,7 @@ def test_what_was_published_is_told(api, on):
     assert {each["event_type"] for each in told(api, PUBLISHED)}.isdisjoint({PUBLISHED, STREAMED, ASKED})
 
 
-def test_what_was_streamed_is_told(api):
+def test_what_was_streamed_is_reported(api):
     """A stream tells at its end how much it has sent, whichever of the two ways it came. (L70, S309)"""
     name = created(api)["name"]
     assert publish(api, name, 5)
@@ -59,7 +59,7 @@ def test_what_was_streamed_is_told(api):
     assert low["bytes_streamed"] > 0
 
 
-def test_requests_are_told(api):
+def test_requests_are_reported(api):
     """Each request is told with what it asked for and how it was answered. (R228, R250)"""
     path = f"/event-types/{created(api)['name']}"
     api.get(f"{path}?a=b", headers={"user-agent": "test/1"})

@@ -39,7 +39,7 @@ def test_health_is_ok(api, accept):
     assert answer.headers["content-type"] == "text/plain"
 
 
-def test_the_description_and_its_page_are_for_everybody(api):
+def test_the_description_and_its_page_are_for_everyone(api):
     """Both are there, each as what it is, and another method is 405 and says which there are. (R26)"""
     description, page, health = api.get("/openapi.json"), api.get("/docs"), api.delete("/health")
 
@@ -75,7 +75,7 @@ def test_metrics_can_be_read_by_people(api):
     assert "\n  " in api.get("/metrics", params={"pretty": "true"}).text
 
 
-def test_the_version_is_told(api):
+def test_the_version_is_reported(api):
     """The version has its place under `scm_source`. (R247)"""
     assert set(api.get("/version").json()["scm_source"]) == {"author", "revision", "status", "url"}
 

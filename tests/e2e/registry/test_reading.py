@@ -73,7 +73,7 @@ def test_a_writer_is_a_pair(api, writer, reason):
     assert reason in problem(api.get("/event-types", params={"writer": writer}), 400)
 
 
-def test_an_unknown_event_type_is_told_by_name(api):
+def test_an_unknown_event_type_is_reported_by_name(api):
     """Asking for what does not exist is 404 with its name. (R16, R17, R107)"""
     answer = api.get("/event-types/no.such.thing")
 

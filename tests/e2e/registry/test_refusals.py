@@ -123,7 +123,7 @@ def test_no_route_is_forgotten(broker):
 
 
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
-def test_nothing_is_told_without_a_token(broker, method, template, scope):
+def test_nothing_is_reported_without_a_token(broker, method, template, scope):
     """Without a token every operation is 401, in plain JSON with a type of its own. (R23, R43, P13)"""
     answer = asked(client_of(broker.application), method, template)
 
@@ -142,7 +142,7 @@ def test_nothing_is_told_without_a_token(broker, method, template, scope):
 
 
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
-def test_nothing_is_told_for_a_bad_token(broker, method, template, scope):
+def test_nothing_is_reported_for_a_bad_token(broker, method, template, scope):
     """A token that is not one is 401 too, with another detail. (R43, P13)"""
     answer = asked(client_of(broker.application, Authorization="Bearer nonsense"), method, template)
 
@@ -337,14 +337,14 @@ def test_lists_let_in_who_is_on_them(broker, issuer, listed, subject, method, pa
     assert answer.status_code < 300, answer.text
 
 
-def test_the_list_shows_everything_to_everybody(broker, issuer, listed):
+def test_the_list_shows_everything_to_everyone(broker, issuer, listed):
     """The list of event types is not narrowed to what one may see. (R88, R269)"""
     names = [each["name"] for each in client(broker, issuer, "dan").get("/event-types").json()]
 
     assert listed in names
 
 
-def test_an_open_event_type_is_everybodys(broker, issuer):
+def test_an_open_event_type_is_everyones(broker, issuer):
     """Without authorization anybody may change and delete, also add an authorization. (R54, R115)"""
     definition = a_definition()
     created(client(broker, issuer), definition)
@@ -446,7 +446,7 @@ def test_each_admin_list_has_its_own_permission(broker, issuer):
         ("POST", "/settings/admins", {"admins": []}, 403),
     ],
 )
-def test_what_cannot_be_read_is_told_before_who_may(broker, issuer, method, path, body, status):
+def test_what_cannot_be_read_is_reported_before_who_may(broker, issuer, method, path, body, status):
     """Arguments are read before the administrator is looked for, lists are judged after. (R218, R277)"""
     answer = client(broker, issuer).request(method, path, json=body)
 
@@ -487,7 +487,7 @@ def test_readers_named_by_team(broker, issuer):
 
 
 @pytest.mark.parametrize("subject", ["nakadi_admin", "the-service-admin"])
-def test_nobody_becomes_an_administrator_by_taking_a_name(issuer, subject):
+def test_no_one_becomes_an_administrator_by_taking_a_name(issuer, subject):
     """A user whose name is that of a service that administrates is no administrator, the service itself is. (R219)"""
     settings = issuer.settings | {"default_admin": (("service", "the-service-admin"),)}
     with closing(open_broker(Settings(**settings))) as broker:

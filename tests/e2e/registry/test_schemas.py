@@ -112,7 +112,7 @@ def test_one_version_and_the_latest(api, path):
 
 
 @pytest.mark.parametrize("version", ["9.9.9", "abc", "1", "1.0.0.0"])
-def test_an_unknown_version_is_told(api, path, version):
+def test_an_unknown_version_is_reported(api, path, version):
     """A version that does not exist is 404, however odd its spelling. (R141)"""
     name = path.split("/")[2]
 
@@ -213,7 +213,7 @@ def test_a_schema_that_was_never_there_is_not_found(api, path):
     assert problem(answer, 404) == f"schema is not found for {path.split('/')[2]}"
 
 
-def test_a_content_that_is_no_schema_is_told(api, path):
+def test_a_content_that_is_no_schema_is_reported(api, path):
     """Looking up what is not JSON is 422, where the reference broke down. (R146)"""
     problem(api.post(path, params={"fetch": "true"}, json=schema("{")), 422)
 

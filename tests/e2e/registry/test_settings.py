@@ -59,7 +59,7 @@ def test_an_attribute_is_listed_once(api):
     assert api.get("/settings/admins").json()["admins"] == [DEFAULT_ADMIN, *attributes("cat")]
 
 
-def test_every_list_of_admins_has_somebody(api):
+def test_every_list_of_admins_has_someone(api):
     """Missing and empty lists, and incomplete attributes, are told field by field. (R220)"""
     answer = api.post("/settings/admins", json={"admins": [], "readers": [{"data_type": "user"}]})
 

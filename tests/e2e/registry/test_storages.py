@@ -110,7 +110,7 @@ def test_an_unreadable_storage_is_a_bad_request(api):
     problem(api.post("/storages", content="{"), 400)
 
 
-def test_an_unknown_storage_is_told(api):
+def test_an_unknown_storage_is_reported(api):
     """Unknown storages are 404, each operation in its own words. (R237, R238, R239)"""
     assert problem(api.get("/storages/no-such"), 404) == "No storage with id no-such"
     assert problem(api.delete("/storages/no-such"), 404) == ("Tried to remove storage that doesn't exist, id: no-such")

@@ -18,7 +18,7 @@ def test_dead_letters_can_be_subscribed_to_before_there_is_one(api):
     assert api.post("/subscriptions", json=a_request(QUEUE)).status_code == 201
 
 
-def test_dead_letters_are_not_for_everybody(ann):
+def test_dead_letters_are_not_for_everyone(ann):
     """A subject that is no administrator may neither see, read, write, subscribe to nor change the events that others
     failed at."""
     path = f"/event-types/{QUEUE}"

@@ -250,7 +250,7 @@ def test_other_changes_of_category_are_refused(api, changes):
     )
 
 
-def test_failed_constraints_are_told_together(api):
+def test_failed_constraints_are_reported_together(api):
     """Several constraints that fail are joined in one order. (R121, R125)"""
     definition = a_business_definition(partition_strategy="hash", partition_key_fields=["a"])
     created(api, definition)

@@ -91,7 +91,7 @@ def test_a_name_that_is_used_again_is_another_event_type(api, stream, event_type
     assert stream("", cursors(_0="BEGIN")).status == 200
 
 
-def test_a_slow_client_slows_nobody(stream, publish):
+def test_a_slow_client_slows_no_one(stream, publish):
     """While one client does not read, others get every event, and it gets them when it reads. (L68)"""
     values = [str(number).rjust(20_000, ".") for number in range(400)]
     limit = f"stream_limit={len(values)}"

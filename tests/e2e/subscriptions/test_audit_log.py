@@ -41,7 +41,7 @@ def test_resets_are_audited(api, switched_on):
     assert data["new_object"] == [cursor | {"offset": published(0)}]
 
 
-def test_what_changes_nothing_is_not_told(api, switched_on):
+def test_what_changes_nothing_is_not_reported(api, switched_on):
     """Asking for a subscription that is there, an empty reset and a refused request are not told. (S311)"""
     name = created(api)["name"]
     request = a_request(name)

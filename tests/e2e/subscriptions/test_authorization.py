@@ -33,7 +33,7 @@ def test_what_is_there_is_shown_to_those_who_may_see_it(ann, bob):
     assert problem(answer, 403) == f"Access on VIEW subscription:{subscription['id']} denied"
 
 
-def test_nobody_makes_what_he_could_not_see(ann, bob):
+def test_no_one_makes_what_he_could_not_see(ann, bob):
     """A creator whom the lists leave out is refused, and nothing is created. (S35, R263)
 
     It is not created and then hidden from its creator."""
@@ -106,7 +106,7 @@ def test_all_data_access_reads_what_it_may_see(guarded, ann):
         assert problem(commit(client, subscription["id"], a_cursor(name)), 422).startswith("Session with")
 
 
-def test_without_lists_everybody_may(ann, bob):
+def test_without_lists_everyone_may(ann, bob):
     """A subscription without authorization is open to whoever has a token. (S69, S79, R260)"""
     subscription = subscribed(ann)
     url = f"/subscriptions/{subscription['id']}"
@@ -150,7 +150,7 @@ BLOCKED = "Application or subscription is blocked"
 
 
 @pytest.mark.parametrize("kind", ["CONSUMER_ET", "CONSUMER_APP"])
-def test_whoever_is_blocked_keeps_off_the_cursors(kind):
+def test_any_client_that_is_blocked_keeps_off_the_cursors(kind):
     """While the application, or any of the event types, is blocked, cursors are neither told nor moved; once it is not,
     they are at once. (S106, S112, S132, S306, S308)
 

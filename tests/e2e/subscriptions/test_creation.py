@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_malformed(api, body):
         ({"labels": {"a": "-"}}, ('Field "labels[a]" Should contain only allowed symbols',)),
     ],
 )  # fmt: skip
-def test_fields_at_fault_are_told_one_by_one(api, changes, lines):
+def test_fields_at_fault_are_reported_one_by_one(api, changes, lines):
     """Each field that breaks a rule is named with the rule. (S9, S10, S14, S15, S16, S17, R53)"""
     assert violations(post(api, a_request("no.such.thing", **changes))) == set(lines)
 
@@ -367,7 +367,7 @@ def test_initial_cursors_without_use_are_only_kept(api):
     assert subscribed(api, initial_cursors=None)["initial_cursors"] == []
 
 
-def test_duplicates_in_lists_are_told(api):
+def test_duplicates_in_lists_are_reported(api):
     """An attribute stands in a list once; of all lists at once it is told. (S32, S33)"""
     ann, bob = ({"data_type": "user", "value": name} for name in ("ann", "bob"))
     request = a_request(created(api)["name"], authorization={"admins": [ann, bob, ann], "readers": [bob, bob]})
@@ -391,7 +391,7 @@ def test_creation_resolves_nothing(api):
     assert api.get(f"/subscriptions/{subscription['id']}/cursors").json() == {"items": []}
 
 
-def test_a_name_that_nobody_has_used_stays_free(api):
+def test_a_name_that_no_one_has_used_stays_free(api):
     """A refused request leaves nothing behind. (S22)"""
     name = a_name()
     request = a_request(name)

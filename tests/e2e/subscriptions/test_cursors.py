@@ -19,7 +19,7 @@ def two_partitions(api):
     return created(api, default_statistic=statistic)["name"]
 
 
-def test_cursors_are_told_with_fresh_tokens(api):
+def test_cursors_are_reported_with_fresh_tokens(api):
     """Every partition has a cursor, with a token that means nothing and is new every time. (S103, S105, S302)"""
     one, two = created(api)["name"], two_partitions(api)
     subscription = subscribed(api, one, two)
@@ -65,7 +65,7 @@ def test_a_reset_without_cursors_fixes_the_beginning(api, read_from, wanted):
     ("offset", "wanted"),
     [("BEGIN", -1), ("begin", -1), ("-1", -1), ("0", 0), ("000000000000000001", 1), (published(1), 1)],
 )
-def test_initial_cursors_are_told_as_what_they_mean(api, offset, wanted):
+def test_initial_cursors_are_reported_as_what_they_mean(api, offset, wanted):
     """However an initial cursor was written, its offset is told in one form. (S88, S90, S98, S99, S121)
 
     The client's own words are not kept as the offset."""
@@ -165,14 +165,14 @@ def test_resets_are_judged_in_order(api):
         ({"partition": "0", "offset": "0", "cursor_token": "x"}, {"event_type"}),
     ],
 )
-def test_members_that_are_missing_are_told(api, item, lines):
+def test_members_that_are_missing_are_reported(api, item, lines):
     """Every member of a cursor has to be there. (S111, S17)"""
     good = a_cursor("no.such.thing")
     answer = api.post("/subscriptions/unknown/cursors", json={"items": [good, item]})
     assert violations(answer) == {f'Field "items[1].{each}" must not be null' for each in lines}
 
 
-def test_empty_members_and_missing_lists_are_told(api):
+def test_empty_members_and_missing_lists_are_reported(api):
     """Empty texts say what is empty, and a body without a list says that. (S111, S132)"""
     empty = {"event_type": "a", "partition": "", "offset": "", "cursor_token": ""}
     wanted = {

@@ -96,7 +96,7 @@ def test_parameters_make_sense(api, query, detail):
     assert detail in (None, told)
 
 
-def test_parameters_that_nobody_knows_mean_nothing(api, five):
+def test_parameters_that_no_one_knows_mean_nothing(api, five):
     """There is no filter by group, and what is not known is passed over. (S38)"""
     name, subscriptions = five
     assert len(listed(api, event_type=name, consumer_group="none", colour="red")["items"]) == len(subscriptions)
@@ -201,7 +201,7 @@ def test_tokens_can_be_the_rule(api, five, switched_on):
     assert "offset=3" in listed(api, event_type=name, limit=2, offset=1)["_links"]["next"]["href"]
 
 
-def test_status_is_told_when_asked_for(api):
+def test_status_is_reported_when_asked_for(api):
     """With `show_status` each subscription says who reads its own partitions, and no counts. (S1, S55, S57, S282, S283)
 
     The partitions of other event types are not mixed in."""
@@ -221,7 +221,7 @@ def test_status_is_told_when_asked_for(api):
     assert "status" not in api.get(f"/subscriptions/{subscription['id']}").json()
 
 
-def test_everybody_sees_all_definitions(ann, bob):
+def test_everyone_sees_all_definitions(ann, bob):
     """Lists do not hide a subscription from the listing. (S54)"""
     subscription = subscribed(ann, authorization=its_lists("ann", "ann"))
     assert ids(listed(bob, event_type=subscription["event_types"][0])) == [subscription["id"]]

@@ -71,7 +71,7 @@ def test_a_key_is_parked_and_others_flow(api, consumer, subscription):
     until(lambda: cursors(api, subscription)[name, "0"] == f"001-0001-{6:018d}")
 
 
-def test_the_lot_is_told_page_by_page(api, parked):
+def test_the_lot_is_reported_page_by_page(api, parked):
     """Pages of the lot follow each other by links, and may be of one event type, partition or key."""
     [name] = parked["event_types"]
     target = f"/subscriptions/{parked['id']}/parked-events"

@@ -104,7 +104,7 @@ def test_attaching_leaves_offsets_alone(api, consumer, look_around, subscription
     assert [each["n"] for each in consumer(subscription).consumed(1)] == [2]
 
 
-def test_tags_of_nobody_are_passed_over(api, look_around, subscription):
+def test_tags_of_no_one_are_passed_over(api, look_around, subscription):
     """A tag that names no subscription is of no account. (S279)"""
     redrive(api, "70779f46-950d-4e48-9fca-10c413845e7f", 1)
     redrive(api, subscription["id"], 2)

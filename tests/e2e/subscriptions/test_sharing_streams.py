@@ -250,7 +250,7 @@ def test_deleting_a_subscription_ends_its_streams(api, consumer):
     assert opened.rest() == b""
 
 
-def test_what_goes_wrong_later_is_not_told(api, consumer):
+def test_what_goes_wrong_later_is_not_reported(api, consumer):
     """Once the head is sent a stream that cannot go on just closes, with nothing to say why. (S161, S223)"""
     subscription = from_the_beginning(api)
     [name] = subscription["event_types"]
@@ -264,7 +264,7 @@ def test_what_goes_wrong_later_is_not_told(api, consumer):
     assert opened.rest() == b""
 
 
-def test_nobody_is_throttled(api):
+def test_no_one_is_throttled(api):
     """However fast streams are asked for, nobody is told to slow down. (S165)"""
     url = events_url(from_the_beginning(api))
     assert {api.head(url).status_code for _ in range(100)} == {200}

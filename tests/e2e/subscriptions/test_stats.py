@@ -46,7 +46,7 @@ def test_event_types_and_partitions_are_in_the_order_of_texts(api):
     assert [[each["partition"] for each in one["partitions"]] for one in found] == [["0", "1", "2"]] * 3
 
 
-def test_lag_in_seconds_is_told_when_asked_for(api):
+def test_lag_in_seconds_is_reported_when_asked_for(api):
     """With `show_time_lag` the age of the first unconsumed event is told, in whole seconds; 0 if there is none.
     (S287)"""
     name = created(api)["name"]

@@ -82,7 +82,7 @@ def test_consumers_of_tasks_are_paid_by_the_hour_and_by_what_is_pushed():
     assert dollars(pushed, "Kinesis", "out, to those who ask") == pytest.approx(gigabytes * 0.04)
 
 
-def test_only_metrics_that_are_told_are_paid_for():
+def test_only_metrics_that_are_reported_are_paid_for():
     """An idle stage tells how late its index is and how many streams are open; a function that is asked, four more."""
     assert dollars(bill(flows(events_per_second=0, consumers=0), PRICES), "CloudWatch", "metrics") == pytest.approx(0.6)
     few, many = (

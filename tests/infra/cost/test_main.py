@@ -24,7 +24,7 @@ def test_what_rests_on_an_assumption_is_marked(capsys):
     assert not marked["API Gateway"]
 
 
-def test_it_tells_its_prices(capsys):
+def test_it_reports_its_prices(capsys):
     """All prices can be read, with where they come from."""
     assert main(["--prices"]) == 0
     told = capsys.readouterr().out

@@ -166,7 +166,7 @@ def test_streams_lead_to_the_service(api):
     assert target_of(api.stage, asked(raw_path="/types/a/events", query="x=%20")) == "/api/types/a/events?x=%20"
 
 
-def test_the_gateway_speaks_as_it_was_told(api):
+def test_the_gateway_speaks_as_it_was_configured(api):
     """Its words are put into the template, and headers come from constants, from the request or from its context."""
     request = asked(x_flow_id="abc")
     said = api.said("UNAUTHORIZED", request, 'not "you"')
@@ -178,7 +178,7 @@ def test_the_gateway_speaks_as_it_was_told(api):
     assert "x-flow-id" not in api.said("UNAUTHORIZED", asked(), "").headers
 
 
-def test_what_it_was_not_told_it_says_in_its_own_way(api):
+def test_what_it_was_not_given_it_says_in_its_own_way(api):
     """The answer for a class of errors stands for all of them."""
     assert api.said("REQUEST_TOO_LARGE", asked(), "too long").status == 400
     own = api.said("INTEGRATION_TIMEOUT", asked(), "too late")

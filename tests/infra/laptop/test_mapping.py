@@ -94,7 +94,7 @@ def test_records_come_in_order_also_across_a_split(kinesis, stream, source):
     assert told == []
 
 
-def test_a_poisonous_record_is_set_aside_and_blocks_nobody(kinesis, stream, source):
+def test_a_poisonous_record_is_set_aside_and_blocks_no_one(kinesis, stream, source):
     """Its batch is split until it is alone; its place in the shard is told to the destination."""
     invoked, told = Invoked(), []
     invoked.poison = {"3"}

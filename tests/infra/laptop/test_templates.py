@@ -37,7 +37,7 @@ def test_references_are_followed(template, value, resolved):
     assert template.resolved(value) == resolved
 
 
-def test_arns_of_what_cloudformation_tells_otherwise(tmp_path):
+def test_arns_of_what_cloudformation_reports_otherwise(tmp_path):
     """A queue is made under a URL, and a role is not made at all."""
     content = {
         "Aside": {"Type": "AWS::SQS::Queue"},

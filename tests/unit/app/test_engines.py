@@ -18,7 +18,7 @@ def test_a_scheme_names_an_engine():
 
 
 @pytest.mark.parametrize("url", ["", "memory", "redis://here", "/data/nakadi.db"])
-def test_an_unknown_scheme_is_told_which_there_are(url):
+def test_an_unknown_scheme_is_answered_with_those_there_are(url):
     """A URL that no engine knows is refused, and the message names those that are known."""
     with pytest.raises(engines.UnknownEngine, match=r"memory, sqlite"):
         engines.open_event_log(url, HandMovedClock())

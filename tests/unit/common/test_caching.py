@@ -125,7 +125,7 @@ class TestWithAWatch:
         case.clock.move(1)
         assert case.get() is None
 
-    def test_a_change_lets_go_of_what_it_is_about(self, case: Case):
+    def test_a_change_releases_what_it_is_about(self, case: Case):
         """Of many values, the change of one makes few be read again."""
         keys = [f"key-{each}" for each in range(50)]
         for key in keys:

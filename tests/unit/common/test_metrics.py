@@ -105,7 +105,7 @@ def test_event_types_beyond_a_number_are_counted_together(metrics):
     assert seen(metrics, "nakadi_events_refused_total", event_type=OTHER, reason="validating") == 2
 
 
-def test_the_largest_subscriptions_are_told_by_their_ids(metrics):
+def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
     """Of more subscriptions than there is room for, the largest values stay, and the rest is put together."""
     lags = {("s1",): 5.0, ("s2",): 70.0, ("s3",): 1.0, ("s4",): 20.0}
     metrics.subscription_lag.follow(lambda: lags)
@@ -173,7 +173,7 @@ def test_a_commit_that_fails_is_counted(metrics, tmp_path):
     assert seen(metrics, "nakadi_sqlite_appends_waiting") == 0
 
 
-def test_appends_that_wait_are_told(metrics, tmp_path):
+def test_appends_that_wait_are_reported(metrics, tmp_path):
     """While the writer is busy, what waits for it has a number and bytes."""
     busy, free = threading.Event(), threading.Event()
 
@@ -295,7 +295,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
 # What waits
 
 
-def test_turns_that_are_waited_for_are_told(metrics):
+def test_turns_that_are_waited_for_are_reported(metrics):
     """While one thread has the turn, those that wait for theirs are told."""
     turns = Turns()
     metrics.turns_waiting.follow(lambda: {("publishing",): turns.waiting})
@@ -313,7 +313,7 @@ def turn(turns):
         pass
 
 
-def test_requests_in_work_are_told_with_their_memory(metrics):
+def test_requests_in_work_are_reported_with_their_memory(metrics):
     """While the threads of a lane are taken, requests that wait for one are told, and the bytes of all bodies."""
     entered, free = threading.Event(), threading.Event()
 
@@ -353,7 +353,7 @@ def test_requests_in_work_are_told_with_their_memory(metrics):
     assert seen(metrics, "nakadi_http_request_memory_bytes") == 0
 
 
-def test_index_lag_is_told_once_it_was_measured():
+def test_index_lag_is_reported_once_it_was_measured():
     """The housekeeping measures how late the log indexer is, where there is one."""
 
     class Late(MemoryLog):

@@ -105,7 +105,7 @@ def test_the_outer_checks_have_an_order(method, target, headers, status):
 
 
 @pytest.mark.parametrize("header", ["no-such-token", "Bearer bad", "Bearer weak"])
-def test_a_suspicious_url_is_refused_whoever_asks(header):
+def test_a_suspicious_url_is_refused_for_all_clients(header):
     """A suspicious URL is refused before anybody is asked who they are. (R31, R48)"""
     answer = ask("GET", "/event-types//events", authorization=header)
 
@@ -168,7 +168,7 @@ def test_another_method_is_a_problem_with_the_allowed_ones():
 @pytest.mark.parametrize(
     ("target", "allowed"), [("/things", "GET, POST, HEAD, OPTIONS"), ("/me/", "GET, HEAD, OPTIONS")]
 )
-def test_options_tells_the_methods(target, allowed):
+def test_options_reports_the_methods(target, allowed):
     """`OPTIONS` answers 200 with `Allow`, and 404 where there is nothing. (R27)"""
     answer = ask("OPTIONS", target)
 
@@ -313,7 +313,7 @@ def test_the_token_layer_answers_plain_json(token, status):
     assert (answer.status, answer.headers["content-type"]) == (status, "application/json")
 
 
-def test_a_bug_is_told_apart_and_logged_with_its_flow_id(caplog):
+def test_a_bug_is_kept_apart_and_logged_with_its_flow_id(caplog):
     """A fault is 500 with a ticket; the log has the ticket, the trace, and the client is told nothing else. (R24)"""
     answer = ask("GET", "/bug?token=abc", x_flow_id="f-1")
 

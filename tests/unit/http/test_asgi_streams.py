@@ -302,7 +302,7 @@ def test_a_stream_that_fails_is_cut_off(caplog):
     assert "RuntimeError: broken" in caplog.text
 
 
-def test_streams_are_told_to_end():
+def test_streams_are_asked_to_end():
     """Once the process is about to end, every stream learns of it, also one that begins only then."""
 
     opened = asyncio.Event()

@@ -157,7 +157,7 @@ def test_answers_to_other_methods_are_not_packed(method):
     assert packed(Request(method=method, path="/x", headers={"accept-encoding": "gzip"}), LONG) == LONG
 
 
-def test_answers_nobody_asked_to_pack_are_not():
+def test_answers_no_one_asked_to_pack_are_not():
     """Packing that nobody asked for breaks clients; caches still learn that it could have been otherwise. (R37)"""
     answer = packed(Request(method="GET", path="/x"), LONG)
 

@@ -184,7 +184,7 @@ def test_prose_has_paragraphs_and_lists() -> None:
     )
 
 
-def test_types_are_told_in_words() -> None:
+def test_types_are_reported_in_words() -> None:
     """A type is told in words that link to the nouns in it."""
     link = '<a href="#schema-Cursor">Cursor</a>'
     assert type_of({"type": "array", "items": {"$ref": "#/components/schemas/Cursor"}}) == f"array of {link}"

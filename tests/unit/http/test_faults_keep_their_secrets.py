@@ -50,7 +50,7 @@ def said(operation: Operation, broker: Broker) -> httpx.Response:
     return httpx.request(operation.method, broker.url + path, json=body, timeout=PATIENCE)
 
 
-def test_no_operation_tells_what_happened_inside(broken, caplog):
+def test_no_operation_reports_what_happened_inside(broken, caplog):
     """When the store fails, every answer is a Problem with a ticket, and the log has the ticket and the cause."""
     broker, path = broken
     lose_the_tables(path)

@@ -66,7 +66,7 @@ def test_nothing_is_lost_between_threads():
     assert all_together.taken == 0
 
 
-def test_requests_that_nobody_counts_have_no_limit():
+def test_requests_that_no_one_counts_have_no_limit():
     """Without a limit, taking has no effect."""
     UNLIMITED.take(1 << 60)
     UNLIMITED.close()

@@ -96,7 +96,7 @@ def test_version_is_that_of_the_package() -> None:
     assert openapi.document()["info"]["version"] == project["version"]
 
 
-def test_reading_waits_until_somebody_asks() -> None:
+def test_reading_waits_until_someone_asks() -> None:
     """Importing the routes of the description reads no YAML and not even imports the reader."""
     code = "import sys, nakadi.http.routes.monitoring; sys.exit('yaml' in sys.modules)"
     assert (
@@ -269,7 +269,7 @@ def test_operation_has_all_its_path_parameters(operation: openapi.Operation) -> 
 
 
 @each_operation
-def test_operation_tells_what_every_request_may_meet(operation: openapi.Operation) -> None:
+def test_operation_reports_what_every_request_may_meet(operation: openapi.Operation) -> None:
     """Whatever may befall any request of its kind is among an operation's answers."""
     expected = {"400", "500"}
     if scopes(operation):

@@ -58,7 +58,7 @@ def test_a_problem_without_detail_has_no_such_member():
     assert "detail" not in body_of(problem.problem_of(outcomes.Malformed("")))
 
 
-def test_violations_are_told_line_by_line():
+def test_violations_are_reported_line_by_line():
     """Violations are 422 with one line each, all of them ended, and the fields' paths as clients spell them.
 
     (R18, R19, R20)
@@ -157,7 +157,7 @@ def test_an_outcome_is_not_logged(caplog):
     assert caplog.records == []
 
 
-def test_what_a_client_sent_can_always_be_told_back():
+def test_what_a_client_sent_can_always_be_repeated_back():
     """Half of a surrogate pair in a detail does not make the Problem fail."""
     assert json.loads(problem.problem_of(outcomes.Invalid("no \ud800")).body)["detail"] == "no \ud800"
 
@@ -179,7 +179,7 @@ def test_a_race_that_was_lost_can_be_repeated(lost):
     assert body_of(response)["detail"] == "This was changed by others meanwhile, please repeat request"
 
 
-def test_who_should_try_again_is_told_when():
+def test_a_client_that_should_try_again_learns_when():
     """A 503 says after how many seconds to try again."""
     assert problem.problem_of(outcomes.TryLater("x")).headers["retry-after"] == "1"
 

@@ -45,7 +45,7 @@ def test_an_answer_is_good_for_a_moment():
     assert registry.asked == 2
 
 
-def test_a_registry_that_fails_is_told_and_asked_again():
+def test_a_registry_that_fails_is_reported_and_asked_again():
     """A failure is logged and told, without its details, and is over when the registry works again."""
     registry, clock = Registry(Unavailable("/secret/path: disk I/O error")), HandMovedClock()
     readiness = Readiness(registry.probe, clock, fresh=1, patience=30)

@@ -89,7 +89,7 @@ def test_a_packed_stream_arrives_batch_by_batch(wire):
     assert [reader.decompress(wire.chunk()) for _ in range(3)] == [b'{"n":0}\n', b'{"n":1}\n', b'{"n":2}\n']
 
 
-def test_nobody_is_sent_gzip_unasked(wire):
+def test_no_one_is_sent_gzip_unasked(wire):
     """A stream is not packed for those who refuse it. (L40)"""
     _, headers = wire.send("GET /three HTTP/1.1", "Accept-Encoding: gzip;q=0,deflate").head()
 

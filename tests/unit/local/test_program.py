@@ -32,7 +32,7 @@ def refused(capsys, *arguments):
     return said.err
 
 
-def test_a_port_in_use_is_told_in_a_sentence(capsys, tmp_path):
+def test_a_port_in_use_is_reported_in_a_sentence(capsys, tmp_path):
     """Who has the port is not our business; that it is taken, and what to do, is."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -25,7 +25,7 @@ def test_it_serves_as_soon_as_it_is_made():
         assert http.get(f"{serving.url}/hello").json() == "hello"
 
 
-def test_it_stops_without_waiting_for_anybody():
+def test_it_stops_without_waiting_for_anyone():
     """Where nothing is under way, a client that stays connected is not waited for, so every test may have its own."""
     with httpx.Client(timeout=PATIENCE) as client:
         serving = Serving(APPLICATION, grace_seconds=10 * PATIENCE)
@@ -66,6 +66,6 @@ def test_a_port_that_is_taken_is_an_error():
         ("my.host", "http://my.host:1"),
     ],
 )
-def test_an_address_that_can_be_asked_is_told(host, url):
+def test_an_address_that_can_be_asked_is_reported(host, url):
     """A server that listens everywhere is reached at this machine's own address."""
     assert url_of(host, 1) == url

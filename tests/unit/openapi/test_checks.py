@@ -92,7 +92,7 @@ def test_null_is_a_missing_member():
     ]
 
 
-def test_what_is_missing_in_the_body_itself_is_told_first():
+def test_what_is_missing_in_the_body_itself_is_reported_first():
     """First the name, then what is missing in the body itself, then everything else in the order of its fields."""
     body = {"name": "", "owning_application": "x" * 1001, "schema": {"type": None, "schema": None}}
     assert told("EventTypeDraft", body) == [
@@ -110,7 +110,7 @@ def test_a_name_ends_where_it_ends():
     assert told("EventTypeDraft", {**SENT, "name": "order\n"}) == [("name", "format not allowed")]
 
 
-def test_of_a_list_that_is_too_long_only_the_first_items_are_told():
+def test_of_a_list_that_is_too_long_only_the_first_items_are_reported():
     """A list that is too long does not make the answer as long."""
     found = told("EventTypeDraft", {**SENT, "ordering_key_fields": ["x" * 1001] * 5000})
     assert found[0] == ("ordering_key_fields", "size must be between 0 and 100")

@@ -45,7 +45,7 @@ def test_as_long_as_nothing_changes_there_is_nothing_to_say(case):
     assert case.verdict() is None
 
 
-def test_a_change_is_told_until_it_is_known(case):
+def test_a_change_is_reported_until_it_is_known(case):
     """A changed event type is handed on; once it is known, there is nothing more to say. (L60)"""
     case.elsewhere.replace(case.known, replace(case.known, owning_application="other"))
     found = case.verdict()

@@ -182,7 +182,7 @@ def test_an_idle_stream_notices_that_its_client_has_gone():
     play(scenario)
 
 
-def test_a_write_to_nobody_ends_the_stream():
+def test_a_write_to_no_one_ends_the_stream():
     """What an outlet raises is not swallowed, and everything is given back. (L53)"""
 
     async def scenario(stage: Stage) -> None:

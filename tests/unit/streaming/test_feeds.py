@@ -84,7 +84,7 @@ def test_what_is_there_is_taken_from_the_offset_on():
     play(scenario)
 
 
-def test_new_events_wake_whoever_waits():
+def test_new_events_wake_any_client_that_waits():
     """An event that is stored while a follower waits reaches it, without anybody having looked in between."""
 
     async def scenario(stage: Stage) -> None:
@@ -100,7 +100,7 @@ def test_new_events_wake_whoever_waits():
     play(scenario)
 
 
-def test_the_log_is_read_once_for_everybody():
+def test_the_log_is_read_once_for_everyone():
     """Followers that keep up share what was read."""
 
     async def scenario(stage: Stage) -> None:
@@ -176,7 +176,7 @@ def test_followers_that_catch_up_together_read_together():
     play(scenario)
 
 
-def test_a_slow_follower_keeps_nobody_and_little_memory(monkeypatch):
+def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
     """The window is bounded: whoever falls out of it reads for itself, and still gets everything. (L68)"""
     monkeypatch.setattr(feed_module, "WINDOW_BYTES", 5000)
 
@@ -194,7 +194,7 @@ def test_a_slow_follower_keeps_nobody_and_little_memory(monkeypatch):
     play(scenario)
 
 
-def test_nothing_is_kept_when_everybody_has_it():
+def test_nothing_is_kept_when_everyone_has_it():
     """Once all followers have taken what was read, it is let go."""
 
     async def scenario(stage: Stage) -> None:
@@ -239,7 +239,7 @@ def test_pauses_grow_and_shrink_again(monkeypatch):
 
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("trouble", [OffsetUnavailable("gone"), UnknownTopic("gone")])
-def test_what_cannot_be_read_any_more_is_told(trouble, behind):
+def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
     """If the events that come next are gone, whoever needs them is told. (L63)"""
 
     async def scenario(stage: Stage) -> None:
@@ -271,7 +271,7 @@ def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
     play(scenario)
 
 
-def test_a_log_is_watched_only_while_somebody_follows():
+def test_a_log_is_watched_only_while_someone_follows():
     """With the last follower, feed and watch are given back; the next one starts anew."""
 
     async def scenario(stage: Stage) -> None:
@@ -319,7 +319,7 @@ def test_an_event_published_while_a_read_is_under_way_is_found():
     play(scenario)
 
 
-def test_news_after_the_loop_was_closed_hurts_nobody():
+def test_news_after_the_loop_was_closed_hurts_no_one():
     """A publisher does not notice that a loop has ended before its streams did."""
     log = SeenLog()
     timeline = a_timeline()

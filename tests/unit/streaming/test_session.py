@@ -139,7 +139,7 @@ def test_a_very_late_tick_does_not_make_up_for_what_was_missed():
     assert session.deadline() == 67.0
 
 
-def test_a_keep_alive_tells_the_last_delivered_position():
+def test_a_keep_alive_reports_the_last_delivered_position():
     """Before the first event it is the start, then that of the last event sent. (L44)"""
     session = a_session(start=Position(3, 41))
     assert session.tick(10.0) == [SendStreamKeepAlive("0", Position(3, 41))]
@@ -299,7 +299,7 @@ def test_a_block_ends_the_stream_without_a_word():
     assert session.arrived("0", some_events(9, start=2), 3.0) == []
 
 
-def test_a_refusal_is_told():
+def test_a_refusal_is_reported():
     """A stream that may not go on says why, once, and ends; what was held is dropped. (L53, L60)"""
     session = a_session(batch_limit=9)
     session.arrived("0", some_events(2), 1.0)

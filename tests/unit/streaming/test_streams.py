@@ -124,7 +124,7 @@ def problem(outlet: KeptOutlet) -> tuple[int, str]:
 # Opening
 
 
-def test_nobody_opens_what_is_not_there(stage):
+def test_no_one_opens_what_is_not_there(stage):
     """An event type that does not exist has its own words here. (L15)"""
     with pytest.raises(NotFound, match=r"^topic not found$"):
         stage.streams.open("nothing", StreamParameters(), None, ANN)
@@ -310,7 +310,7 @@ def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
     play(stage, scenario())
 
 
-def test_a_change_is_told_once(stage, monkeypatch):
+def test_a_change_is_reported_once(stage, monkeypatch):
     """Streams hear of a change when it is found, and not in every round from then on. (L60)"""
 
     async def scenario() -> None:
@@ -327,7 +327,7 @@ def test_a_change_is_told_once(stage, monkeypatch):
     play(stage, scenario())
 
 
-def test_nobody_looks_when_there_are_no_streams(stage):
+def test_no_one_looks_when_there_are_no_streams(stage):
     """With the last stream, looking after streams ends."""
 
     async def scenario() -> None:

@@ -132,7 +132,7 @@ def test_what_is_good_in_front_of_damage_is_delivered(world: World):
         world.reader.slice("t", 0, 3, 10, 1000)
 
 
-def test_whoever_reads_on_finds_the_next_segment_read_ahead():
+def test_any_client_that_reads_on_finds_the_next_segment_read_ahead():
     """While a reader is in the middle of a large segment, the next one is fetched, once."""
     world = World(LARGE, LARGE, LARGE)
     world.reader.slice("t", 0, 0, 10, 1000)
@@ -146,7 +146,7 @@ def test_whoever_reads_on_finds_the_next_segment_read_ahead():
     world.reader.close()
 
 
-def test_damage_that_is_read_ahead_is_told_when_it_is_asked_for():
+def test_damage_that_is_read_ahead_is_reported_when_it_is_asked_for():
     """Reading ahead neither hides damage nor brings it forward."""
     world = World(LARGE, LARGE)
     world.store.remove(["object 1"])

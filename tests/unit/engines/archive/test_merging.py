@@ -239,7 +239,7 @@ def test_what_was_erased_meanwhile_does_not_come_back(world: World):
     assert [each.offset for each in found.events] == [offset for offset in range(2 * WINDOWS) if offset != 11]
 
 
-def test_what_was_let_go_meanwhile_is_not_merged(world: World):
+def test_what_was_released_meanwhile_is_not_merged(world: World):
     """A piece whose beginning is gone, or whose topic is deleted, is left for another plan."""
     [piece] = world.merger.plan("t", 0)
     world.index.let_go("t", 0, 10)
@@ -250,7 +250,7 @@ def test_what_was_let_go_meanwhile_is_not_merged(world: World):
     assert world.index.segments("t", 1, 0, 10) == []
 
 
-def test_what_cannot_be_read_is_told_and_stays(world: World):
+def test_what_cannot_be_read_is_reported_and_stays(world: World):
     """A piece with a damaged object is left as it is, with the reason."""
     world.store.remove(["log/stream/shard/007"])
     [piece] = world.merger.plan("t", 0)

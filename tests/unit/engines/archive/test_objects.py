@@ -65,7 +65,7 @@ def test_a_member_of_nothing_holds_nothing():
     [b"", b"not gzip", gzip.compress(b"{\n"), gzip.compress(b'{"a":1}\n')],
     ids=["nothing", "not gzip", "no JSON", "no event"],
 )
-def test_damaged_bytes_are_told(content):
+def test_damaged_bytes_are_reported(content):
     """What is no member is never taken for an empty one."""
     with pytest.raises(objects.BadArchive):
         objects.events_in(content)

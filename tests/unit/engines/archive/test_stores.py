@@ -74,7 +74,7 @@ def test_keeping_again_changes_nothing(store):
     assert store.get(Location("a", 0, 7)) == b"content"
 
 
-def test_what_is_not_there_is_told(store):
+def test_what_is_not_there_is_reported(store):
     """A missing object is not an empty one, and removing it changes nothing."""
     store.put("a", b"content")
     store.remove(["a", "b"])

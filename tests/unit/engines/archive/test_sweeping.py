@@ -49,7 +49,7 @@ def test_what_is_young_stays(index, store):
     assert store.kept() == ["log/mine/b"]
 
 
-def test_what_is_somebody_elses_stays(index, store):
+def test_what_is_anothers_stays(index, store):
     """Objects of other indexes, foreign ones, and what was set aside are left alone."""
     others = ["compacted/other/b", "foreign", "log/other/a", "set-aside/mine/c"]
     for name in others:
@@ -59,7 +59,7 @@ def test_what_is_somebody_elses_stays(index, store):
     assert store.kept() == others
 
 
-def test_an_index_that_refers_to_nothing_sweeps_where_it_is_told(index, store):
+def test_an_index_that_refers_to_nothing_sweeps_where_it_is_ordered(index, store):
     """When all events have gone, whoever knows the namespace can clear up there."""
     store.put("log/mine/a", b"content")
     Sweep(index, store).run(soon())

@@ -103,7 +103,7 @@ class TestSeam:
         assert world.log.bounds("t", [0]) == {0: Bounds(0, 15)}
         assert world.offsets() == list(range(15))
 
-    def test_may_move_while_somebody_reads(self, world: World):
+    def test_may_move_while_someone_reads(self, world: World):
         """Whoever reads along while events are stored, archived and let go of misses none and sees none twice."""
         done = threading.Event()
 
@@ -249,7 +249,7 @@ class TestRetention:
 
 
 class TestDamage:
-    def test_is_told_with_the_offsets(self, world: World, caplog):
+    def test_is_reported_with_the_offsets(self, world: World, caplog):
         """An object that was changed is reported with its offsets, and what is around it can be read."""
         for _ in range(3):
             world.store_hours(4)

@@ -163,7 +163,7 @@ def test_stopping_fails_reads_that_wait(log, faults, monkeypatch):
         log.read("orders", 0, 0, wait=1)
 
 
-def test_watchers_are_told(log):
+def test_watchers_are_notified(log):
     """Watching is the business of the log behind it."""
     told = threading.Event()
     end = log.watch(lambda *_: told.set())

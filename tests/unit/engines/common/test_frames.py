@@ -33,7 +33,7 @@ def test_a_part_of_a_frame_can_be_read(given_records, start, stop):
 
 
 @given(st.lists(st.none() | records, max_size=30))
-def test_an_outline_tells_keys_and_tombstones(given_records):
+def test_an_outline_reports_keys_and_tombstones(given_records):
     """The outline says of each place what compaction wants to know."""
     expected = [None if record is None else (record.key, record.value is None) for record in given_records]
     frame = frames.encode(given_records)
@@ -68,7 +68,7 @@ def test_a_line_break_is_refused(value):
         (frames.encode([Record(b"1" * 9000)])[:-5], "damaged"),
     ],
 )
-def test_what_is_no_frame_is_told(frame, why):
+def test_what_is_no_frame_is_reported(frame, why):
     """Bytes that are no frame, or a damaged one, are refused with the reason."""
     with pytest.raises(frames.BadFrame, match=why):
         frames.decode(frame)

@@ -104,7 +104,7 @@ class TestTogether:
         there.forget(SUBSCRIPTION)
         assert ear.wait_for(Changed.ASSIGNMENT)
 
-    def test_nothing_is_missed_that_nobody_could_ask_for(self, world, here, there, caplog):
+    def test_nothing_is_missed_that_no_one_could_ask_for(self, world, here, there, caplog):
         """What happened while DynamoDB did not answer is heard afterwards; the silence is said once."""
         ear = Ear(here)
         silent = [refused("ThrottlingException"), no_answer_before, refused("ProvisionedThroughputExceededException")]
@@ -130,7 +130,7 @@ class TestTogether:
         time.sleep(3 * PAUSE)
         assert world.calls["Query"] <= settled
 
-    def test_somebody_who_comes_later_is_told_as_well(self, here, there):
+    def test_a_later_watcher_is_notified_as_well(self, here, there):
         """Whoever watches after nobody did hears what happens from then on."""
         Ear(here).end()
         time.sleep(2 * PAUSE)
@@ -175,13 +175,13 @@ class TestFeed:
         feed.begin()
         return feed
 
-    def test_tells_everything_once(self, feed, there):
+    def test_reports_everything_once(self, feed, there):
         """What was told is not told again by the next look, though that looks back a little."""
         commit(there, 1)
         assert feed.look(0.0) == [(SUBSCRIPTION, Changed.OFFSETS)]
         assert feed.look(0.4) == []
 
-    def test_tells_again_what_belongs_to_the_same_moment(self, feed, there, world):
+    def test_reports_again_what_belongs_to_the_same_moment(self, feed, there, world):
         """Commits in a moment of which others were told cost no news, and are looked for when it is over."""
         commit(there, 1)
         assert feed.look(0.0)
@@ -193,7 +193,7 @@ class TestFeed:
         assert feed.echoes(ECHO) == [SUBSCRIPTION]
         assert feed.echoes(9.0) == []
 
-    def test_tells_of_every_moment(self, feed, there, world):
+    def test_reports_of_every_moment(self, feed, there, world):
         """Commits in different moments are news, each of them."""
         for each in range(5):
             commit(there, each, seconds=MOMENT * each)

@@ -154,7 +154,7 @@ class TestFaultsThatLast:
         ids=["commit", "write", "renew", "offsets", "assignment"],
     )
     @pytest.mark.parametrize("fault", [refused("ThrottlingException"), no_answer_before], ids=["busy", "silent"])
-    def test_are_told(self, world, coordination, operation, call, fault):
+    def test_are_reported(self, world, coordination, operation, call, fault):
         """Whoever cannot be served learns that nothing is known, and nothing has changed."""
         world.goes_wrong(operation, *[fault] * ATTEMPTS)
         with pytest.raises(Unavailable):
@@ -205,7 +205,7 @@ class TestFaultsThatLast:
 
 
 class TestAnswersThatAreLost:
-    def test_of_a_write_that_somebody_built_upon(self, world, coordination, other):
+    def test_of_a_write_that_someone_built_upon(self, world, coordination, other):
         """Who wrote and got no answer has written, also if somebody has written since. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
         world.goes_wrong("TransactWriteItems", no_answer_after_and(lambda: handed(other, "b", "b")))
@@ -391,7 +391,7 @@ def test_a_url_without_a_prefix_is_refused():
         open_coordination("dynamodb://")
 
 
-def test_after_closing_nothing_is_asked_and_nobody_is_told(world, coordination):
+def test_after_closing_nothing_is_asked_and_no_listener_is_called(world, coordination):
     """A commit, a write or events to be parked that come too late cost no call, and leave no news to others."""
     heard = []
     coordination.watch(SUBSCRIPTION, heard.append)

@@ -136,7 +136,7 @@ def test_faults_that_pass_change_nothing(world, index, doing, fault):
 
 
 @pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
-def test_expired_credentials_are_told(world, index, doing):
+def test_expired_credentials_are_reported(world, index, doing):
     """What no other attempt can change is told at once, and done when it can be done again."""
     act, operation, expected = doing
     world.goes_wrong(operation, EXPIRED)
@@ -157,7 +157,7 @@ def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
     assert (head.counted.next, head.revision, firsts) in [(10, 1, [0]), (15, 2, [0, 10])]
 
 
-def test_somebody_elses_extension_is_no_fault(world, index):
+def test_anothers_extension_is_no_fault(world, index):
     """Of two who count on from the same head the second is told so, also when its first attempt got no answer."""
     other = DynamoDbLogIndex(Address("test", REGION), Attempts(lambda _: None))
     assert other.extend("t", 0, 1, Head(counted(12)), a_segment(10, 2))

@@ -161,7 +161,7 @@ class TestFaultsThatPass:
 class TestFaultsThatLast:
     @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
     @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-    def test_are_told_after_a_few_attempts(self, world, registry, pauses, write, fault):
+    def test_are_reported_after_a_few_attempts(self, world, registry, pauses, write, fault):
         """A write that never succeeds is given up; by then it was made once or not at all."""
         operation, changes, expected = write
         before = revision(registry, changes[0].key)
@@ -175,7 +175,7 @@ class TestFaultsThatLast:
         assert revision(registry, changes[0].key) in (before, expected)
 
     @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
-    def test_that_nothing_will_mend_are_told_at_once(self, world, registry, pauses, fault):
+    def test_that_nothing_will_mend_are_reported_at_once(self, world, registry, pauses, fault):
         """What another attempt cannot change is not attempted again."""
         for operation, attempt in {
             "GetItem": lambda: registry.get(KIND, "a"),
@@ -198,7 +198,7 @@ class TestFaultsThatLast:
 
 
 class TestDoubt:
-    def test_is_told_when_somebody_else_wrote_as_well(self, world, registry, others):
+    def test_is_reported_when_another_wrote_as_well(self, world, registry, others):
         """When nobody can say whether a write was made before somebody else's, it does not claim that it was not."""
         world.goes_wrong("PutItem", no_answer_after_and(lambda: others.write(Put(KIND, "a", {"by": "other"}, 2))))
 
@@ -207,7 +207,7 @@ class TestDoubt:
 
         assert registry.get(KIND, "a") == Document("a", {"by": "other"}, 3)
 
-    def test_is_told_when_somebody_else_removed_it(self, world, registry, others):
+    def test_is_reported_when_another_removed_it(self, world, registry, others):
         """A document that may have been written and is gone is not taken for one that was never written."""
         world.goes_wrong("PutItem", no_answer_after_and(lambda: others.write(Remove(KIND, "b"))))
 

@@ -38,7 +38,7 @@ def publish(world: World, log, *numbers: int) -> None:
     index_all(world)
 
 
-def test_damage_is_told_with_its_offsets(world: World, log, caplog):
+def test_damage_is_reported_with_its_offsets(world: World, log, caplog):
     """When the stream has forgotten what a damaged archive object had, its offsets are told and nothing is skipped."""
     publish(world, log, 0, 1, 2)
     publish(world, log, 3, 4)

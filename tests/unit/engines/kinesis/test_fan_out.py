@@ -170,7 +170,7 @@ def test_a_consumer_goes_with_its_process(world, kinesis):
     assert not kinesis.consumers
 
 
-def test_a_process_that_nobody_watches_has_no_consumer(world, kinesis):
+def test_a_process_that_no_one_watches_has_no_consumer(world, kinesis):
     """A process that only answers questions costs no consumer, though its URL names one."""
     url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&{HURRIED}"
     log = opening.open_at(url, world.clock, world.index, None)

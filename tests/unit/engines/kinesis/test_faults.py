@@ -77,7 +77,7 @@ class TestPublishing:
             (unreadable_after, True),
         ],
     )
-    def test_tells_that_it_does_not_know(self, world: World, log, fault, stored):
+    def test_reports_that_it_does_not_know(self, world: World, log, fault, stored):
         """What may have been stored is not sent again, and its publisher is told that it is not known to be there."""
         calls = world.counting("PutRecords")
         world.faults.goes_wrong("PutRecords", fault)
@@ -93,7 +93,7 @@ class TestPublishing:
         assert log.append("t", batch) == {0: Stored()}
         assert values(log) == [b"1", b"2", b"1", b"2"]
 
-    def test_ends_when_nobody_lets_it_in(self, world: World, log):
+    def test_ends_when_no_one_lets_it_in(self, world: World, log):
         """Throttled for too long, it is refused, and nothing was stored."""
         world.faults.goes_wrong("PutRecords", *[THROTTLED] * 50)
         assert log.append("t", {0: [Record(b"1")]}) == {0: TIMED_OUT}
@@ -291,7 +291,7 @@ class Broken:
 
 
 class TestSealing:
-    def test_that_failed_is_told_and_can_be_repeated(self, world: World, log):
+    def test_that_failed_is_reported_and_can_be_repeated(self, world: World, log):
         """A seal that is not known to be in the log is not reported as done; sealing again completes it."""
         log.append("t", {0: [Record(b"1")]})
         world.faults.goes_wrong("PutRecords", broken_before)

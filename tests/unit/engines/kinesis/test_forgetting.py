@@ -88,7 +88,7 @@ def test_an_idle_partition_goes_on_where_it_was(world: World, log, strict):
 
 @BOTH
 @pytest.mark.parametrize("archived", [True, False])
-def test_what_nobody_has_is_not_made_up(world: World, log, strict, archived):
+def test_what_no_one_has_is_not_made_up(world: World, log, strict, archived):
     """When neither archive nor stream has an event, another one is not shown in its place."""
     publish(log, *range(10))
     index_all(world, archived=archived)
@@ -119,7 +119,7 @@ def test_a_process_that_slept_counts_anew(world: World, log, monkeypatch, strict
 
 
 @BOTH
-def test_an_append_that_was_given_up_stops_nobody(world: World, log, strict):
+def test_an_append_that_was_given_up_stops_no_one(world: World, log, strict):
     """Parts of an append that never was completed can be forgotten; indexer and readers go on without them."""
     publish(log, 0)
     half = envelopes.parts(3, 0, bytes(1000), b"a" * 8, 500)
@@ -167,7 +167,7 @@ def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(world: Worl
         reader.read("t", 0, 1)
 
 
-def test_a_record_of_somebody_else_is_no_record_of_ours(world: World, log):
+def test_a_record_of_another_is_no_record_of_ours(world: World, log):
     """What others put into the stream has no offset, wherever it lies."""
     publish(log, 0)
     log._writer._stream.put([Outgoing("t/0", 0, b"not ours"), Outgoing("no place", 0, b"nk"), Outgoing("t/9", 0, b"")])

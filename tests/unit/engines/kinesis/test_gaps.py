@@ -214,7 +214,7 @@ def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(w
     assert positions.distance(event_type, "0", Position(1, 9), Position(2, 2)) == 3
 
 
-def test_what_happened_is_told(world: Hours, name: str, caplog):
+def test_what_happened_is_reported(world: Hours, name: str, caplog):
     """The log and the audit log tell of new timelines, and the list of timelines shows why they were begun."""
     world.broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
     world.broker.system_event_types.prepare()

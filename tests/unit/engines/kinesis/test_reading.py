@@ -89,7 +89,7 @@ def test_a_log_without_an_archive_reads_the_stream(world: World, log):
     assert events(reader) == of(range(40))
 
 
-def test_whoever_catches_up_reads_the_stream_once(world: World, log):
+def test_any_client_that_catches_up_reads_the_stream_once(world: World, log):
     """Reading on behind the memory goes on where the last read ended, and not from the beginning."""
     publish(log, range(100))
     reader = world.a_log(FORGETFUL, archived=False)
@@ -192,7 +192,7 @@ def test_streams_cost_a_shard_the_same(world: World, log, streams):
     assert calls() <= 2 + passed / 0.1
 
 
-def test_what_others_store_is_told(world: World, log):
+def test_what_others_store_is_reported(world: World, log):
     """A watcher learns of what another process stored, and finds it when it looks."""
     reader = world.a_log()
     found = []
@@ -297,7 +297,7 @@ def test_two_do_not_compact_at_once(world: World, log):
     assert len(log.read("t", 0, 0).events) == 2
 
 
-def test_what_the_archive_has_already_is_told_when_the_tip_is(world: World, log):
+def test_what_the_archive_has_already_is_reported_when_the_tip_is(world: World, log):
     """A reader that has not heard of the newest events shows none of them, and takes no offset for one too far."""
     publish(log, range(3))
     index_all(world)

@@ -32,7 +32,7 @@ def few() -> RecentRecords:
     return RecentRecords(5 * (SIZE + OVERHEAD + envelopes.HEAD.size))
 
 
-def test_a_row_is_counted_when_somebody_asks(trails):
+def test_a_row_is_counted_when_someone_asks(trails):
     """Records that came before and after the question are numbered one after the other."""
     trails.arrived([a_record(1, count=2), a_record(2)], rank)
     assert trails.state("t/0", "t") is None

@@ -204,7 +204,7 @@ def test_of_an_append_around_a_seal_each_partition_has_its_fate(world: World, to
     assert fates == {0: Stored(), 1: Refused("timed out")}
 
 
-def test_what_is_lost_with_its_topic_is_told(world: World, topic):
+def test_what_is_lost_with_its_topic_is_reported(world: World, topic):
     """An append during which its topic was deleted finds no topic."""
     log = publishing_while(world, lambda: (world.index.delete_topic(topic), time.sleep(0.1)))
     with pytest.raises(UnknownTopic):

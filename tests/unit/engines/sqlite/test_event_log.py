@@ -110,7 +110,7 @@ class TestWriting:
         log.append("t", {0: [a_record("z")]})
         assert len(log.read("t", 0, 0).events) == 7
 
-    def test_a_file_that_stays_locked_is_told(self, path, log):
+    def test_a_file_that_stays_locked_is_reported(self, path, log):
         """When another process keeps the file for too long, whoever appends is told, and later appends work."""
         log._file._patience = 0.05
         with the_turn_of_somebody_else(path), pytest.raises(Unavailable, match="locked"):
@@ -244,7 +244,7 @@ class TestCompaction:
         log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
         assert [event.offset for event in everything(log)] == list(range(1960, 2000))
 
-    def test_leaves_alone_what_somebody_else_changed(self, path, log, clock):
+    def test_leaves_alone_what_another_changed(self, path, log, clock):
         """Two who compact the same partition at the same time remove no more than one would."""
         fill(log, 1000, keys=10)
         clock.move(60)
@@ -262,7 +262,7 @@ class TestCompaction:
 
 class TestDamage:
     @pytest.mark.parametrize("body", [b"", b"x" * 10, b"y" * 500])
-    def test_that_is_met_while_reading_is_told(self, path, log, body):
+    def test_that_is_met_while_reading_is_reported(self, path, log, body):
         """A frame that cannot be read makes the read fail; nothing is skipped in silence."""
         log.append("t", {0: [a_record("a")]})
         with the_turn_of_somebody_else(path) as connection:
@@ -300,7 +300,7 @@ class TestWaiting:
         end()
         log.close()
 
-    def test_nobody_looks_when_nobody_is_interested(self, log, monkeypatch):
+    def test_no_one_looks_when_no_one_is_interested(self, log, monkeypatch):
         """Without a watcher the file is not looked at."""
         looks: list[object] = []
         monkeypatch.setattr(log._appends_by_others, "_look_once", lambda *_: looks.append(1) or 1)

@@ -136,7 +136,7 @@ def test_a_file_that_was_not_closed_is_fine(at_work, tmp_path):
     assert examine(crashed(at_work, tmp_path), accept_loss=False) == 0
 
 
-def test_a_file_that_somebody_works_with_is_fine(at_work):
+def test_a_file_that_someone_works_with_is_fine(at_work):
     """A second process finds a file complete that the first is writing to."""
     for _ in range(50):
         at_work.publish("order.created", 1)
@@ -177,7 +177,7 @@ def test_a_mark_that_cannot_be_written_stops_nothing(at_work, monkeypatch, caplo
 @pytest.mark.parametrize(
     "change", [lambda mark: flip(mark, 30), lambda mark: mark.write_bytes(b""), lambda mark: flip(mark, 2)]
 )
-def test_a_damaged_mark_is_told_and_passed_over(at_work, change, caplog):
+def test_a_damaged_mark_is_reported_and_passed_over(at_work, change, caplog):
     """A mark that cannot be read is no reason not to start, but one to say so; the next one is good again."""
     at_work.close()
     change(mark_path(at_work.path))
@@ -272,7 +272,7 @@ def test_a_log_that_was_changed_is_noticed_without_a_mark(at_work, tmp_path):
     assert "is damaged behind" in refusal(path)
 
 
-def test_half_a_transaction_at_the_end_is_told_and_left_out(at_work, tmp_path, caplog):
+def test_half_a_transaction_at_the_end_is_reported_and_left_out(at_work, tmp_path, caplog):
     """A transaction that was being written when the power went was never acknowledged: no reason not to start."""
     at_work.publish("order.created", 1)
     path = crashed(at_work, tmp_path)

@@ -49,7 +49,7 @@ def test_what_cannot_be_written_down_changes_nothing(registry):
     assert list(registry.list("thing")) == []
 
 
-def test_a_file_that_stays_locked_is_told(path, registry):
+def test_a_file_that_stays_locked_is_reported(path, registry):
     """When somebody keeps the file for too long, whoever writes is told, and whoever reads is not kept waiting."""
     registry.write(Put("thing", "a", {}))
     registry._file._patience = 0.05

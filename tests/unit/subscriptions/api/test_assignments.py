@@ -65,7 +65,7 @@ class TestJoining:
         assert str(raised.value) == "Resetting subscription cursors request is still in progress"
         assert told(join(replace(being_reset, reset=Reset("r", A_MOMENT)), a_session("a")).entries) == ["a"]
 
-    def test_tells_of_slots_before_a_reset(self):
+    def test_reports_of_slots_before_a_reset(self):
         """Where both stand against a session, it hears of the slots. (S156)"""
         full = an_assignment("a", sessions=[a_session("a")], reset=Reset("r", A_MOMENT + timedelta(seconds=1)))
         with pytest.raises(Conflict, match="No free slots"):
@@ -88,7 +88,7 @@ class TestLeaving:
         before = an_assignment("a", "a>b", sessions=[a_session("a"), a_session("b")])
         assert told(left(before, {"b"}).entries) == ["a", "a"]
 
-    def test_of_somebody_unknown_changes_nothing(self):
+    def test_of_someone_unknown_changes_nothing(self):
         """Leaving twice is leaving once. (S319)"""
         before = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
         assert left(before, {"x"}) == before

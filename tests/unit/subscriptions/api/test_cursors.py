@@ -52,7 +52,7 @@ class TestCommitting:
         for offset in ("BEGIN", published(-1)):
             assert results(house.commit(subscription, session, a_cursor(name, "0", offset))) == ["outdated"]
 
-    def test_tells_every_cursor_as_it_was_sent(self, house, name, subscription, session):
+    def test_reports_every_cursor_as_it_was_sent(self, house, name, subscription, session):
         """If any cursor is outdated, each is told with its result, in the order of the request. (S120, S123)"""
         sent = [a_cursor(name, "0", offset) for offset in (3, "2", 5, 5, "BEGIN", 7)]
         answer = house.commit(subscription, session, *sent)
@@ -94,7 +94,7 @@ class TestCommitting:
 
 
 class TestOwnership:
-    def test_unknown_streams_are_told(self, house, name, subscription, session):
+    def test_unknown_streams_are_reported(self, house, name, subscription, session):
         """A stream that has ended, and one of another subscription, commit nothing. (S115, S227)"""
         other = house.session(house.subscription(name))
         house.leave(subscription, session)
@@ -103,7 +103,7 @@ class TestOwnership:
             assert detail == f"Session with stream id {stream} not found"
         assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
 
-    def test_partitions_of_nobody_do_not_exist(self, house):
+    def test_partitions_of_no_one_do_not_exist(self, house):
         """A partition that nobody reads cannot be committed. (S116)"""
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
@@ -116,7 +116,7 @@ class TestOwnership:
         assert problem(house.commit(subscription, session, a_cursor(other, "0", 1)), 422) == "non existing partition 0"
         assert problem(house.commit(subscription, session, a_cursor(other, "7", 1)), 422) == "non existing partition 7"
 
-    def test_partitions_of_others_are_told(self, house):
+    def test_partitions_of_others_are_reported(self, house):
         """A partition that another stream reads is refused with both their names. (S117)"""
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
@@ -126,7 +126,7 @@ class TestOwnership:
         detail = problem(house.commit(subscription, second, a_cursor(name, "0", 1)), 422)
         assert detail == f"Cursor {name}:0:{published(1)} cannot be committed with stream id {second}"
 
-    def test_stays_with_the_owner_until_it_lets_go(self, house):
+    def test_stays_with_the_owner_until_it_releases(self, house):
         """While a partition is promised to another stream, the old one commits and the new one does not.
         (S118, S312)"""
         name = house.event_type(partitions=2)
@@ -181,7 +181,7 @@ class TestOwnership:
         answer = house.commit(subscription, session, a_cursor(name, "0", 1), a_cursor(name, "0", 2))
         assert problem(answer, 422) == f"Session with stream id {session} not found"
 
-    def test_is_told_of_what_others_have_committed_meanwhile(self, house, name, subscription, session):
+    def test_hears_of_what_others_have_committed(self, house, name, subscription, session):
         """What another request commits while this one looks makes this one's cursors outdated. (S120)"""
         real, once = house.coordination.commit, [5]
 

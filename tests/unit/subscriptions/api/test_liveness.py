@@ -83,7 +83,7 @@ def test_who_renews_is_alive_whatever_its_clock_says(case, behind):
         assert case.is_alive()
 
 
-def test_a_clock_that_is_set_back_takes_nobody_for_dead(case):
+def test_a_clock_that_is_set_back_takes_no_one_for_dead(case):
     """Who is alive stays so when the clock of all is set back between two renewals, and after. (S318)"""
     for _ in range(3):
         case.renew()
@@ -104,7 +104,7 @@ def test_who_was_dead_can_come_back(case):
     assert case.is_alive()
 
 
-def test_a_slow_answer_takes_nobody_for_dead(case):
+def test_a_slow_answer_takes_no_one_for_dead(case):
     """Leases are judged as of the time before they were read, and have not changed since after it. (S318)"""
     case.renew()
     assert case.is_alive()
@@ -124,7 +124,7 @@ def test_a_slow_answer_takes_nobody_for_dead(case):
     assert case.is_alive()
 
 
-def test_a_clock_that_is_set_back_while_leases_are_read_takes_nobody_for_dead(case):
+def test_a_clock_that_is_set_back_while_leases_are_read_takes_no_one_for_dead(case):
     """A lease that is written by the new time, and judged by the old one, would have run out long ago. (S318)"""
     leases = case.coordination.leases
 

@@ -109,7 +109,7 @@ def test_what_the_log_will_give_again_leaves_the_lot(house):
     assert lot.waiting == [3]
 
 
-def test_an_empty_lot_disturbs_nobody(house):
+def test_an_empty_lot_disturbs_no_one(house):
     """Where there is nothing to redrive, streams go on."""
     lot = Lot(house)
     session = house.session(lot.subscription)
@@ -164,7 +164,7 @@ def test_an_event_that_goes_meanwhile_is_not_found(house, monkeypatch):
     assert problem(house.api.get(lot.path(3)), 404)
 
 
-def test_skipping_tells_streams_even_if_somebody_is_faster(house, monkeypatch):
+def test_skipping_notifies_streams_even_if_another_is_faster(house, monkeypatch):
     """Streams look at the lot anew when the assignment changes, whoever changes it."""
     lot = Lot(house, a_parked_event(3), a_parked_event(4))
     before = house.assignment(lot.subscription).revision
@@ -210,7 +210,7 @@ def test_a_redrive_goes_on_without_its_caller(house):
     assert (lot.waiting, lot.entry_now().replay) == ([3], None)
 
 
-def test_a_redrive_that_fails_in_another_process_is_told(house, monkeypatch):
+def test_a_redrive_that_fails_in_another_process_is_reported(house, monkeypatch):
     """Whoever waits for a redrive that another process cannot carry out learns why."""
     lot = Lot(house, a_parked_event(3))
     resets = house.subscription_services.resets

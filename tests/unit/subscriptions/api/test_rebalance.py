@@ -78,7 +78,7 @@ class TestDirectSessions:
         assert found[:2] == ["d", "d"]
         assert Counter(found[2:]) == {"a": 3, "b": 3}
 
-    def test_wait_for_whoever_reads_their_partition_now(self):
+    def test_wait_for_the_current_reader_of_their_partition(self):
         """A partition that is read is promised to whoever asked for it by name, and is not taken. (S171, S240)"""
         assert told(after([a_session("d", 1), *sharing("a")], entries("a", "a"))) == ["a", "a>d"]
 
@@ -87,7 +87,7 @@ class TestDirectSessions:
         sessions = [a_session("d", 0), *sharing("a", "b")]
         assert told(after(sessions, entries("d", "a", "a"))) == ["d", "a", "a>b"]
 
-    def test_leave_alone_what_nobody_asked_for(self):
+    def test_leave_alone_what_no_one_asked_for(self):
         """With direct sessions only, the other partitions stay nobody's. (S173)"""
         assert told(after([a_session("d", 1)], entries("", "", ""))) == ["", "d", ""]
 

@@ -117,7 +117,7 @@ def test_event_types_have_to_be_as_they_were(registered, count):
     assert not registered.registry.list(KEYS)
 
 
-def test_whoever_removes_an_event_type_notices_new_subscriptions(registered):
+def test_any_client_that_removes_an_event_type_notices_new_subscriptions(registered):
     """A subscription that begins after somebody has looked stops the removal of its event type. (S24)"""
     [name] = registered.names(1)
     event_type = registered.event_types.get(name)
@@ -199,7 +199,7 @@ def _unavailable(*_):
     raise Unavailable("not now")
 
 
-def test_a_registry_that_does_not_answer_is_told(house):
+def test_a_registry_that_does_not_answer_is_reported(house):
     """While the registry is away, or nobody can say who is an administrator, every request is 503. (S37, S58, S82)"""
     name = house.event_type()
     subscription = house.subscription(name)
@@ -216,7 +216,7 @@ def test_a_registry_that_does_not_answer_is_told(house):
         problem(answer, 503)
 
 
-def test_changes_of_the_definition_disturb_nobody(house):
+def test_changes_of_the_definition_disturb_no_one(house):
     """A change of a subscription is nothing to those who share it. (S71)"""
     subscription = house.subscription()
     house.session(subscription)

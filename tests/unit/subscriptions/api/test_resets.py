@@ -111,7 +111,7 @@ class TestReset:
         assert cursors(hasty.api, subscription) == {(name, "0"): published(-1)}
         assert hasty.assignment(subscription).reset is None
 
-    def test_without_cursors_disturbs_nobody(self, house):
+    def test_without_cursors_disturbs_no_one(self, house):
         """An empty reset neither waits nor asks anybody to end. (S135)"""
         subscription = house.subscription()
         house.session(subscription)
@@ -402,7 +402,7 @@ class TestRepartitioning:
         assert answer.status_code == 204
         assert len(house.assignment(subscription).sessions) == len(house.assignment(bystander).sessions) == 1
 
-    def test_tells_if_streams_do_not_end(self, hasty):
+    def test_reports_if_streams_do_not_end(self, hasty):
         """If streams do not end in time the answer says so; the partitions are there all the same. (S298)"""
         name = hasty.event_type()
         subscription = hasty.subscription(name)
@@ -411,7 +411,7 @@ class TestRepartitioning:
         assert problem(answer, 503) == "Timeout resetting cursors"
         assert len(cursors(hasty.api, subscription)) == 2
 
-    def test_is_finished_by_whoever_asks_again(self, house):
+    def test_is_finished_by_any_client_that_asks_again(self, house):
         """If the subscriptions could not be reached, asking again gives them their partitions. (S293)"""
         name = house.event_type()
         subscription = house.subscription(name)

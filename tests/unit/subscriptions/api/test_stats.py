@@ -10,7 +10,7 @@ from tests.support.subscriptions import a_cursor, publish, published
 
 
 class TestReaders:
-    def test_are_told_with_their_kind(self, house):
+    def test_are_reported_with_their_kind(self, house):
         """Who reads a partition is told, and whether it asked for it by name. (S283, S284)"""
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
@@ -31,7 +31,7 @@ class TestReaders:
         found = house.stats(subscription)["0"]
         assert (found["state"], found["stream_id"]) == ("reassigning", first)
 
-    def test_are_not_told_when_they_are_dead(self, house):
+    def test_are_not_reported_when_they_are_dead(self, house):
         """A session without a living process reads nothing. (S227, S282)"""
         subscription = house.subscription(house.event_type())
         house.coordination.renew("another process", house.clock.now() + LEASE_DURATION)
@@ -40,7 +40,7 @@ class TestReaders:
         house.clock.move((LEASE_DURATION + CLOCK_MARGIN).total_seconds())
         assert house.stats(subscription)["0"] == {"state": "unassigned", "stream_id": "", "unconsumed_events": 0}
 
-    def test_are_told_in_lists(self, house):
+    def test_are_reported_in_lists(self, house):
         """The status in a list tells who reads, and no counts. (S55)"""
         name = house.event_type(events=1)
         session = house.session(house.subscription(name))

@@ -123,7 +123,7 @@ def test_an_event_is_dropped():
     assert table.told() == [f"0:1-1 {STARTED}; {tracked(3, at(4))}"]
 
 
-def test_partitions_of_the_same_number_are_told_apart():
+def test_partitions_of_the_same_number_are_kept_apart():
     """What is known of a partition says nothing about one of another event type: the better behaviour. (S272)"""
     other = a_place(0, event_type="another")
     table = Table(entries=[failed(3), Entry(other, ME)], policy=SKIPPING)

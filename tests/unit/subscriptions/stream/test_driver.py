@@ -132,7 +132,7 @@ def threads(monkeypatch):
         yield threads
 
 
-def test_a_client_that_does_not_read_keeps_nobody_waiting(threads):
+def test_a_client_that_does_not_read_keeps_no_one_waiting(threads):
     """Somebody waits for a partition of a client that has stopped reading in the middle of a batch: the stream ends
     when the time for commits is over, not when the client reads on. (S219, S243)"""
 
@@ -146,7 +146,7 @@ def test_a_client_that_does_not_read_keeps_nobody_waiting(threads):
     assert asyncio.run(ended()) is not None
 
 
-def test_a_log_that_does_not_answer_keeps_nobody_waiting(threads):
+def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
     """Somebody waits for a partition of a stream whose log does not say where to go on: the hand-over goes ahead, and
     what was being read is given back. (S219, S242)"""
 

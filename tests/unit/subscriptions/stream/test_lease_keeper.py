@@ -62,7 +62,7 @@ def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
         assert {each.owner for each in found.entries} == {found.sessions[0].id}
 
 
-def test_nobody_asks_who_is_alone(host, coordination, clock):
+def test_no_one_asks_who_is_alone(host, coordination, clock):
     """Where all sessions are its own, a process needs nobody's lease."""
     subscriptions = [shared(coordination, clock, f"{each}", "this process") for each in range(50)]
     host.renew()
@@ -70,7 +70,7 @@ def test_nobody_asks_who_is_alone(host, coordination, clock):
     assert coordination.looks == 0
 
 
-def test_a_turn_that_takes_long_takes_nobody_for_dead(host, coordination, clock):
+def test_a_turn_that_takes_long_takes_no_one_for_dead(host, coordination, clock):
     """Leases are judged as of the time at which they were read: since then they may have been renewed. (S224, S318)"""
     gone = shared(coordination, clock, "gone", "this process", "dead process")
     alive = shared(coordination, clock, "alive", "this process", OTHER)

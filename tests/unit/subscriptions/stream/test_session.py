@@ -67,7 +67,7 @@ def test_the_first_line_says_that_the_stream_started():
     assert table.told() == [f"0@-1 {STARTED}", "0@-1"]
 
 
-def test_lost_events_are_told():
+def test_lost_events_are_reported():
     """Where events were gone before they could be sent, the first line says how many. (S181, S101, S301)"""
     table = Table(0, opening=False)
     [opening] = table.called()

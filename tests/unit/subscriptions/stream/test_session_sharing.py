@@ -11,7 +11,7 @@ from tests.support.coordination import a_place, entry
 STARTED = "Stream started"
 
 
-def test_a_partition_that_somebody_waits_for():
+def test_a_partition_that_someone_waits_for():
     """Nothing more is sent of a partition that somebody waits for; it is let go once all is committed. (S241, S242,
     S316, S129)"""
     table = Table(0, 1, batch_limit=1, window=3)
@@ -27,7 +27,7 @@ def test_a_partition_that_somebody_waits_for():
     assert table.told() == ["1:0-0"]
 
 
-def test_a_partition_without_anything_outstanding_is_let_go_at_once():
+def test_a_partition_without_anything_outstanding_is_released_at_once():
     """With nothing outstanding a partition is let go immediately, and not let go twice. (S242)"""
     table = Table(0)
     table.change(entry(0, f"{ME}>other"))
@@ -92,7 +92,7 @@ def test_a_partition_that_stays_after_all():
     assert table.told() == ["0:3-3"]
 
 
-def test_a_partition_that_comes_back_while_it_is_let_go():
+def test_a_partition_that_comes_back_while_it_is_released():
     """While a hand-over is under way nothing is sent, until the session knows what came of it. (S315, S312)"""
     table = Table(0)
     table.change(entry(0, f"{ME}>other"))
@@ -127,7 +127,7 @@ def test_a_new_partition_is_read_from_its_offset():
     assert table.called() == [OpenPartition(a_place(1), at(41), 2)]
 
 
-def test_an_offset_of_somebody_else_is_not_begun_from():
+def test_an_offset_of_another_is_not_begun_from():
     """As long as the offset names another owner, nothing is begun. (S244, S315)"""
     table = Table(0, opening=False)
     table.called()
@@ -154,7 +154,7 @@ def test_an_answer_that_came_too_late():
     assert table.told() == [f"0:6-6 {STARTED}"]
 
 
-def test_a_closing_session_lets_go():
+def test_a_closing_session_releases():
     """A closing session lets go of what somebody waits for as soon as that is committed. (S248)"""
     table = Table(0, 1, window=10)
     table.arrive(1)
