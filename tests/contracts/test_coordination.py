@@ -1,7 +1,6 @@
 """What every coordination promises: the sentences of `nakadi.ports.coordination.Coordination`, one by one."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -26,7 +25,7 @@ from tests.support.builders import A_MOMENT
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.coordination import a_parked_event, a_place, a_session, an_assignment, entries, places, told
 from tests.support.engines import COORDINATIONS, a_coordination
-from tests.support.patience import PATIENCE
+from tests.support.patience import in_threads
 
 LATER = A_MOMENT + timedelta(seconds=1)
 
@@ -395,9 +394,3 @@ class TestClose:
         see_that_everything_is_refused(Coordination, attempts)
         assert heard == []
         end()
-
-
-def in_threads(work, count: int) -> list:
-    """Do it in so many threads at the same time; what one of them raises is raised here."""
-    with ThreadPoolExecutor(count) as threads:
-        return [each.result(PATIENCE) for each in [threads.submit(work, number) for number in range(count)]]

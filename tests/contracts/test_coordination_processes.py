@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 
@@ -23,7 +22,7 @@ from nakadi.ports.coordination import AssignmentChanged
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment
 from tests.support.engines import COORDINATIONS, DYNAMODB_LOCAL, SQLITE, a_coordination
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, in_threads
 
 LATER = A_MOMENT + timedelta(seconds=1)
 
@@ -158,9 +157,3 @@ class TestTwoProcesses:
 
         in_threads(lambda number: ask("count 50") if number else count_up(0), 2)
         assert here.assignment(SUBSCRIPTION).entries[0].fails == 100
-
-
-def in_threads(work, count: int) -> list:
-    """Do it in so many threads at the same time; what one of them raises is raised here."""
-    with ThreadPoolExecutor(count) as threads:
-        return [each.result(PATIENCE) for each in [threads.submit(work, number) for number in range(count)]]

@@ -13,7 +13,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record, everything
-from tests.support.patience import PATIENCE, until
+from tests.support.patience import PATIENCE, in_threads, until
 
 """No test waits so long unless something is broken."""
 
@@ -179,14 +179,14 @@ class TestRead:
 
         def read_along(_: int) -> None:
             mine: list[tuple[int, str | None]] = []
-            while len(mine) < 300:
+            while len(mine) < 150:
                 found = log.log.read(topic, 0, len(mine), limit=7, wait=PATIENCE)
                 mine += [(event.offset, event.record.value) for event in found.events]
             seen.append(mine)
 
         with ThreadPoolExecutor(4) as readers:
             ended = [readers.submit(read_along, number) for number in range(4)]
-            in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(100)], 3)
+            in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(50)], 3)
             for end in ended:
                 end.result(PATIENCE)
         assert all(each == seen[0] for each in seen)
@@ -401,9 +401,9 @@ class TestWatch:
         told = threading.Event()
         end = log.log.watch(lambda *_: told.set())
         with ThreadPoolExecutor(1) as writer:
-            storing = writer.submit(lambda: [log.store(topic, f"{number}") for number in range(300)])
+            storing = writer.submit(lambda: [log.store(topic, f"{number}") for number in range(150)])
             place = 0
-            while place < 300:
+            while place < 150:
                 assert told.wait(PATIENCE)
                 told.clear()
                 place = log.log.read(topic, 0, place).next_offset
@@ -489,10 +489,3 @@ def what_needs_a_topic(log: LogUnderTest, topic: str):
         "trim": lambda: log.log.trim(topic, 0, now),
         "compact": lambda: log.log.compact(topic, 0, upto=now, tombstones_before=now),
     }
-
-
-def in_threads(work, count: int) -> None:
-    """Do it in so many threads at the same time; what one of them raises is raised here."""
-    with ThreadPoolExecutor(count) as threads:
-        for each in [threads.submit(work, number) for number in range(count)]:
-            each.result(PATIENCE)

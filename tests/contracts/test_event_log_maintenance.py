@@ -7,7 +7,7 @@ import pytest
 from nakadi.model.events import Bounds, Record, Slice
 from nakadi.ports.event_log import OffsetUnavailable
 from tests.support.engines import COMPACT_LATER, EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, in_threads
 
 
 @pytest.fixture(params=EVENT_LOGS)
@@ -175,7 +175,7 @@ class TestCompact:
     def test_beside_appends_and_reads_loses_nothing(self, log: LogUnderTest):
         """While events arrive and are compacted, a reader meets the newest of every key, and offsets only grow."""
         topic = log.a_topic()
-        total = 400
+        total = 200
         with ThreadPoolExecutor(2) as others:
             storing = others.submit(
                 lambda: [log.store(topic, a_record(f"{number}", f"k{number % 7}")) for number in range(total)]
@@ -199,10 +199,3 @@ class TestCompact:
 
 def compact_all(log: LogUnderTest, topic: str, partition: int = 0) -> None:
     log.log.compact(topic, partition, upto=log.now(), tombstones_before=log.now())
-
-
-def in_threads(work, count: int) -> None:
-    """Do it in so many threads at the same time; what one of them raises is raised here."""
-    with ThreadPoolExecutor(count) as threads:
-        for each in [threads.submit(work, number) for number in range(count)]:
-            each.result(PATIENCE)

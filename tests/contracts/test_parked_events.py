@@ -1,7 +1,6 @@
 """What every coordination promises of parked events (the port `Coordination`)."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -20,7 +19,7 @@ from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, Coordinati
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_parked_event, a_place, an_assignment, entries
 from tests.support.engines import COORDINATIONS, a_coordination
-from tests.support.patience import PATIENCE
+from tests.support.patience import in_threads
 
 LATER = A_MOMENT + timedelta(seconds=1)
 
@@ -196,9 +195,3 @@ def park(coordination, session: str, *events, upto: int | None = None) -> Verdic
 
 def offsets_parked(coordination) -> list[int]:
     return [each.position.offset for each in coordination.parked(SUBSCRIPTION, limit=100_000)]
-
-
-def in_threads(work, count: int) -> list:
-    """Do it in so many threads at the same time; what one of them raises is raised here."""
-    with ThreadPoolExecutor(count) as threads:
-        return [each.result(PATIENCE) for each in [threads.submit(work, number) for number in range(count)]]

@@ -8,7 +8,7 @@ from nakadi.model.changes import Changes, bucket_of
 from nakadi.ports.registry import ABSENT, REMEMBERED, ChangedMeanwhile, Check, Document, Put, Registry, Remove
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import REGISTRIES, a_registry
-from tests.support.patience import PATIENCE
+from tests.support.patience import in_threads
 
 KIND = "thing"
 REMEMBERED_KIND = "event-types"
@@ -348,9 +348,3 @@ class TestClose:
             "changes": registry.changes,
         }
         see_that_everything_is_refused(Registry, attempts)
-
-
-def in_threads(work, count: int) -> list:
-    """Do it in so many threads at the same time; what one of them raises is raised here."""
-    with ThreadPoolExecutor(count) as threads:
-        return [each.result(PATIENCE) for each in [threads.submit(work, number) for number in range(count)]]

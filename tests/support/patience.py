@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 PATIENCE = 60.0
 """Seconds that a test waits for what takes a moment. Whoever waits so long has found a fault, not a busy machine."""
@@ -23,6 +27,15 @@ async def until_on_the_loop(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
             await asyncio.sleep(0.005)
+
+
+def in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
+    """Do it in so many threads at the same time; what one of them raises is raised here.
+
+    However long it takes: the threads have to end before a test can, so a deadline would only fail on a busy machine.
+    """
+    with ThreadPoolExecutor(count) as threads:
+        return [each.result() for each in [threads.submit(work, number) for number in range(count)]]
 
 
 def effort(work: Callable[[], object]) -> float:

@@ -134,14 +134,15 @@ def test_a_broker_that_stops_ends_its_streams(accept):
     with Broker() as broker, ExitStack() as closing:
         with httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
             name = created(api)["name"]
-            api.post(f"/event-types/{name}/events", json=[{"n": 1}])
+            api.post(f"/event-types/{name}/events", json=[{"n": 1}, {"n": 2}, {"n": 3}])
         headers = {"X-nakadi-cursors": cursors(_0="BEGIN"), "Accept": accept}
-        target = f"/event-types/{name}/events?batch_limit=10"
+        target = f"/event-types/{name}/events?batch_limit=2"
         streams = [closing.enter_context(OpenStream(broker.url, target, headers)) for _ in range(3)]
-        time.sleep(0.5)  # so that the events are held
+        for opened in streams:
+            opened.until(b'"events":[{"n":1},{"n":2}]}\n')  # the third is held from here on: it was read with them
         broker.close()
         for opened in streams:
-            assert b'"events":[{"n":1}]}\n' in opened.rest()
+            assert b'"events":[{"n":3}]}\n' in opened.rest()
             assert opened.ended
 
 
