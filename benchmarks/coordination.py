@@ -36,8 +36,8 @@ from nakadi.engines.dynamodb.client import Address
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.local.broker import Serving
 from nakadi.model.coordination import NOTHING_YET, Assignment, Entry, Session
-from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from tests.support.aws import REGION, Aws, aws
 
 WRITE_UNIT, READ_UNIT = 1024, 4096

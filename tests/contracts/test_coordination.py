@@ -19,7 +19,7 @@ from nakadi.model.coordination import (
     SetOffsets,
     Verdict,
 )
-from nakadi.model.cursor import Position
+from nakadi.model.timeline import Position
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.closed import see_that_everything_is_refused

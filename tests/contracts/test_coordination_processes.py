@@ -17,7 +17,7 @@ from nakadi.model.coordination import (
     Changed,
     Verdict,
 )
-from nakadi.model.cursor import Position
+from nakadi.model.timeline import Position
 from nakadi.ports.coordination import AssignmentChanged
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment
@@ -62,7 +62,7 @@ from msgspec.structs import replace
 from datetime import UTC, datetime
 from nakadi.ports.clock import SystemClock
 from nakadi.app.engines import open_coordination
-from nakadi.model.cursor import Position
+from nakadi.model.timeline import Position
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.coordination import AssignmentChanged
 

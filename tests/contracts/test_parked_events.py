@@ -14,7 +14,7 @@ from nakadi.model.coordination import (
     Offset,
     Verdict,
 )
-from nakadi.model.cursor import Position
+from nakadi.model.timeline import Position
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_parked_event, a_place, an_assignment, entries

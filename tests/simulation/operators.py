@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from nakadi.model.coordination import SetOffsets
-from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import ReadFrom, Subscription
+from nakadi.model.timeline import Position
 from nakadi.subscriptions.api.assignments import TIMEOUT
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation
 from nakadi.subscriptions.api.leases import LeaseWatch

@@ -11,10 +11,10 @@ from typing import Any
 
 from nakadi.model import coordination
 from nakadi.model.coordination import Changed
-from nakadi.model.cursor import Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import Subscription
+from nakadi.model.timeline import Position
 from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.api.parked_events import ParkedEventStore

@@ -10,9 +10,9 @@ from random import Random
 from typing import Any, TypeVar
 
 from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
-from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from tests.simulation.history import History
 
 Answer = TypeVar("Answer")

@@ -16,9 +16,9 @@ from typing import Any
 
 from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import Verdict
-from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import ReadFrom
+from nakadi.model.timeline import Position
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits

@@ -21,11 +21,11 @@ from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.recent_records import Arrived
 from nakadi.event_types import positions
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record, Stored
 from nakadi.model.log_index import Mark
 from nakadi.model.outcomes import Conflict, Outcome, Unavailable
+from nakadi.model.timeline import Position
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.kinesis_forgetful import Kept
 from tests.support.kinesis_hours import Hours, hours

@@ -8,9 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from nakadi.model.coordination import Assignment, Entry, Offset
-from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.stream.actions import (

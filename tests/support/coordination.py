@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from nakadi.model.coordination import Assignment, Entry, Parked, ParkedEvent, Session
-from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from tests.support.builders import A_MOMENT
 
 

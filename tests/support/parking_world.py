@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import Assignment, Entry, Parked, Redrive, Verdict
-from nakadi.model.cursor import Position
 from nakadi.model.events import Record
+from nakadi.model.timeline import Position
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.api.leases import LeaseWatch

@@ -30,11 +30,11 @@ from nakadi.http.routes.monitoring import as_json
 from nakadi.http.routing import Lane, Route
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.coordination import NOTHING_YET
-from nakadi.model.cursor import Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.log_index import Counted, Location, Segment
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.streaming.chunks import EventChunk
 from nakadi.subscriptions.stream.actions import DropEvent
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher

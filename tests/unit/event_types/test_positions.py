@@ -4,8 +4,8 @@ from hypothesis import strategies as some
 
 from nakadi.event_types import positions
 from nakadi.event_types.cursors import CursorError
-from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Invalid
+from nakadi.model.timeline import Position
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.places import Generation, a_past
 

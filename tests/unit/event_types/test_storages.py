@@ -5,7 +5,7 @@ from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.storages import Storages
 from nakadi.model.outcomes import Invalid, NotFound, NotPermitted, TryLater, Unavailable
-from nakadi.model.storage import Storage, StorageType
+from nakadi.model.timeline import Storage, StorageType
 from nakadi.ports.registry import ChangedMeanwhile, Put
 from tests.support.clock import HandMovedClock
 from tests.support.registry import meanwhile

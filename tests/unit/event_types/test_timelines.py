@@ -11,7 +11,7 @@ from nakadi.model.event_type import Category, EventTypeDraft
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Conflict, NotFound, TryLater, Unavailable
 from nakadi.model.schema import SchemaDraft, SchemaType
-from nakadi.model.storage import Storage, StorageType
+from nakadi.model.timeline import Storage, StorageType
 from nakadi.ports.event_log import SealedTopic
 from nakadi.ports.registry import Put
 from tests.support.builders import A_MOMENT, an_event_type

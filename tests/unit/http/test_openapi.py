@@ -31,7 +31,7 @@ from nakadi.model.event_type import (
     PartitionStrategy,
 )
 from nakadi.model.schema import SchemaType
-from nakadi.model.storage import StorageType
+from nakadi.model.timeline import StorageType
 from tests.support.openapi import validate
 
 ROOT = Path(__file__).parents[3]

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from nakadi.event_types.snapshot import Cursors
 from nakadi.http.message import ClientGone
-from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotPermitted, Unavailable
+from nakadi.model.timeline import Position
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable
 from nakadi.streaming import driver as driver_module

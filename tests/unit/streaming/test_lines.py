@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from nakadi.model.cursor import Position
+from nakadi.model.timeline import Position
 from nakadi.streaming.lines import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.parameters import cursors_in
 from nakadi.streaming.session import SendEvents, SendStreamKeepAlive

@@ -12,7 +12,7 @@ from nakadi.engines.dynamodb.changes import ECHO, LATE, MOMENT, PAUSE, Feed
 from nakadi.engines.dynamodb.client import Address
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.model.coordination import NOTHING_YET, Changed, Verdict
-from nakadi.model.cursor import Position
+from nakadi.model.timeline import Position
 from tests.support.aws import REGION, aws, no_answer_before, refused
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment, entries

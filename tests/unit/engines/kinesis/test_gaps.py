@@ -11,9 +11,9 @@ from nakadi.event_types.timelines import next_timeline
 from nakadi.http.views import timeline_view
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.model.cursor import Cursor, Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
+from nakadi.model.timeline import Cursor, Position
 from nakadi.ports.event_log import UnknownTopic
 from tests.support.kinesis_hours import Hours, hours
 

@@ -6,8 +6,7 @@ import pytest
 
 from nakadi.engines.kinesis.continuity import Ancestry
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.model.events import Record
-from nakadi.model.moments import moment_of
+from nakadi.model.events import Record, moment_of
 from tests.support.kinesis_faults import World
 
 

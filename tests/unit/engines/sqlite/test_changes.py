@@ -7,8 +7,8 @@ import pytest
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.coordination import NOTHING_YET
-from nakadi.model.cursor import Position
 from nakadi.model.events import Record
+from nakadi.model.timeline import Position
 from nakadi.ports.clock import SystemClock
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment

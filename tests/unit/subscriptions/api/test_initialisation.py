@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from nakadi.model.coordination import NOTHING_YET
-from nakadi.model.cursor import Position
+from nakadi.model.timeline import Position
 from nakadi.ports.coordination import MOST_PLACES
 from nakadi.subscriptions.api.initialisation import with_missing_entries
 from tests.support.coordination import a_place, an_assignment, told

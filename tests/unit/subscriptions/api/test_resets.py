@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.coordination import EndedReset, Redrive, Reset
-from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.ports.coordination import MOST_PLACES
 from nakadi.publishing.system_events import SystemEvents
 from nakadi.subscriptions.api import leases

@@ -6,8 +6,8 @@ import pytest
 
 from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import NOTHING_YET
-from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
+from nakadi.model.timeline import Position
 from nakadi.subscriptions.api.leases import CLOCK_MARGIN, LEASE_DURATION
 from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions, renew_and_clean_up
 from tests.support.clock import HandMovedClock

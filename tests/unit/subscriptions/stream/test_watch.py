@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.model.coordination import NOTHING_YET, Changed
-from nakadi.model.cursor import Position
+from nakadi.model.timeline import Position
 from nakadi.subscriptions.stream.members import SubscriptionSessions
 from nakadi.subscriptions.stream.watch import FULL_READ_SECONDS, SharedStateReader, SubscriptionWatch
 from tests.support.clock import HandMovedClock

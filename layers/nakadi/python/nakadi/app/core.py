@@ -24,7 +24,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.stores import archive_at
 from nakadi.http.application import Authenticate
 from nakadi.model.authorization import Attribute
-from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType
+from nakadi.model.timeline import DEFAULT_STORAGE_ID, Storage, StorageType
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog
 from nakadi.ports.registry import Registry

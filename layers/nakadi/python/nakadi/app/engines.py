@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
+from nakadi.model.timeline import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination

@@ -8,8 +8,7 @@ from typing import Any
 from nakadi.common.caching import Cache
 from nakadi.model.administration import AdminLists, AdminPermission, BlockedKind, Feature
 from nakadi.model.authorization import Attribute, Subject
-from nakadi.model.outcomes import Invalid, NotPermitted, TryLater
-from nakadi.model.sizes import MOST_NAMES
+from nakadi.model.outcomes import MOST_NAMES, Invalid, NotPermitted, TryLater
 from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put, Registry
 
 READ_ONLY = "Database is currently in read-only mode"

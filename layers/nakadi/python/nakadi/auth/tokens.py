@@ -12,8 +12,7 @@ import jwt
 from msgspec import Struct
 
 from nakadi.model.authorization import Attribute, Subject
-from nakadi.model.outcomes import NotAuthenticated, Unavailable
-from nakadi.model.sizes import MOST_CHARACTERS
+from nakadi.model.outcomes import MOST_CHARACTERS, NotAuthenticated, Unavailable
 from nakadi.ports.clock import Clock
 
 MISSING = "Full authentication is required to access this resource"

@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
-from nakadi.model.cursor import Cursor, Position
+from nakadi.model.timeline import Cursor, Position
 
 BEGIN = "BEGIN"
 

@@ -20,8 +20,7 @@ from nakadi.model.event_type import (
     Statistics,
     StatisticsDraft,
 )
-from nakadi.model.outcomes import Violation
-from nakadi.model.sizes import MOST_ENTRIES, size_violations
+from nakadi.model.outcomes import MOST_ENTRIES, Violation, size_violations
 from nakadi.openapi.checks import NOT_NULL, body_violations
 
 

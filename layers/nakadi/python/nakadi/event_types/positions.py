@@ -7,10 +7,9 @@ timelines before: it ends at -1 there.
 from __future__ import annotations
 
 from nakadi.event_types.cursors import MAX_OFFSET, MIN_OFFSET, CursorError, CursorErrorKind
-from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Invalid
-from nakadi.model.timeline import Timeline
+from nakadi.model.timeline import Position, Timeline
 
 TIMELINE_NOT_FOUND = (
     "Timeline not found. It might happen in case the cursor refers to a timeline that has already expired."

@@ -27,11 +27,10 @@ from nakadi.event_types.positions import (
     timeline_of,
     timelines_with,
 )
-from nakadi.model.cursor import Cursor, Position
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Bounds
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.timeline import Timeline
+from nakadi.model.timeline import Cursor, Position, Timeline
 from nakadi.ports.event_log import EventLogs, UnknownTopic
 
 NO_ANSWER = "Error occurred when fetching partitions offsets"

@@ -12,7 +12,7 @@ from typing import Any
 
 from nakadi.auth.administration import Features, SettingsDocument
 from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted, TryLater, Unavailable
-from nakadi.model.storage import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
+from nakadi.model.timeline import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
 from nakadi.openapi.checks import body_violations
 from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry
 

@@ -23,8 +23,7 @@ from nakadi.http.message import JSON, Answer, Request, Response, Streaming, is_a
 from nakadi.http.problem import logged_problem, problem_of, token_problem
 from nakadi.http.routing import Lane, Route, Router
 from nakadi.model.authorization import Subject
-from nakadi.model.outcomes import Malformed, NotAuthenticated, NotPermitted, Outcome, TooLarge
-from nakadi.model.sizes import MOST_CHARACTERS
+from nakadi.model.outcomes import MOST_CHARACTERS, Malformed, NotAuthenticated, NotPermitted, Outcome, TooLarge
 from nakadi.schemas.strict_json import memory_exceeds
 
 access_log = logging.getLogger("nakadi.access")

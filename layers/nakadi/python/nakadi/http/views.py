@@ -14,12 +14,10 @@ from nakadi.event_types.documents import MeasuredStatistics
 from nakadi.model.administration import AdminLists, BlockedKind, Feature
 from nakadi.model.authorization import Attribute, Authorization
 from nakadi.model.coordination import Verdict
-from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.schema import Schema
-from nakadi.model.storage import Storage
 from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor
-from nakadi.model.timeline import Timeline
+from nakadi.model.timeline import Position, Storage, Timeline
 
 if TYPE_CHECKING:
     from nakadi.subscriptions.api.stats import EventTypeStats, PartitionStats

@@ -8,8 +8,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 
 
 class EntryState(StrEnum):

@@ -1,14 +1,31 @@
-"""Events as the event log keeps them."""
+"""Events as the event log keeps them, and moments as whole microseconds, which every store can keep and compare."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from nakadi.model.authorization import Attribute
+
+# Moments --------------------------------------------------------------------------------------------------------------
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+def microseconds(moment: datetime) -> int:
+    return (moment - EPOCH) // MICROSECOND
+
+
+def moment_of(microseconds: int) -> datetime:
+    return EPOCH + microseconds * MICROSECOND
+
+
+# Events ---------------------------------------------------------------------------------------------------------------
 
 
 class Record(NamedTuple):

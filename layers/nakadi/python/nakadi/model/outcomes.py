@@ -23,6 +23,10 @@ it says that a part of the broker did not work, and is kept apart from outcomes 
     └── Unavailable            a store or a log did not answer; nothing is known to be lost
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+
 from msgspec import Struct
 
 
@@ -131,3 +135,20 @@ class Unavailable(Fault):
     def __init__(self, cause: str, *, public: str = "") -> None:
         super().__init__(cause)
         self.public = public
+
+
+# Sizes ----------------------------------------------------------------------------------------------------------------
+
+
+# A name, a path to a field, an offset.
+MOST_CHARACTERS = 1000
+# Fields, annotations, labels: what is read with every event, or returned with every event type.
+MOST_ENTRIES = 100
+# Names in a list of their own.
+MOST_NAMES = 10_000
+
+
+def size_violations(path: str, value: Sized | None, most: int = MOST_CHARACTERS) -> Iterator[Violation]:
+    """What is to be said of a text or list that is too long; one that is missing is not."""
+    if value is not None and len(value) > most:
+        yield Violation(path, f"size must be between 0 and {most}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from nakadi.model.cursor import Position
+from nakadi.model.timeline import Position
 
 if TYPE_CHECKING:
     # A function that publishes knows no subscriptions, and starts sooner without them.

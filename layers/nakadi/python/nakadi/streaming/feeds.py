@@ -18,10 +18,9 @@ from functools import partial
 from typing import Protocol
 
 from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_digits
-from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unusable
-from nakadi.model.timeline import Timeline
+from nakadi.model.timeline import Position, Timeline
 from nakadi.ports.event_log import EventLog, EventLogs, OffsetUnavailable, UnknownTopic
 from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.streaming.feed import FeedFollower, PartitionFeed, RetryingReader

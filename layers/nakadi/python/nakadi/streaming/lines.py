@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from nakadi.model.cursor import Position
+from nakadi.model.timeline import Position
 from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
 
 # What browsers wait before they open a stream again, in milliseconds.

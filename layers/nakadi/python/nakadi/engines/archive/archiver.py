@@ -16,9 +16,8 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import manifest
 from nakadi.engines.archive.objects import Packer
-from nakadi.model.events import Bounds
+from nakadi.model.events import Bounds, microseconds, moment_of
 from nakadi.model.log_index import Counted, Head, Location, Segment
-from nakadi.model.moments import microseconds, moment_of
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex

@@ -12,9 +12,8 @@ from nakadi.engines.archive.archiver import Directory, Tiers
 from nakadi.engines.archive.maintenance import GROUP_BYTES, GROUP_EVENTS, Busy, alone, stored_for
 from nakadi.engines.archive.manifest import archived
 from nakadi.engines.archive.objects import Packer
-from nakadi.model.events import Bounds, StoredEvent
+from nakadi.model.events import Bounds, StoredEvent, microseconds, moment_of
 from nakadi.model.log_index import Segment
-from nakadi.model.moments import microseconds, moment_of
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog

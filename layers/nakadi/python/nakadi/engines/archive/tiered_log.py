@@ -20,9 +20,8 @@ from nakadi.engines.archive.compaction import Compaction
 from nakadi.engines.archive.library import Library, Unreadable
 from nakadi.engines.archive.reading import ArchiveReader
 from nakadi.engines.archive.worker import Worker
-from nakadi.model.events import Bounds, Fate, Record, Slice
+from nakadi.model.events import Bounds, Fate, Record, Slice, microseconds
 from nakadi.model.log_index import Topic
-from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock

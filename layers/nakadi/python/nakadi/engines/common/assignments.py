@@ -23,8 +23,8 @@ from nakadi.model.coordination import (
     Verdict,
     Wish,
 )
-from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES
 
 # Assignments as text --------------------------------------------------------------------------------------------------

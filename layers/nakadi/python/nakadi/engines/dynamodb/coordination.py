@@ -40,10 +40,10 @@ from nakadi.engines.dynamodb.coordination_table import (
 )
 from nakadi.engines.dynamodb.parked_events import ParkedEvents
 from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
-from nakadi.model.cursor import Position
-from nakadi.model.moments import microseconds, moment_of
+from nakadi.model.events import microseconds, moment_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.ports.coordination import AssignmentChanged
 
 Item = CoordinationItem

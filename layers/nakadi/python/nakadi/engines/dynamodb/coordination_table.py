@@ -19,10 +19,10 @@ from nakadi.engines.common.assignments import assignment_in, text_of
 from nakadi.engines.dynamodb.client import Address, Attempts, connected, transaction_of
 from nakadi.engines.dynamodb.tables import COORDINATION
 from nakadi.model.coordination import Assignment, Offset
-from nakadi.model.cursor import Position
-from nakadi.model.moments import microseconds, moment_of
+from nakadi.model.events import microseconds, moment_of
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 
 # Items ----------------------------------------------------------------------------------------------------------------
 

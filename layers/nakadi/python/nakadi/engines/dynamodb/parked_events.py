@@ -28,10 +28,10 @@ from nakadi.engines.dynamodb.coordination_table import (
 )
 from nakadi.model.authorization import Attribute
 from nakadi.model.coordination import Parked, ParkedEvent, Verdict
-from nakadi.model.cursor import Position
-from nakadi.model.moments import microseconds, moment_of
+from nakadi.model.events import microseconds, moment_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 
 Item = CoordinationItem
 

@@ -32,9 +32,8 @@ from nakadi.engines.kinesis.tails import Ours
 from nakadi.engines.kinesis.topics import Known, Topics
 from nakadi.engines.kinesis.watching import Watcher
 from nakadi.engines.kinesis.writing import GIVE_UP_AFTER, RECORD_BYTES, TIMED_OUT, Writer
-from nakadi.model.events import Bounds, Continuation, Fate, Record, Refused, Slice, Stored
+from nakadi.model.events import Bounds, Continuation, Fate, Record, Refused, Slice, Stored, microseconds
 from nakadi.model.log_index import Gap, Head, Mark
-from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock

@@ -20,9 +20,8 @@ from nakadi.engines.kinesis.scanning import Scanner, Start
 from nakadi.engines.kinesis.stream import Patience
 from nakadi.engines.kinesis.tails import Asleep, Ours, Tails
 from nakadi.engines.kinesis.topics import Topics
-from nakadi.model.events import Bounds, Slice
+from nakadi.model.events import Bounds, Slice, microseconds
 from nakadi.model.log_index import ENDED, Counted, Mark, Segment, Topic
-from nakadi.model.moments import microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi.ports.event_log import OffsetUnavailable

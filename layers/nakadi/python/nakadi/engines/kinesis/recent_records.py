@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.envelopes import Envelope
-from nakadi.model.events import Slice, StoredEvent
+from nakadi.model.events import Slice, StoredEvent, moment_of
 from nakadi.model.log_index import Counted, Mark, Part
-from nakadi.model.moments import moment_of
 
 # Numbering ------------------------------------------------------------------------------------------------------------
 

@@ -29,9 +29,9 @@ from nakadi.model.coordination import (
     ParkedEvent,
     Verdict,
 )
-from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.ports.coordination import AssignmentChanged
 
 

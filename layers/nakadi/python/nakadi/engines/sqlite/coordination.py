@@ -26,9 +26,9 @@ from nakadi.engines.sqlite import parked_events as lot
 from nakadi.engines.sqlite.changes import SubscriptionChanges
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.model.coordination import NOTHING_YET, Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
-from nakadi.model.cursor import Position
-from nakadi.model.moments import microseconds, moment_of
+from nakadi.model.events import microseconds, moment_of
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.ports.coordination import AssignmentChanged
 
 # Shared transactions --------------------------------------------------------------------------------------------------

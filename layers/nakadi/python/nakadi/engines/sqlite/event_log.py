@@ -18,8 +18,7 @@ from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.maintenance import Cleaner, Compaction
 from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
 from nakadi.engines.sqlite.writing import Arrival, Writer
-from nakadi.model.events import Bounds, Fate, Record, Slice, Stored
-from nakadi.model.moments import microseconds
+from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, microseconds
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import UnknownTopic
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from nakadi.model.authorization import Attribute
 from nakadi.model.coordination import Parked, ParkedEvent
-from nakadi.model.cursor import Position
-from nakadi.model.moments import microseconds, moment_of
+from nakadi.model.events import microseconds, moment_of
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 
 Behind = tuple[EventTypePartition, Position]
 

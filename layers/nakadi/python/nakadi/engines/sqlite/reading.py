@@ -13,8 +13,7 @@ import orjson
 from msgspec import Struct
 
 from nakadi.engines.common import frames
-from nakadi.model.events import Bounds, Record, Slice, StoredEvent
-from nakadi.model.moments import microseconds, moment_of
+from nakadi.model.events import Bounds, Record, Slice, StoredEvent, microseconds, moment_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 

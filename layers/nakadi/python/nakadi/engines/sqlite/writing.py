@@ -19,8 +19,7 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import ROW, Chunk, chunks_of, merged
-from nakadi.model.events import Record
-from nakadi.model.moments import microseconds
+from nakadi.model.events import Record, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import SealedTopic, UnknownTopic

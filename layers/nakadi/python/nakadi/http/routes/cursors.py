@@ -17,9 +17,9 @@ from nakadi.http.bodies import Members, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
 from nakadi.http.routing import Route
 from nakadi.model.authorization import Operation
-from nakadi.model.cursor import Cursor, Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Incomplete, Invalid, Malformed, NotFound, Violation
+from nakadi.model.timeline import Cursor, Position
 
 MALFORMED = "malformed cursors"
 NOT_CONVERTIBLE = "problem converting cursors"

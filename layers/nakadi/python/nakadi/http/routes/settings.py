@@ -16,9 +16,8 @@ from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.routing import Route
 from nakadi.http.views import admins_view, blacklist_view, features_view, storage_view
 from nakadi.model.administration import AdminPermission, BlockedKind, Feature
-from nakadi.model.outcomes import Incomplete, Invalid
-from nakadi.model.sizes import MOST_CHARACTERS
-from nakadi.model.storage import Storage, StorageType
+from nakadi.model.outcomes import MOST_CHARACTERS, Incomplete, Invalid
+from nakadi.model.timeline import Storage, StorageType
 from nakadi.openapi.checks import body_violations
 
 

@@ -15,10 +15,10 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.coordination import Verdict
-from nakadi.model.cursor import Cursor, Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Invalid, NotFound
 from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor
+from nakadi.model.timeline import Cursor, Position
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation

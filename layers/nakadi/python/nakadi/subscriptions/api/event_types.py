@@ -15,10 +15,10 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import WILDCARD
-from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict
 from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.model.timeline import Position
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import Change

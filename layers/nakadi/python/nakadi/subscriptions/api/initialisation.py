@@ -11,10 +11,10 @@ from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.coordination import Assignment, Entry
-from nakadi.model.cursor import Cursor, Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import TryLater
 from nakadi.model.subscription import EventTypePartition, ReadFrom, Subscription
+from nakadi.model.timeline import Cursor, Position
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 

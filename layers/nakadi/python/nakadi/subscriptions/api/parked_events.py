@@ -23,9 +23,9 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.coordination import Entry, Offset, Parked, Redrive, Replay
-from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, NotFound
 from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.model.timeline import Position
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api.cursors import CONSUMER_BLOCKED

@@ -21,9 +21,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.model.coordination import Assignment, Entry, Redrive, Reset, SetOffsets, Wish
-from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Conflict, Fault, GoesOn, TryLater
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments

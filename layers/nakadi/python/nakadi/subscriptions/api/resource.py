@@ -22,7 +22,6 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject
-from nakadi.model.cursor import Cursor
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Fault, Invalid, TryLater
 from nakadi.model.subscription import (
@@ -33,6 +32,7 @@ from nakadi.model.subscription import (
     SubscriptionCursorDraft,
     SubscriptionDraft,
 )
+from nakadi.model.timeline import Cursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.registry import ChangedMeanwhile

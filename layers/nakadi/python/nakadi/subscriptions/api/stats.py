@@ -19,10 +19,10 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.coordination import Assignment, Entry, EntryState, Offset, Session
-from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.model.timeline import Position
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs, OffsetUnavailable, UnknownTopic

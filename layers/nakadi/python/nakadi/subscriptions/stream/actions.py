@@ -10,8 +10,8 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from nakadi.model.coordination import Assignment, Offset, Replay
-from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.stream.partition_progress import IsDeliverable, MeasureDistance
 

@@ -16,11 +16,11 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors, PartitionSnapshot
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.coordination import Parked
-from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Invalid, NotFound, TryLater, Unusable
 from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.model.timeline import Position
 from nakadi.ports.clock import Clock
 from nakadi.streaming.access import ReadAccess
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation

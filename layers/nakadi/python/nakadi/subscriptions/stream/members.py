@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from nakadi.common.chores import attempted
 from nakadi.common.metrics import Metrics
 from nakadi.model.coordination import Assignment, Replay, Session, Verdict
-from nakadi.model.cursor import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments, leases

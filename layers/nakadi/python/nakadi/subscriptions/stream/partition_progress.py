@@ -12,9 +12,9 @@ from itertools import groupby
 from msgspec import Struct
 
 from nakadi.model.coordination import Entry, Replay
-from nakadi.model.cursor import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.streaming.chunks import EventRun
 
 IsDeliverable = Callable[[EventTypePartition, Record], bool]

@@ -15,8 +15,8 @@ from math import inf
 from operator import attrgetter
 
 from nakadi.model.coordination import Assignment, Entry
-from nakadi.model.cursor import Position
 from nakadi.model.subscription import EventTypePartition
+from nakadi.model.timeline import Position
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy, failure_info
 from nakadi.subscriptions.stream.actions import (

@@ -18,10 +18,10 @@ from nakadi.common.metrics import Labels, Metrics, Rows
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model import coordination as shared
 from nakadi.model.authorization import Subject
-from nakadi.model.cursor import Position
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import NotFound, TryLater, Unavailable
 from nakadi.model.subscription import EventTypePartition, Subscription
+from nakadi.model.timeline import Position
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
