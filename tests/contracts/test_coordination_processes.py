@@ -121,8 +121,11 @@ def two(shared_url):
             return other.stdout.readline().strip()
 
         yield here, ask
-        other.stdin.close()
-        assert other.wait(PATIENCE) == 0
+        try:
+            other.stdin.close()
+            assert other.wait(PATIENCE) == 0
+        finally:
+            other.kill()
 
 
 class TestTwoProcesses:
