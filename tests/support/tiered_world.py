@@ -1,0 +1,76 @@
+"""A log with an archive that can be out of reach, and a clock that is moved by hand."""
+
+from math import inf
+
+from nakadi.engines.archive import manifest
+from nakadi.engines.archive.archiver import Tiers
+from nakadi.engines.archive.manifest import archived
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.archive.tiered_log import TieredLog
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.model.events import Record
+from nakadi.model.outcomes import Unavailable
+from tests.support.clock import HandMovedClock
+
+QUIET = Tiers(after=inf, hot=0, grace=0, share=0)
+"""Nothing happens by itself."""
+
+
+class Failing(MemoryStore):
+    """An archive that is out of reach when it is told to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out_of_reach = False
+
+    def put(self, key: str, content: bytes) -> None:
+        self.see()
+        super().put(key, content)
+
+    def get(self, location):
+        self.see()
+        return super().get(location)
+
+    def see(self) -> None:
+        if self.out_of_reach:
+            raise Unavailable("The archive: on purpose")
+
+
+class Names:
+    def topics(self):
+        return [("t", 2)]
+
+    def event_type_of(self, topic: str) -> str | None:
+        return "order.placed" if topic == "t" else None
+
+
+class World:
+    def __init__(self, tiers: Tiers = QUIET) -> None:
+        self.clock = HandMovedClock()
+        self.hot = MemoryLog(self.clock)
+        self.index = MemoryLogIndex()
+        self.store = Failing()
+        self.log = TieredLog(self.hot, self.index, self.store, self.clock, Names(), tiers)
+        self.log.create_topic("t", 2)
+
+    def store_hours(self, count: int, *records: Record, partition: int = 0) -> None:
+        """An event an hour, of no key, unless others are given."""
+        for number in range(count):
+            self.log.append("t", {partition: records or [Record(b"%d" % number)]})
+            self.clock.move(3600)
+
+    def segments(self, partition: int = 0):
+        return list(archived(self.index, "t", partition))
+
+    def objects(self) -> list[str]:
+        return [each.key for folder in (manifest.LOG, manifest.REWRITTEN) for each in self.store.listed(folder)]
+
+    def offsets(self, partition: int = 0) -> list[int]:
+        bounds = self.log.bounds("t", [partition])[partition]
+        found, place = [], bounds.oldest
+        while place < bounds.next:
+            piece = self.log.read("t", partition, place, limit=2)
+            found += [event.offset for event in piece.events]
+            place = piece.next_offset
+        return found
