@@ -27,7 +27,7 @@ def routes_of(broker: BrokerServices, *areas: str) -> list[Route]:
     return [audit.wrapped(route) for route in routes]
 
 
-def _event_types(broker: BrokerServices) -> list[Route]:
+def _event_type_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import event_types
 
     settings = broker.settings
@@ -49,13 +49,13 @@ def _event_types(broker: BrokerServices) -> list[Route]:
     ]
 
 
-def _publishing(broker: BrokerServices) -> list[Route]:
+def _publishing_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import publishing
 
     return publishing.routes(broker.publisher, broker.permissions, broker.figures)
 
 
-def _streams(broker: BrokerServices) -> list[Route]:
+def _stream_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import streams
     from nakadi.publishing.system_events import StreamKpis
 
@@ -65,20 +65,20 @@ def _streams(broker: BrokerServices) -> list[Route]:
     return streams.routes(broker.streams, figures_of)
 
 
-def _cursors(broker: BrokerServices) -> list[Route]:
+def _cursor_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import cursors
 
     return cursors.routes(broker.event_types, broker.permissions, broker.cursors)
 
 
-def _subscriptions(broker: BrokerServices) -> list[Route]:
+def _subscription_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes.subscriptions import ParkedEventHandlers
 
     subscribing = broker.subscription_services
     return [*subscribing.handlers.routes(), *ParkedEventHandlers(subscribing.parked_events).routes()]
 
 
-def _subscription_streams(broker: BrokerServices) -> list[Route]:
+def _subscription_stream_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import subscription_streams
     from nakadi.publishing.system_events import StreamKpis
 
@@ -90,7 +90,7 @@ def _subscription_streams(broker: BrokerServices) -> list[Route]:
     return subscription_streams.routes(broker.subscription_streams, figures_of)
 
 
-def _settings(broker: BrokerServices) -> list[Route]:
+def _settings_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import settings
 
     return [
@@ -99,7 +99,7 @@ def _settings(broker: BrokerServices) -> list[Route]:
     ]
 
 
-def _monitoring(broker: BrokerServices) -> list[Route]:
+def _monitoring_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import monitoring
 
     return [
@@ -118,14 +118,14 @@ def _version() -> str:
 
 
 AREAS: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
-    "event_types": _event_types,
-    "publishing": _publishing,
-    "streams": _streams,
-    "cursors": _cursors,
-    "subscriptions": _subscriptions,
-    "subscription_streams": _subscription_streams,
-    "settings": _settings,
-    "monitoring": _monitoring,
+    "event_types": _event_type_routes,
+    "publishing": _publishing_routes,
+    "streams": _stream_routes,
+    "cursors": _cursor_routes,
+    "subscriptions": _subscription_routes,
+    "subscription_streams": _subscription_stream_routes,
+    "settings": _settings_routes,
+    "monitoring": _monitoring_routes,
 }
 """Every area; it is called as its module in `nakadi.http.routes`."""
 

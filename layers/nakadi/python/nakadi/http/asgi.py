@@ -202,7 +202,7 @@ class Edge:
         """The answer; None if the request was refused before it was read to its end, or if its client has gone."""
         connection = _connection(scope)
         try:
-            if not _may_have_body(request) or (connection is not None and connection.whole):
+            if not _request_may_have_body(request) or (connection is not None and connection.whole):
                 body = await self._body(request, self._limits.max_body, receive)
                 if lane is Lane.IMMEDIATE and not body:
                     return self._application.answer(request)
@@ -345,7 +345,7 @@ def _connection(scope: Message) -> Connection | None:
     return found
 
 
-def _may_have_body(request: Request) -> bool:
+def _request_may_have_body(request: Request) -> bool:
     """Not every version of HTTP announces one."""
     announced = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     return announced or request.method in ("POST", "PUT", "PATCH")

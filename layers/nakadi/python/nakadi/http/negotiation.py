@@ -26,7 +26,7 @@ RANGES_OF_JSON = (JSON, "application/*+json", "application/*", "*/*", "*")
 BETWEEN = {mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"}
 
 
-class _Range(Struct, frozen=True):
+class _MediaRange(Struct, frozen=True):
     """One media range of an `Accept` header, in lower case; `parameters` are written as they are sent back."""
 
     media: str
@@ -100,12 +100,12 @@ def _quality_of_json(qualities: Mapping[str, float]) -> float:
     return next((qualities[media] for media in RANGES_OF_JSON if media in qualities), 0.0)
 
 
-def _ranges(accept: str) -> list[_Range]:
+def _ranges(accept: str) -> list[_MediaRange]:
     """The ranges of the header, the best first."""
     return sorted(_readable(accept), key=lambda each: -each.quality)
 
 
-def _readable(accept: str) -> Iterator[_Range]:
+def _readable(accept: str) -> Iterator[_MediaRange]:
     """The ranges of the header that can be read; the others count as if they were not there."""
     for text in BETWEEN[","].findall(accept):
         media, *rest = [each.strip() for each in BETWEEN[";"].findall(text)] or [""]
@@ -113,7 +113,7 @@ def _readable(accept: str) -> Iterator[_Range]:
         parameters = [(each[1].lower(), each[2]) for each in read if each]
         values = dict(parameters)
         if len(parameters) == len(read) and QUALITY.fullmatch(values.get("q", "1")):
-            yield _Range(
+            yield _MediaRange(
                 media=media.lower(),
                 quality=float(values.get("q", "1")),
                 charset=values.get("charset", "").strip('"').lower(),

@@ -1,7 +1,7 @@
 """What becomes of a batch: everything is stored, or there is one result for each event.
 
-A step that finds a fault in an event raises `Rejected`, and with that event the whole batch is given up. Only the last
-step, storing, has results that differ from event to event.
+A step that finds a fault in an event raises `BatchRejected`, and with that event the whole batch is given up. Only
+the last step, storing, has results that differ from event to event.
 """
 
 from __future__ import annotations

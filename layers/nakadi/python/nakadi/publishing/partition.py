@@ -32,7 +32,7 @@ def choose_partitions(
 ) -> tuple[list[int], list[str | None]]:
     """The partition of each event, and the key that it was chosen by if it was chosen by one.
 
-    Raises `Rejected` at the first event that has no partition, or at which the work becomes too much.
+    Raises `BatchRejected` at the first event that has no partition, or at which the work becomes too much.
     """
     partitions: list[int] = []
     keys: list[str | None] = []

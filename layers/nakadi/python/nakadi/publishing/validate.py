@@ -36,7 +36,7 @@ def effective_schema_of(event_type: EventType) -> dict[str, Any]:
 def validate(
     event_type: EventType, batch: Batch, validator: Validator, budget: WorkBudget, *, most_bytes: int, reached: Step
 ) -> None:
-    """Raise `Rejected` at the first event that is not as it should be, or at which the work becomes too much."""
+    """Raise `BatchRejected` at the first event that is not as it should be, or at which the work becomes too much."""
     too_large = batch.sizes_above(most_bytes)
     has_metadata = event_type.category is not Category.UNDEFINED
     for index, event in enumerate(batch.events):
@@ -75,7 +75,7 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
 
 
 def check_deletable(event_type: EventType, batch: Batch, *, most_bytes: int, reached: Step) -> None:
-    """Raise `Rejected` if events of this type are not deleted, or at the first event that is too large."""
+    """Raise `BatchRejected` if events of this type are not deleted, or at the first event that is too large."""
     if not event_type.cleanup_policy.compacts:
         raise BatchRejected(Step.VALIDATING)
     for index, size in batch.sizes_above(most_bytes).items():
@@ -105,7 +105,7 @@ def find_owners(events: Sequence[Event], selector: OwnerSelector) -> Owners:
 
 
 def check_owners(events: Sequence[Event], owners: Owners, subject: Subject, permissions: Permissions) -> None:
-    """Raise `Rejected` at the first event whose owner the subject may not write for."""
+    """Raise `BatchRejected` at the first event whose owner the subject may not write for."""
     refused = {owner for owner in set(owners) if owner and not _may_write(owner, subject, permissions)}
     for index, owner in enumerate(owners):
         if owner in refused:

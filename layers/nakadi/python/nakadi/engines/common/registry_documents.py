@@ -29,7 +29,7 @@ def documents_in(array: bytes | str) -> Sequence[Document]:
     return [Document(key, body, revision) for key, revision, body in orjson.loads(array)]
 
 
-def see_that_it_may_be_asked(changes: Sequence[Change]) -> None:
+def check_changes_of_one_write(changes: Sequence[Change]) -> None:
     if len(changes) > MOST_CHANGES:
         raise ValueError(f"{len(changes)} changes in one write, {MOST_CHANGES} are the most")
     if len({(change.kind, change.key) for change in changes}) < len(changes):

@@ -65,7 +65,7 @@ def topic_place(topic: str) -> str:
     return f"topic#{topic}"
 
 
-def head_item(partition: int) -> str:
+def head_item_key(partition: int) -> str:
     return f"head#{partition:06d}"
 
 
@@ -186,14 +186,14 @@ class DynamoDbLogIndex:
     # Partitions
 
     def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
-        keys = [(topic_place(topic), head_item(partition)) for topic, partition in places]
+        keys = [(topic_place(topic), head_item_key(partition)) for topic, partition in places]
         found = self._attempt(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
         known = {(each.place, each.item): Head(counted_in(each.body), int(each.revision)) for each in found}
         return {place: known.get(key, Head()) for place, key in zip(places, keys, strict=True)}
 
     def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
         body = counted_body(head.counted)
-        item = self._items(topic_place(topic), head_item(partition), body=body, revision=expected + 1)
+        item = self._items(topic_place(topic), head_item_key(partition), body=body, revision=expected + 1)
         unchanged = LogIndexItem.revision == expected if expected else LogIndexItem.place.does_not_exist()
         added = self._segment(topic, partition, segment) if segment is not None else None
 

@@ -17,7 +17,7 @@ from pynamodb.expressions.update import Action
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.registry_documents import NUMBERS, counted_buckets, see_that_it_may_be_asked
+from nakadi.engines.common.registry_documents import NUMBERS, check_changes_of_one_write, counted_buckets
 from nakadi.engines.dynamodb.client import (
     CONDITION_FAILED,
     TURNS,
@@ -125,7 +125,7 @@ class DynamoDbRegistry:
         return [document_of(item) for item in self._each(results)]
 
     def write(self, *changes: Change) -> None:
-        see_that_it_may_be_asked(changes)
+        check_changes_of_one_write(changes)
         self._see_that_it_is_open()
         counted = counted_buckets(changes)
         match changes:

@@ -272,7 +272,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         while True:
             cursor = Cursor(self.ancestry.stream, shard, None)
             try:
-                records = _first_page(cursor, patience)
+                records = _first_records(cursor, patience)
             except NoSuchShard:
                 return nothing
             if records:
@@ -301,7 +301,7 @@ def _in_shard(lineage: ShardTree, shard: str) -> Callable[[int], bool]:
     return lambda key: not children or not children.isdisjoint(lineage.chain(key))
 
 
-def _first_page(cursor: Cursor, patience: Patience) -> list[Arrived]:
+def _first_records(cursor: Cursor, patience: Patience) -> list[Arrived]:
     while not cursor.ended:
         page = cursor.read(patience)
         if page.records or page.at_tip:

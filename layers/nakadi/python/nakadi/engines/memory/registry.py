@@ -12,11 +12,11 @@ from itertools import islice, takewhile
 from msgspec import Struct, field
 
 from nakadi.engines.common.registry_documents import (
+    check_changes_of_one_write,
     counted_buckets,
     document_in,
     entry_of,
     outcome_of,
-    see_that_it_may_be_asked,
 )
 from nakadi.model.changes import Changes
 from nakadi.model.outcomes import Unavailable
@@ -67,7 +67,7 @@ class MemoryRegistry:
         return [document_in(entry) for entry in found]
 
     def write(self, *changes: Change) -> None:
-        see_that_it_may_be_asked(changes)
+        check_changes_of_one_write(changes)
         with self._while_open() as kinds:
             outcomes = [outcome_of(change, kinds[change.kind].revision(change.key)) for change in changes]
             entries = [entry_of(document) if document else b"" for document in outcomes]

@@ -153,7 +153,7 @@ class SqliteFile:
     """An open data file; any number of threads and processes may have it open.
 
     Readers are delayed only while the file is put in order after a crash, which SQLite waits for. Writers
-    waits for a turn, which `begin` does better.
+    wait for a turn, which `begin` does better.
     """
 
     def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:

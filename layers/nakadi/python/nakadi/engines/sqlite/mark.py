@@ -96,7 +96,7 @@ def examine(path: Path, *, accept_loss: bool) -> int:
     except DamagedMark as damage:
         log.warning("The mark %s cannot be read (%s): the data file is taken as it is", mark_path(path), damage)
         mark = None
-    loss = _loss(path, mark)
+    loss = _describe_missing(path, mark)
     if loss is None:
         return 0
     if not accept_loss:
@@ -105,7 +105,7 @@ def examine(path: Path, *, accept_loss: bool) -> int:
     return 0 if mark is None else mark.number
 
 
-def _loss(path: Path, mark: Mark | None) -> str | None:
+def _describe_missing(path: Path, mark: Mark | None) -> str | None:
     """What is missing, in sentences; None if nothing is known to be."""
     if not path.exists() or path.stat().st_size == 0:
         state = "empty" if path.exists() else "not there"
@@ -113,7 +113,7 @@ def _loss(path: Path, mark: Mark | None) -> str | None:
         return None if mark is None else f"{found}, and it was marked at {mark.at}.{_all_of(mark)}"
     try:
         with contextlib.closing(_only_reading(path)) as connection:
-            loss = _less(path, connection, mark) or _damage(path, connection)
+            loss = _describe_rollback(path, connection, mark) or _damage(path, connection)
         with contextlib.closing(_only_reading(path)) as connection:
             return loss or _cut_log(path, connection)
     except sqlite3.Error:
@@ -131,7 +131,7 @@ def _only_reading(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _less(path: Path, connection: sqlite3.Connection, mark: Mark | None) -> str | None:
+def _describe_rollback(path: Path, connection: sqlite3.Connection, mark: Mark | None) -> str | None:
     if mark is None:
         return None
     if (file := _query_value(connection, IDENTITY)) != mark.file:

@@ -10,12 +10,12 @@ import orjson
 
 from nakadi.engines.common.registry_documents import (
     NUMBERS,
+    check_changes_of_one_write,
     counted_buckets,
     document_in,
     documents_in,
     entry_of,
     outcome_of,
-    see_that_it_may_be_asked,
 )
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.model.changes import Changes
@@ -66,7 +66,7 @@ class SqliteRegistry:
         return documents_in(found)
 
     def write(self, *changes: Change) -> None:
-        see_that_it_may_be_asked(changes)
+        check_changes_of_one_write(changes)
         with self._file.writing() as connection:
             for change in changes:
                 _make(connection, change)

@@ -278,7 +278,7 @@ def phrase(status: str) -> str:
 
 def _curl(operation: Operation, address: str) -> str:
     """A command line that can be copied; the address is filled in later, so it must not be quoted away."""
-    words = ["curl", *_flags(operation), f"'{address}{_url(operation)}'"]
+    words = ["curl", *_curl_options(operation), f"'{address}{_url(operation)}'"]
     if scopes(operation):
         words += ["\\\n  -H", shlex.quote("Authorization: Bearer …")]
     body = operation.description.get("requestBody")
@@ -289,7 +289,7 @@ def _curl(operation: Operation, address: str) -> str:
     return " ".join(words)
 
 
-def _flags(operation: Operation) -> list[str]:
+def _curl_options(operation: Operation) -> list[str]:
     streams = any(STREAM in each.get("content", {}) for each in operation.responses.values())
     method = [] if operation.method in ("GET", "POST") else ["-X", operation.method]
     return ["-N", *method] if streams else method

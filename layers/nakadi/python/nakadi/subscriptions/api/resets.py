@@ -63,7 +63,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
 
         Sessions without a living process are removed on the way.
         """
-        found = self._without_the_dead(subscription_id)
+        found = self._remove_dead_sessions(subscription_id)
         reset = found.reset
         if reset is None or reset.wish is None or found.sessions:
             return found
@@ -90,7 +90,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
                 continue
         raise TryLater(BUSY)
 
-    def _without_the_dead(self, subscription_id: str) -> Assignment:
+    def _remove_dead_sessions(self, subscription_id: str) -> Assignment:
         found = self.coordination.assignment(subscription_id)
         gone = sessions_without_lease(found.sessions, self.leases.living()) if found.sessions else frozenset()
         return self.change(subscription_id, lambda old: assignments.left(old, gone)) if gone else found
