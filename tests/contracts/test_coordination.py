@@ -23,40 +23,22 @@ from nakadi.model.timeline import Position
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.closed import see_that_everything_is_refused
-from tests.support.coordination import a_parked_event, a_place, a_session, an_assignment, entries, places, told
-from tests.support.engines import COORDINATIONS, a_coordination
+from tests.support.coordination import (
+    LATER,
+    SUBSCRIPTION,
+    a_parked_event,
+    a_place,
+    a_session,
+    an_assignment,
+    at,
+    begun,
+    commit,
+    entries,
+    places,
+    position,
+    told,
+)
 from tests.support.patience import in_threads
-
-LATER = A_MOMENT + timedelta(seconds=1)
-
-
-SUBSCRIPTION = "1b6c"
-
-
-@pytest.fixture(params=COORDINATIONS)
-def coordination(request, tmp_path):
-    with a_coordination(COORDINATIONS[request.param], tmp_path) as opened:
-        yield opened
-
-
-def at(offset: int, timeline: int = 1) -> Position:
-    return Position(timeline, offset)
-
-
-def begun(coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION) -> Assignment:
-    """An assignment whose partitions are all before their first event."""
-    new = an_assignment(*told, sessions=sessions)
-    positions = {each.place: at(-1) for each in new.entries}
-    return coordination.write(subscription, NOTHING_YET, new, A_MOMENT, positions)
-
-
-def commit(coordination, session: str, offset: int, partition: int = 0, timeline: int = 1) -> Verdict:
-    place = a_place(partition)
-    return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
-
-
-def position(coordination, partition: int = 0) -> Position:
-    return coordination.offsets(SUBSCRIPTION)[a_place(partition)].position
 
 
 class TestAssignment:

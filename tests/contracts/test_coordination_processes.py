@@ -5,56 +5,20 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
-from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 
 from nakadi.app.engines import open_coordination
 from nakadi.model.coordination import (
-    NOTHING_YET,
-    Assignment,
     Changed,
     Verdict,
 )
-from nakadi.model.timeline import Position
 from nakadi.ports.coordination import AssignmentChanged
 from tests.support.builders import A_MOMENT
-from tests.support.coordination import a_place, an_assignment
-from tests.support.engines import COORDINATIONS, DYNAMODB_LOCAL, SQLITE, a_coordination
+from tests.support.coordination import SUBSCRIPTION, at, begun, commit, position
+from tests.support.engines import DYNAMODB_LOCAL, SQLITE
 from tests.support.patience import PATIENCE, in_threads
-
-LATER = A_MOMENT + timedelta(seconds=1)
-
-
-SUBSCRIPTION = "1b6c"
-
-
-@pytest.fixture(params=COORDINATIONS)
-def coordination(request, tmp_path):
-    with a_coordination(COORDINATIONS[request.param], tmp_path) as opened:
-        yield opened
-
-
-def at(offset: int, timeline: int = 1) -> Position:
-    return Position(timeline, offset)
-
-
-def begun(coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION) -> Assignment:
-    """An assignment whose partitions are all before their first event."""
-    new = an_assignment(*told, sessions=sessions)
-    positions = {each.place: at(-1) for each in new.entries}
-    return coordination.write(subscription, NOTHING_YET, new, A_MOMENT, positions)
-
-
-def commit(coordination, session: str, offset: int, partition: int = 0, timeline: int = 1) -> Verdict:
-    place = a_place(partition)
-    return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
-
-
-def position(coordination, partition: int = 0) -> Position:
-    return coordination.offsets(SUBSCRIPTION)[a_place(partition)].position
-
 
 OTHER_PROCESS = """
 import sys

@@ -12,16 +12,10 @@ from nakadi.model.events import Bounds, Record, Slice, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.closed import see_that_everything_is_refused
-from tests.support.engines import EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record, everything
+from tests.support.engines import HOUR, LogUnderTest, a_record, everything
 from tests.support.patience import PATIENCE, in_threads, until
 
 """No test waits so long unless something is broken."""
-
-
-@pytest.fixture(params=EVENT_LOGS)
-def log(request, tmp_path):
-    with a_log(EVENT_LOGS[request.param], tmp_path) as opened:
-        yield opened
 
 
 class TestAppend:

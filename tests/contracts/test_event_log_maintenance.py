@@ -10,12 +10,6 @@ from tests.support.engines import COMPACT_LATER, EVENT_LOGS, HOUR, LogUnderTest,
 from tests.support.patience import PATIENCE, in_threads
 
 
-@pytest.fixture(params=EVENT_LOGS)
-def log(request, tmp_path):
-    with a_log(EVENT_LOGS[request.param], tmp_path) as opened:
-        yield opened
-
-
 class TestTrim:
     def test_releases_what_was_stored_before(self, log: LogUnderTest):
         """Deleting old events moves the oldest offset; a read before it is refused, what is newer stays."""

@@ -1,7 +1,6 @@
 """What every coordination promises of parked events (the port `Coordination`)."""
 
 import threading
-from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
@@ -9,48 +8,25 @@ from msgspec.structs import replace
 from nakadi.model.authorization import Attribute
 from nakadi.model.coordination import (
     NOTHING_YET,
-    Assignment,
     Entry,
     Offset,
     Verdict,
 )
-from nakadi.model.timeline import Position
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, Coordination
 from tests.support.builders import A_MOMENT
-from tests.support.coordination import a_parked_event, a_place, an_assignment, entries
-from tests.support.engines import COORDINATIONS, a_coordination
+from tests.support.coordination import (
+    LATER,
+    SUBSCRIPTION,
+    a_parked_event,
+    a_place,
+    an_assignment,
+    at,
+    begun,
+    commit,
+    entries,
+    position,
+)
 from tests.support.patience import in_threads
-
-LATER = A_MOMENT + timedelta(seconds=1)
-
-
-SUBSCRIPTION = "1b6c"
-
-
-@pytest.fixture(params=COORDINATIONS)
-def coordination(request, tmp_path):
-    with a_coordination(COORDINATIONS[request.param], tmp_path) as opened:
-        yield opened
-
-
-def at(offset: int, timeline: int = 1) -> Position:
-    return Position(timeline, offset)
-
-
-def begun(coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION) -> Assignment:
-    """An assignment whose partitions are all before their first event."""
-    new = an_assignment(*told, sessions=sessions)
-    positions = {each.place: at(-1) for each in new.entries}
-    return coordination.write(subscription, NOTHING_YET, new, A_MOMENT, positions)
-
-
-def commit(coordination, session: str, offset: int, partition: int = 0, timeline: int = 1) -> Verdict:
-    place = a_place(partition)
-    return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
-
-
-def position(coordination, partition: int = 0) -> Position:
-    return coordination.offsets(SUBSCRIPTION)[a_place(partition)].position
 
 
 class TestParkedEvents:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
-from nakadi.model.coordination import Assignment, Entry, Parked, ParkedEvent, Session
+from nakadi.model.coordination import NOTHING_YET, Assignment, Entry, Parked, ParkedEvent, Session, Verdict
 from nakadi.model.subscription import EventTypePartition
 from nakadi.model.timeline import Position
+from nakadi.ports.coordination import Coordination
 from tests.support.builders import A_MOMENT
+
+LATER = A_MOMENT + timedelta(seconds=1)
+SUBSCRIPTION = "1b6c"
 
 
 def a_place(partition: int | str = 0, event_type: str = "order") -> EventTypePartition:
@@ -62,3 +67,23 @@ def a_parked_event(offset: int, value: bytes = b"{}", timeline: int = 1, **chang
         "parked_at": A_MOMENT,
     }
     return ParkedEvent(Parked(**defaults | changes), value)
+
+
+def at(offset: int, timeline: int = 1) -> Position:
+    return Position(timeline, offset)
+
+
+def begun(coordination: Coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION) -> Assignment:
+    """An assignment whose partitions are all before their first event."""
+    new = an_assignment(*told, sessions=sessions)
+    positions = {each.place: at(-1) for each in new.entries}
+    return coordination.write(subscription, NOTHING_YET, new, A_MOMENT, positions)
+
+
+def commit(coordination: Coordination, session: str, offset: int, partition: int = 0, timeline: int = 1) -> Verdict:
+    place = a_place(partition)
+    return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
+
+
+def position(coordination: Coordination, partition: int = 0) -> Position:
+    return coordination.offsets(SUBSCRIPTION)[a_place(partition)].position

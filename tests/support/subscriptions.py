@@ -58,3 +58,22 @@ def reset(api: httpx.Client, subscription: dict[str, Any], *items: dict[str, Any
 def publish(api: httpx.Client, event_type: str, count: int = 1) -> None:
     answer = api.post(f"/event-types/{event_type}/events", json=[{"n": number} for number in range(count)])
     assert answer.status_code == 200, answer.text
+
+
+def event_type_with(api, partitions):
+    statistic = dict.fromkeys(("messages_per_minute", "message_size"), 1)
+    return created(
+        api, default_statistic=statistic | {"read_parallelism": partitions, "write_parallelism": partitions}
+    )["name"]
+
+
+def from_the_beginning(api, partitions=1, events=0):
+    """A subscription to a new event type with so many partitions and events."""
+    name = event_type_with(api, partitions)
+    if events:
+        publish(api, name, events)
+    return subscribed(api, name, read_from="begin")
+
+
+def events_url(subscription):
+    return f"/subscriptions/{subscription['id']}/events"

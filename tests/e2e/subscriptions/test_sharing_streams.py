@@ -2,10 +2,8 @@
 
 import json
 import threading
-from contextlib import ExitStack
 
 import httpx
-import pytest
 
 from nakadi.local import Broker
 from tests.e2e.conftest import engine_settings
@@ -18,6 +16,8 @@ from tests.support.subscriptions import (
     a_cursor,
     changed,
     cursors,
+    events_url,
+    from_the_beginning,
     its_lists,
     publish,
     published,
@@ -26,32 +26,6 @@ from tests.support.subscriptions import (
 )
 
 DELETABLE = {"feature": "delete_event_type_with_subscriptions"}
-
-
-@pytest.fixture
-def consumer(api):
-    """`consumer(subscription, batch_limit=2)` opens a stream."""
-    with ExitStack() as streams:
-        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
-
-
-def event_type_with(api, partitions):
-    statistic = dict.fromkeys(("messages_per_minute", "message_size"), 1)
-    return created(
-        api, default_statistic=statistic | {"read_parallelism": partitions, "write_parallelism": partitions}
-    )["name"]
-
-
-def from_the_beginning(api, partitions=1, events=0):
-    """A subscription to a new event type with so many partitions and events."""
-    name = event_type_with(api, partitions)
-    if events:
-        publish(api, name, events)
-    return subscribed(api, name, read_from="begin")
-
-
-def events_url(subscription):
-    return f"/subscriptions/{subscription['id']}/events"
 
 
 def test_slots(api, consumer):

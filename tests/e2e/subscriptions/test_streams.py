@@ -1,7 +1,6 @@
 """GET and POST /subscriptions/{id}/events: how streams begin, what they send, and how they end."""
 
 import json
-from contextlib import ExitStack
 from uuid import UUID
 
 import pytest
@@ -12,6 +11,8 @@ from tests.support.patience import until
 from tests.support.subscriptions import (
     a_cursor,
     cursors,
+    events_url,
+    from_the_beginning,
     publish,
     published,
     reset,
@@ -19,32 +20,6 @@ from tests.support.subscriptions import (
 )
 
 STARTED = {"debug": "Stream started"}
-
-
-@pytest.fixture
-def consumer(api):
-    """`consumer(subscription, batch_limit=2)` opens a stream."""
-    with ExitStack() as streams:
-        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
-
-
-def event_type_with(api, partitions):
-    statistic = dict.fromkeys(("messages_per_minute", "message_size"), 1)
-    return created(
-        api, default_statistic=statistic | {"read_parallelism": partitions, "write_parallelism": partitions}
-    )["name"]
-
-
-def from_the_beginning(api, partitions=1, events=0):
-    """A subscription to a new event type with so many partitions and events."""
-    name = event_type_with(api, partitions)
-    if events:
-        publish(api, name, events)
-    return subscribed(api, name, read_from="begin")
-
-
-def events_url(subscription):
-    return f"/subscriptions/{subscription['id']}/events"
 
 
 def test_headers_come_at_once(api, consumer):
