@@ -12,7 +12,7 @@ from nakadi.model.events import Bounds, Record, Slice, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.closed import see_that_everything_is_refused
-from tests.support.engines import HOUR, LogUnderTest, a_record, everything
+from tests.support.engines import HOUR, LogUnderTest, a_record, appended_soon, everything
 from tests.support.patience import PATIENCE, in_threads, until
 
 """No test waits so long unless something is broken."""
@@ -477,6 +477,7 @@ def what_needs_a_topic(log: LogUnderTest, topic: str):
         "add_partitions": lambda: log.log.add_partitions(topic, 2),
         "seal_topic": lambda: log.log.seal_topic(topic),
         "append": lambda: log.log.append(topic, {0: [a_record("a")]}),
+        "append_soon": lambda: appended_soon(log.log, topic, {0: [a_record("a")]}).result(PATIENCE),
         "read": lambda: log.log.read(topic, 0, 0, wait=1),
         "bounds": lambda: log.log.bounds(topic, [0]),
         "offset_at": lambda: log.log.offset_at(topic, 0, now),

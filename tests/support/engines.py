@@ -1,6 +1,7 @@
 """How each engine is made for its contract suite. A new engine adds a line to a table."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from nakadi.app.engines import (
 )
 from nakadi.model.events import Record, StoredEvent
 from nakadi.ports.coordination import Coordination
-from nakadi.ports.event_log import EventLog
+from nakadi.ports.event_log import EventLog, Fates
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
 from tests.support import kafka
@@ -137,6 +138,20 @@ def everything(log: EventLog, topic: str, partition: int, start: int, **how: int
         found += piece.events
         start = piece.next_offset
     return found
+
+
+def appended_soon(log: EventLog, topic: str, batches: Mapping[int, Sequence[Record]]) -> Future[Fates]:
+    """The outcome of an append that is not waited for; a second one would be an error."""
+    outcome: Future[Fates] = Future()
+
+    def done(found: Fates | Exception) -> None:
+        if isinstance(found, Exception):
+            outcome.set_exception(found)
+        else:
+            outcome.set_result(found)
+
+    log.append_soon(topic, batches, done)
+    return outcome
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.model.events import Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
-from tests.support.engines import a_record, text_of
+from tests.support.engines import a_record, appended_soon, text_of
 from tests.support.patience import PATIENCE
 
 
@@ -57,6 +57,24 @@ def test_a_refused_partition_stores_nothing(log, faults):
     assert append(log, "b", "y") == {0: Stored(), 1: Refused("internal error")}
     assert append(log, "c", "z") == {0: Stored(), 1: Stored()}
     assert (values(log, 0), values(log, 1)) == (["a", "b", "c"], ["z"])
+
+
+def test_orders_concern_appends_that_are_not_waited_for(log, faults):
+    """Refused, late, throttled or stopped: the outcome is the one that a waiting caller would get. (P111)"""
+    faults.refuse(partition="1")
+    both = {0: [a_record("a")], 1: [a_record("x")]}
+    assert appended_soon(log, "orders", both).result(PATIENCE) == {0: Stored(), 1: Refused("internal error")}
+    faults.delay(PATIENCE * 10)
+    late = appended_soon(log, "orders", {0: [a_record("b")]})
+    assert appended_soon(log, "orders", {0: [a_record("c")]}).result(PATIENCE) == {0: Stored()}
+    faults.clear()
+    assert late.result(PATIENCE) == {0: Stored()}
+    faults.throttle()
+    assert isinstance(appended_soon(log, "orders", both).exception(PATIENCE), Unavailable)
+    faults.stop()
+    assert isinstance(appended_soon(log, "orders", both).exception(PATIENCE), Unavailable)
+    faults.resume()
+    assert (values(log, 0), values(log, 1)) == (["a", "c", "b"], [])
 
 
 def test_a_time_out_comes_after_the_fact(log, faults):

@@ -6,8 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from nakadi.model.events import Bounds, Continuation, Fate, Record, Slice
 from nakadi.model.log_index import Gap
+
+Fates = Mapping[int, Fate]
+"""The fate of each partition's part of an append."""
+
+Appended = Callable[[Fates | Exception], None]
+"""Called with what an append returns, or with what it raises."""
 
 
 class UnknownTopic(Exception):
@@ -46,8 +54,15 @@ class EventLog(Protocol):
     def delete_topic(self, topic: str) -> None:
         """Forget the topic and its events. Doing it again changes nothing."""
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
-        """Store records, and tell each partition's fate."""
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Fates:
+        """Store records, and return each partition's fate."""
+
+    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+        """Begin an append, and return without waiting for it. Never raises.
+
+        `done` is called once, with what `append` would return or raise, from any thread, and perhaps before this
+        returns. It must return quickly.
+        """
 
     def read(
         self,
@@ -127,6 +142,20 @@ class Registered(Protocol):
 
     def remove_orphans(self) -> None:
         """Remove what processes registered that ended without removing it."""
+
+
+class Append(Struct, frozen=True):
+    """An append that is to be made, at once or soon."""
+
+    log: EventLog
+    topic: str
+    batches: Mapping[int, Sequence[Record]]
+
+    def now(self) -> Fates:
+        return self.log.append(self.topic, self.batches)
+
+    def soon(self, done: Appended) -> None:
+        self.log.append_soon(self.topic, self.batches, done)
 
 
 class EventLogs(Protocol):

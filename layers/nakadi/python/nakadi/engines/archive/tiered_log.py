@@ -25,7 +25,7 @@ from nakadi.model.log_index import Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import EventLog, OffsetUnavailable
+from nakadi.ports.event_log import Appended, EventLog, Fates, OffsetUnavailable
 from nakadi.ports.log_index import LogIndex
 
 log = logging.getLogger(__name__)
@@ -80,6 +80,14 @@ class TieredLog:
         fates = self._hot.append(topic, batches)
         self._worker.stored(topic, batches)
         return fates
+
+    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+        def note_and_pass_on(outcome: Fates | Exception) -> None:
+            if not isinstance(outcome, Exception):
+                self._worker.stored(topic, batches)
+            done(outcome)
+
+        self._hot.append_soon(topic, batches, note_and_pass_on)
 
     # Events out
 

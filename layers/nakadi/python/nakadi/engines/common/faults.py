@@ -15,12 +15,14 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
+from functools import partial
 
 from msgspec import Struct
 
+from nakadi.engines.common.appending import append_at_once
 from nakadi.model.events import Bounds, Fate, Record, Refused, Slice
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.event_log import EventLog
+from nakadi.ports.event_log import Appended, EventLog
 
 INTERNAL_ERROR = "internal error"
 TIMED_OUT = "timed out"
@@ -105,6 +107,10 @@ class Faults:
             self._cleared.set()
             self._cleared = threading.Event()
 
+    @property
+    def are_stopped(self) -> bool:
+        return self._stopped
+
     def see_that_it_runs(self) -> None:
         if self._stopped:
             raise Unavailable("The event log was stopped on purpose.")
@@ -148,11 +154,28 @@ class FaultyLog:
         self._faults = faults
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
-        self._faults.see_that_it_runs()
+        return self._append(topic, batches, self._orders_for(topic, batches))
+
+    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+        orders = self._orders_for(topic, batches)
+        if orders or self._faults.are_stopped:
+            # They may let it wait, and the log behind is asked in between: on a thread of its own, for they are few.
+            append = partial(self._append, topic, batches, orders)
+            threading.Thread(target=append_at_once, args=(append, done), name="nakadi-faulty-append").start()
+        else:
+            self._log.append_soon(topic, batches, done)
+
+    def _orders_for(self, topic: str, partitions: Collection[int]) -> Mapping[int, _Order]:
+        if self._faults.are_stopped:
+            return {}
         kinds = (_Kind.REFUSE, _Kind.TIME_OUT, _Kind.DELAY, _Kind.THROTTLE)
-        orders = {
-            partition: order for partition in batches if (order := self._faults.next_for(topic, partition, *kinds))
-        }
+        found = {partition: self._faults.next_for(topic, partition, *kinds) for partition in partitions}
+        return {partition: order for partition, order in found.items() if order is not None}
+
+    def _append(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], orders: Mapping[int, _Order]
+    ) -> Mapping[int, Fate]:
+        self._faults.see_that_it_runs()
         if any(order.kind is _Kind.THROTTLE for order in orders.values()):
             raise Unavailable("The event log was throttled on purpose.")
         self._faults.rest(sum(order.seconds for order in orders.values()))

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from confluent_kafka import KafkaError
 
+from nakadi.engines.common.appending import AppendThreads
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.engines.kafka.cluster import UNKNOWN, Address, Cluster, Place, compaction_settings, fault_of
 from nakadi.engines.kafka.reading import CatchUp, Tail
@@ -16,7 +17,7 @@ from nakadi.engines.kafka.writing import Outcome, Writer
 from nakadi.model.events import Bounds, Fate, Record, Refused, Slice, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import OffsetUnavailable, SealedTopic
+from nakadi.ports.event_log import Appended, OffsetUnavailable, SealedTopic
 
 SOON = 0.3
 """Seconds within which the tail shows what the cluster has. After that a reader looks for itself."""
@@ -42,6 +43,7 @@ class KafkaLog:
         self._cluster = Cluster(address)
         self._writer = Writer(address, clock.now, self._cluster.name, self._cluster.latest_time)
         self._announcements = PartitionListeners()
+        self._append_threads = AppendThreads(self.append)
         self._tail = Tail(address, self._announcements.announce)
         self._catch_up = CatchUp(address)
         self._compacting: dict[str, Mapping[str, str]] = {}
@@ -96,6 +98,9 @@ class KafkaLog:
             if records and outcomes[number] is None:
                 self._announcements.announce(topic, number)
         return {number: _fate(outcome) for number, outcome in outcomes.items()}
+
+    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+        self._append_threads.append_soon(topic, batches, done)
 
     def _explain(self, topic: str, failures: Sequence[KafkaError], *, everything: bool) -> None:
         """Raise what says more than that each partition failed."""
@@ -193,6 +198,7 @@ class KafkaLog:
         self._closed = True
         self._announcements.wake_all()
         self._writer.close()
+        self._append_threads.close()
         self._tail.close()
         self._catch_up.close()
 

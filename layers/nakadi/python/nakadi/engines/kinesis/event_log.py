@@ -19,6 +19,7 @@ from msgspec import Struct
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.library import Library
+from nakadi.engines.common.appending import AppendThreads
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.engines.kinesis.compaction import Compactor
 from nakadi.engines.kinesis.continuity import Ancestry
@@ -37,7 +38,7 @@ from nakadi.model.log_index import Gap, Head, Mark
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import SealedTopic, UnknownTopic
+from nakadi.ports.event_log import Appended, SealedTopic, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
 
@@ -80,6 +81,7 @@ class KinesisLog:
         self._clock = clock
         self._closed = False
         self._announcements = PartitionListeners()
+        self._append_threads = AppendThreads(self.append)
         self._topics = Topics(index, options.lease, watch or ChangeWatch(index.changes, clock))
         self._writer = Writer(stream, options.record_bytes, options.give_up_after)
         self._ancestry = Ancestry(stream)
@@ -176,6 +178,9 @@ class KinesisLog:
             if isinstance(fate, Mark):
                 self._announcements.announce(topic, number)
         return {number: _without_mark(fates.get(number)) for number in batches}
+
+    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+        self._append_threads.append_soon(topic, batches, done)
 
     def _open_for(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, Known]:
         asked = topic
@@ -301,6 +306,7 @@ class KinesisLog:
             # First: it ends the subscriptions that the watcher's threads would else wait for.
             self._fan_out.close()
         self._watcher.close()
+        self._append_threads.close()
         self._stream.close()
         self._index.close()
         if self._library is not None:

@@ -6,14 +6,16 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from msgspec import Struct, field
 
+from nakadi.engines.common.appending import append_at_once
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import Appended, OffsetUnavailable, SealedTopic, UnknownTopic
 
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -132,6 +134,9 @@ class MemoryLog:
         for number in batches:
             self._announcements.announce(topic, number)
         return dict.fromkeys(batches, Stored())
+
+    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+        append_at_once(partial(self.append, topic, batches), done)
 
     def read(
         self,

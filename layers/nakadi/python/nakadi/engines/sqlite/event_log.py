@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from queue import SimpleQueue
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.listeners import PartitionListeners
@@ -20,7 +21,9 @@ from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
 from nakadi.engines.sqlite.writing import Arrival, Writer
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, microseconds
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.event_log import Appended, UnknownTopic
+
+STORED = Stored()
 
 
 class SqliteLog:
@@ -44,8 +47,21 @@ class SqliteLog:
         self._cleaner.delete(topic)
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
-        self._writer.append(topic, batches)
-        return dict.fromkeys(batches, Stored())
+        waiting: SimpleQueue[Exception | None] = SimpleQueue()
+        self._writer.append(topic, batches, waiting.put)
+        error = waiting.get()
+        if error is not None:
+            raise error
+        return dict.fromkeys(batches, STORED)
+
+    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+        def pass_on(error: Exception | None) -> None:
+            done(dict.fromkeys(batches, STORED) if error is None else error)
+
+        try:
+            self._writer.append(topic, batches, pass_on)
+        except Exception as error:  # noqa: BLE001  # it is for the one who is called
+            done(error)
 
     def read(
         self,

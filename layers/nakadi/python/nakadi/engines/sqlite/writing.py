@@ -6,6 +6,7 @@ commit is four calls, however many appends and partitions it carries.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
@@ -24,7 +25,10 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+Done = Callable[[Exception | None], None]
 Place = tuple[str, int]
 
 WAITING_APPENDS = 20_000
@@ -66,38 +70,23 @@ class _End(Struct):
     stored_at: int
 
 
-class _Turn(Generic[T]):
-    """A thread that waits for the writer."""
+class _Append:
+    """An append that waits for the writer, which calls `done` with its error, if there is one."""
 
-    def __init__(self) -> None:
-        self._done = threading.Lock()
-        self._done.acquire()
-        self._result: T | None = None
-        self._error: BaseException | None = None
-
-    def succeeded(self, result: T) -> None:
-        self._result = result
-        self._done.release()
-
-    def failed(self, error: BaseException) -> None:
-        self._error = error
-        self._done.release()
-
-    def outcome(self) -> T:
-        self._done.acquire()
-        if self._error is not None:
-            raise self._error
-        return cast(T, self._result)
-
-
-class _Append(_Turn[None]):
-    def __init__(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> None:
-        super().__init__()
+    def __init__(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
         self.topic = topic
+        self.done = done
         self.places = [(topic, partition) for partition in batches]
-        # Encoded by the thread that publishes: what is wrong with a record must not fail the commit of the others.
+        # Encoded before the writer has it: what is wrong with a record must not fail the commit of the others.
         self.chunks = {(topic, partition): list(chunks_of(records)) for partition, records in batches.items()}
         self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
+
+    def finish(self, error: Exception | None) -> None:
+        try:
+            self.done(error)
+        except Exception:
+            # It must not end the thread that all other appends wait for.
+            log.exception("Passing on the outcome of an append to %s failed", self.topic)
 
     def refusal(self, ends: Mapping[Place, _End]) -> Exception | None:
         for place in self.places:
@@ -108,10 +97,29 @@ class _Append(_Turn[None]):
         return None
 
 
-class _Step(_Turn[T]):
+class _Step(Generic[T]):
+    """Work that a thread waits for."""
+
     def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
-        super().__init__()
-        self.work = work
+        self._work = work
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def take(self, file: SqliteFile) -> None:
+        try:
+            with file.writing() as connection:
+                self._result = self._work(connection)
+        except BaseException as error:  # noqa: BLE001  # it is raised in the waiting thread
+            self._error = error
+        self._done.release()
+
+    def outcome(self) -> T:
+        self._done.acquire()
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._result)
 
 
 class Writer:
@@ -134,17 +142,16 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="event-log-writer", daemon=True)
         self._thread.start()
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> None:
-        """Return when the records are durable."""
-        turn = _Append(topic, batches)
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
+        """Have `done` called when the records are durable, or with the reason why they are not. Waits for nothing."""
+        append = _Append(topic, batches, done)
         with self._changed:
             self._refuse_if_closing()
             if len(self._appends) >= WAITING_APPENDS or self._waiting_bytes > WAITING_BYTES:
                 raise Unavailable("Too many events wait to be written.")
-            self._waiting_bytes += turn.size
-            self._appends.append(turn)
+            self._waiting_bytes += append.size
+            self._appends.append(append)
             self._changed.notify()
-        turn.outcome()
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Have work done in a transaction of its own. It delays every append: it must take milliseconds."""
@@ -172,7 +179,7 @@ class Writer:
             if appends:
                 self._commit(appends)
             for step in steps:
-                self._take(step)
+                step.take(self._file)
             # Not kept while nothing comes: a large batch would stay in memory until the next one.
             del turns, appends, steps
 
@@ -191,33 +198,21 @@ class Writer:
             self._waiting_bytes -= size
             return appends, [self._steps.popleft()] if self._steps else []
 
-    def _take(self, step: _Step[Any]) -> None:
-        try:
-            with self._file.writing() as connection:
-                result = step.work(connection)
-        except BaseException as error:  # noqa: BLE001  # it is raised in the waiting thread
-            step.failed(error)
-        else:
-            step.succeeded(result)
-
     def _commit(self, appends: Sequence[_Append]) -> None:
         began = time.perf_counter()
         try:
             with self._file.writing() as connection:
                 refusals, arrivals = _store(connection, appends, microseconds(self._clock.now()))
-        except BaseException as error:  # noqa: BLE001  # it is raised by those who wait
+        except Exception as error:  # noqa: BLE001  # it is for those who wait
             self._metrics.log_commit_failures.add()
             for append in appends:
-                append.failed(error)
+                append.finish(error)
             return
         self._metrics.log_commit_seconds.observe(time.perf_counter() - began)
         self._metrics.log_commit_appends.observe(len(appends))
         self._stored(arrivals)
         for append, refusal in zip(appends, refusals, strict=True):
-            if refusal is None:
-                append.succeeded(None)
-            else:
-                append.failed(refusal)
+            append.finish(refusal)
 
 
 def _store(

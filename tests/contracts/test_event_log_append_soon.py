@@ -1,0 +1,94 @@
+"""What every event log promises of appends that are not waited for: `append_soon` of the port `EventLog`."""
+
+import threading
+from collections import Counter
+from concurrent.futures import Future
+from contextlib import suppress
+
+import pytest
+
+from nakadi.model.events import Record, Stored
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
+from tests.support.engines import LogUnderTest, a_record, appended_soon, everything
+from tests.support.patience import PATIENCE, in_threads
+
+
+def test_it_stores_what_append_would(log: LogUnderTest):
+    """The fates are those of `append`, and what is stored is seen by every read after `done` was called."""
+    topic = log.a_topic(partitions=2)
+    fates = appended_soon(log.log, topic, {1: [a_record("x")], 0: [a_record("y"), a_record("z")]})
+    assert fates.result(PATIENCE) == {1: Stored(), 0: Stored()}
+    assert (log.values(topic, 0), log.values(topic, 1)) == (["y", "z"], ["x"])
+    assert appended_soon(log.log, topic, {0: []}).result(PATIENCE) == {0: Stored()}
+
+
+def test_what_append_would_raise_is_handed_on(log: LogUnderTest):
+    """A topic that is unknown or sealed is an outcome like any other, and is not raised by the call itself."""
+    topic = log.a_topic()
+    for place, error in (("nowhere", UnknownTopic), (topic, SealedTopic)):
+        log.log.seal_topic(topic)
+        assert type(appended_soon(log.log, place, {0: [a_record("a")]}).exception(PATIENCE)) is error
+    with pytest.raises(UnknownTopic):
+        appended_soon(log.log, log.a_topic(), {7: [a_record("a")]}).result(PATIENCE)
+    assert log.values(topic) == []
+
+
+def test_one_that_fails_leaves_the_others_alone(log: LogUnderTest):
+    """Appends that are made together have an outcome each."""
+    topic, sealed = log.a_topic(), log.a_topic()
+    log.log.seal_topic(sealed)
+    waiting = [
+        appended_soon(log.log, sealed if number % 3 else topic, {0: [a_record(str(number))]}) for number in range(30)
+    ]
+    failed = [number for number, each in enumerate(waiting) if each.exception(PATIENCE)]
+    assert failed == [number for number in range(30) if number % 3]
+    assert sorted(map(int, log.values(topic))) == list(range(0, 30, 3))
+
+
+def test_done_is_called_once_for_each(log: LogUnderTest):
+    """However many are begun at once, each has its own outcome, and every event its own offset."""
+    topic = log.a_topic(partitions=2)
+    calls: Counter[str] = Counter()
+    everything = threading.Event()
+
+    def publish(writer: int) -> None:
+        for number in range(25):
+            name = f"{writer}/{number}"
+
+            def done(outcome, name=name):
+                calls[name] += 1
+                if isinstance(outcome, Exception) or len(calls) == 100:
+                    everything.set()
+
+            log.log.append_soon(topic, {number % 2: [a_record(name), a_record(name)]}, done)
+
+    in_threads(publish, 4)
+    assert everything.wait(PATIENCE)
+    assert set(calls.values()) == {1}
+    found = [(place, offset, text) for place in (0, 1) for offset, text in log.events(topic, place)]
+    assert Counter(text for _, _, text in found) == Counter(dict.fromkeys(calls, 2))
+    assert all(offset == index for place in (0, 1) for index, (offset, _) in enumerate(log.events(topic, place)))
+
+
+def test_records_are_stored_to_the_byte(log: LogUnderTest):
+    """Large, small and empty values, keys and tombstones, all in one append that shares its commit with others."""
+    topic = log.a_topic()
+    records = [Record(b'"%s"' % (b"x" * size), f"k{size}") for size in (1, 70_000, 10)] + [Record(None, "k1")]
+    waiting = [appended_soon(log.log, topic, {0: records}) for _ in range(5)]
+    for each in waiting:
+        each.result(PATIENCE)
+    assert [event.record for event in everything(log.log, topic, 0, 0)] == records * 5
+
+
+def test_a_log_that_closes_forgets_nobody(log: LogUnderTest):
+    """Every append that was begun has its outcome when the log is closed, and later ones are refused."""
+    topic = log.a_topic()
+    waiting = [appended_soon(log.log, topic, {0: [a_record(str(number))]}) for number in range(50)]
+    log.log.close()
+    for each in waiting:
+        with suppress(Unavailable):
+            assert each.result(PATIENCE) == {0: Stored()}
+    late: Future = appended_soon(log.log, topic, {0: [a_record("late")]})
+    with pytest.raises(Unavailable, match=r"\bclosed\b"):
+        late.result(PATIENCE)
