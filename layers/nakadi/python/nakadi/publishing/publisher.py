@@ -11,9 +11,10 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from itertools import repeat
+from typing import TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,11 +27,11 @@ from nakadi.event_types.repository import BUSY, EventTypes
 from nakadi.model.administration import Feature
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, OwnerSelector
-from nakadi.model.events import Fate, Record, Refused
+from nakadi.model.events import Record, Refused
 from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
 from nakadi.model.schema import Schema, SchemaType
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import EventLogs, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import Append, EventLogs, Fates, SealedTopic, UnknownTopic
 from nakadi.publishing.batch import Batch, BatchLimits, BatchPiece, WorkBudget
 from nakadi.publishing.enrich import Origin, compaction_keys, enriched
 from nakadi.publishing.outcome import (
@@ -51,6 +52,10 @@ log = logging.getLogger(__name__)
 
 # A switch of timelines takes well under a second; a batch that waits for one asks again this often.
 ASK_AGAIN_SECONDS = 0.05
+
+
+Publication = Generator[Append, Fates, BatchOutcome]
+"""Publishing as steps: what is yielded has to be appended, and to be answered by its fates or its exception."""
 
 
 class BatchRequest(Struct, frozen=True, kw_only=True):
@@ -89,9 +94,21 @@ class Publisher(Struct, frozen=True, kw_only=True):
         is_gone: Callable[[], bool] = still_there,
     ) -> BatchOutcome:
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
+        return finished(self.publication(event_type, body, subject, flow_id, directed_to, is_gone))
+
+    def publication(
+        self,
+        event_type: str,
+        body: bytes,
+        subject: Subject,
+        flow_id: str,
+        directed_to: str | None = None,
+        is_gone: Callable[[], bool] = still_there,
+    ) -> Publication:
+        """The same as steps. What is before the first append changes nothing, and may be begun anew."""
         batch = read(body, self.limits, partial(self.turns.turn, is_gone))
         request = BatchRequest(batch=batch, subject=subject, flow_id=flow_id, directed_to=directed_to, is_gone=is_gone)
-        outcome = self._with_current_event_type(event_type, subject, partial(self._publish_to, request))
+        outcome = yield from self._with_current_event_type(event_type, subject, partial(self._publish_to, request))
         if outcome.status is BatchStatus.STORED:
             self.metrics.stored(event_type, outcome.stored, len(body))
         elif stored := self._count_refused(event_type, outcome):
@@ -107,9 +124,20 @@ class Publisher(Struct, frozen=True, kw_only=True):
         is_gone: Callable[[], bool] = still_there,
     ) -> BatchOutcome:
         """Store a tombstone for each event of a body."""
+        return finished(self.deletion(event_type, body, subject, flow_id, is_gone))
+
+    def deletion(
+        self,
+        event_type: str,
+        body: bytes,
+        subject: Subject,
+        flow_id: str,
+        is_gone: Callable[[], bool] = still_there,
+    ) -> Publication:
+        """The same as steps."""
         batch = read(body, self.limits, partial(self.turns.turn, is_gone))
         request = BatchRequest(batch=batch, subject=subject, flow_id=flow_id, is_gone=is_gone)
-        outcome = self._with_current_event_type(event_type, subject, partial(self._delete_in, request))
+        outcome = yield from self._with_current_event_type(event_type, subject, partial(self._delete_in, request))
         stored = outcome.stored if outcome.status is BatchStatus.STORED else self._count_refused(event_type, outcome)
         self.metrics.events_deleted.add(stored, event_type)
         return outcome
@@ -122,7 +150,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
     # The steps
 
-    def _publish_to(self, request: BatchRequest, event_type: EventType) -> BatchOutcome:
+    def _publish_to(self, request: BatchRequest, event_type: EventType) -> Publication:
         batch = request.batch
         budget = WorkBudget(self.limits.steps, self.turns, request.is_gone)
         try:
@@ -148,9 +176,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
         finally:
             budget.close()
         records = map(Record._make, zip(values, keys, owners, repeat(request.directed_to)))
-        return self._append(batch, event_type, partitions, records)
+        return (yield from self._append(batch, event_type, partitions, records))
 
-    def _delete_in(self, request: BatchRequest, event_type: EventType) -> BatchOutcome:
+    def _delete_in(self, request: BatchRequest, event_type: EventType) -> Publication:
         batch = request.batch
         budget = WorkBudget(self.limits.steps, self.turns, request.is_gone)
         try:
@@ -168,7 +196,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         finally:
             budget.close()
         tombstones = map(Record, repeat(None), keys, owners)
-        return self._append(batch, event_type, partitions, tombstones)
+        return (yield from self._append(batch, event_type, partitions, tombstones))
 
     def _permitted_owners(self, request: BatchRequest, selector: OwnerSelector) -> tuple[Owners, Step]:
         """The owner of each event, and how far events came before any of them was validated.
@@ -197,15 +225,15 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
     def _append(
         self, batch: Batch, event_type: EventType, partitions: Sequence[int], records: Iterable[Record]
-    ) -> BatchOutcome:
+    ) -> Publication:
         by_partition: defaultdict[int, list[Record]] = defaultdict(list)
         for partition, record in zip(partitions, records, strict=True):
             by_partition[partition].append(record)
-        fates: Mapping[int, Fate] = {}
+        fates: Fates = {}
         timeline = event_type.timeline
         if by_partition:
             try:
-                fates = self.logs.of(timeline.storage_id).append(timeline.topic, by_partition)
+                fates = yield Append(self.logs.of(timeline.storage_id), timeline.topic, by_partition)
             except Unavailable:
                 log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
                 fates = dict.fromkeys(by_partition, Refused("internal error"))
@@ -214,8 +242,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
     # The event type
 
     def _with_current_event_type(
-        self, name: str, subject: Subject, attempt: Callable[[EventType], BatchOutcome]
-    ) -> BatchOutcome:
+        self, name: str, subject: Subject, attempt: Callable[[EventType], Publication]
+    ) -> Publication:
         """Attempt until the event type's timeline is open, or for as long as a batch may be kept waiting.
 
         The cached event type may be out of date: another process may have changed it since, or deleted it and created
@@ -229,7 +257,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             try:
                 if not self.permissions.allows(Operation.WRITE, event_type.resource, subject):
                     raise denied(Operation.WRITE, event_type.resource)
-                outcome = attempt(event_type)
+                outcome = yield from attempt(event_type)
             except (SealedTopic, UnknownTopic):
                 event_type = self._await_next_timeline(event_type, deadline)
                 continue
@@ -259,3 +287,22 @@ class Publisher(Struct, frozen=True, kw_only=True):
             if self.clock.monotonic() >= deadline:
                 raise TryLater(BUSY)
             self.pause(ASK_AGAIN_SECONDS)
+
+
+Result = TypeVar("Result")
+
+
+def finished(steps: Generator[Append, Fates, Result]) -> Result:
+    """The result of steps, with each append made while this waits."""
+    try:
+        append = next(steps)
+        while True:
+            try:
+                fates = append.now()
+            except Exception as error:  # noqa: BLE001  # the steps know what it means
+                append = steps.throw(error)
+            else:
+                append = steps.send(fates)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
