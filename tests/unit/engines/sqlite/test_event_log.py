@@ -5,14 +5,21 @@ import resource
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 
+from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite import maintenance, writing
+from nakadi.engines.sqlite.changes import AppendsByOthers
 from nakadi.engines.sqlite.event_log import SqliteLog
+from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.engines.sqlite.maintenance import Cleaner, Compaction
+from nakadi.engines.sqlite.writing import Writer
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
@@ -20,6 +27,7 @@ from nakadi.ports.event_log import UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import a_record, text_of
 from tests.support.patience import PATIENCE, until
+from tests.support.sqlite import TracedFile
 
 
 @pytest.fixture
@@ -29,12 +37,17 @@ def path(tmp_path):
 
 @pytest.fixture
 def clock():
-    return HandMovedClock()
+    return HeldClock()
 
 
 @pytest.fixture
-def log(path, clock):
-    log = SqliteLog(path, clock)
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture
+def log(path, clock, metrics):
+    log = SqliteLog(path, clock, metrics)
     log.create_topic("t", 4)
     yield log
     log.close()
@@ -57,31 +70,30 @@ class TestWriting:
             again.append("sealed", {0: [a_record("d")]})
         again.close()
 
-    def test_appends_that_wait_together_share_a_commit_and_a_row(self, path, log):
-        """While one transaction holds the file, single events of many threads gather, and become one row."""
-        asked_for = counted_appends(log)
-        with ThreadPoolExecutor(20) as threads:
-            with the_turn_of_somebody_else(path):
-                waiting = [threads.submit(log.append, "t", {0: [a_record(f"{number}")]}) for number in range(20)]
-                until(lambda: asked_for() == 20)
+    def test_appends_that_wait_together_share_a_commit_and_a_row(self, path, log, clock, metrics):
+        """During one commit, single events of many threads gather; they become one commit, and one row."""
+        with ThreadPoolExecutor(21) as threads:
+            with held_commit(threads, log, clock) as waiting:
+                waiting += [threads.submit(log.append, "t", {0: [a_record(f"{number}")]}) for number in range(20)]
+                until(lambda: appends_waiting(metrics) == 20)
             for each in waiting:
                 each.result(PATIENCE)
-        assert len(log.read("t", 0, 0).events) == 20
-        assert rows_in(path) <= 2
+        assert len(log.read("t", 0, 0).events) == 21
+        assert rows_in(path) == 2
+        assert metrics.log_commit_appends.rows()[()].total == 21
 
-    def test_one_append_that_is_refused_does_not_hurt_the_others(self, path, log):
+    def test_one_append_that_is_refused_does_not_hurt_the_others(self, log, clock, metrics):
         """Of appends that share a commit each has its own outcome."""
-        asked_for = counted_appends(log)
         with ThreadPoolExecutor(10) as threads:
-            with the_turn_of_somebody_else(path):
-                waiting = [threads.submit(log.append, "t", {0: [a_record("fine")]}) for _ in range(8)]
+            with held_commit(threads, log, clock) as waiting:
+                waiting += [threads.submit(log.append, "t", {0: [a_record("fine")]}) for _ in range(8)]
                 lost = threads.submit(log.append, "nowhere", {0: [a_record("lost")]})
-                until(lambda: asked_for() == 9)
+                until(lambda: appends_waiting(metrics) == 9)
             with pytest.raises(UnknownTopic):
                 lost.result(PATIENCE)
             for each in waiting:
                 each.result(PATIENCE)
-        assert len(log.read("t", 0, 0).events) == 8
+        assert len(log.read("t", 0, 0).events) == 9
 
     @pytest.mark.parametrize("value", [b"1\n2", b'{"a":\n1}'])
     def test_a_record_that_cannot_be_kept_is_its_publishers_mistake(self, log, value):
@@ -91,18 +103,13 @@ class TestWriting:
         log.append("t", {0: [a_record("fine")]})
         assert len(log.read("t", 0, 0).events) == 1
 
-    def test_too_many_waiting_appends_are_refused(self, path, log, monkeypatch):
-        """When the file stands still, a bounded number of appends waits, and the next ones are refused at once."""
+    def test_too_many_waiting_appends_are_refused(self, log, clock, metrics, monkeypatch):
+        """While a commit lasts, a bounded number of appends waits, and the next ones are refused at once."""
         monkeypatch.setattr(writing, "WAITING_APPENDS", 5)
-        begun, commit = threading.Event(), log._writer._commit
-        monkeypatch.setattr(log._writer, "_commit", lambda appends: (begun.set(), commit(appends)))
         with ThreadPoolExecutor(20) as threads:
-            with the_turn_of_somebody_else(path):
-                waiting = [threads.submit(log.append, "t", {0: [a_record("x")]})]
-                # The writer takes all that is there into a commit: the others come when it has begun one.
-                assert begun.wait(PATIENCE)
+            with held_commit(threads, log, clock) as waiting:
                 waiting += [threads.submit(log.append, "t", {0: [a_record("x")]}) for _ in range(5)]
-                until(lambda: len(log._writer._appends) == 5)
+                until(lambda: appends_waiting(metrics) == 5)
                 with pytest.raises(Unavailable, match="Too many"):
                     log.append("t", {0: [a_record("y")]})
             for each in waiting:
@@ -110,13 +117,15 @@ class TestWriting:
         log.append("t", {0: [a_record("z")]})
         assert len(log.read("t", 0, 0).events) == 7
 
-    def test_a_file_that_stays_locked_is_reported(self, path, log):
-        """When another process keeps the file for too long, whoever appends is told, and later appends work."""
-        log._file._patience = 0.05
-        with the_turn_of_somebody_else(path), pytest.raises(Unavailable, match="locked"):
+    def test_a_file_that_stays_locked_is_reported(self, path, clock):
+        """When another process locks the file for too long, an append is `Unavailable`; later appends work."""
+        log = SqliteLog(path, clock, patience=0.05)
+        log.create_topic("t", 1)
+        with locked(path), pytest.raises(Unavailable, match="locked"):
             log.append("t", {0: [a_record("x")]})
         log.append("t", {0: [a_record("y")]})
         assert [text_of(event.record) for event in log.read("t", 0, 0).events] == ["y"]
+        log.close()
 
     def test_large_appends_are_kept_in_rows_of_moderate_size(self, path, log):
         """Readers need not fetch a huge append to get at one event of it."""
@@ -127,21 +136,19 @@ class TestWriting:
     def test_readers_do_not_wait_for_a_writer(self, path, log):
         """While a transaction holds the file, everything that was stored before is read."""
         log.append("t", {0: [a_record("a")]})
-        with the_turn_of_somebody_else(path):
+        with locked(path):
             assert len(log.read("t", 0, 0).events) == 1
             assert log.bounds("t", [0]) == {0: Bounds(0, 1)}
 
 
 class TestCleaning:
-    def test_goes_in_steps_that_let_appends_through(self, log, clock):
+    def test_goes_in_steps_that_let_appends_through(self, log, parts):
         """Appends beside a long trim or compaction wait for a step at most, and each of the steps is small."""
         fill(log, 3000, keys=50)
-        clock.move(60)
-        steps = rows_of_steps(log)
-        log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
-        log.trim("t", 0, clock.now())
-        assert len(steps) > 10
-        assert max(steps) <= 60
+        Compaction(parts.file, parts.cleaner, "t", 0).run(3000, 0)
+        parts.cleaner.trim("t", 0, 3000)
+        assert len(parts.writer.rows_of_steps) > 10
+        assert max(parts.writer.rows_of_steps) <= 60
         assert log.bounds("t", [0])[0].oldest == 3000
 
     def test_lets_appends_in_between(self, log, clock, monkeypatch):
@@ -183,26 +190,22 @@ class TestCleaning:
     def test_is_finished_after_a_restart(self, path, clock, log):
         """What a process that ended did not remove, the next one does."""
         fill(log, 300)
-        log._cleaner.stop()
-        log._writer.run(lambda connection: connection.execute("UPDATE logs SET topic = NULL").close())
         log.close()
+        with locked(path) as connection:
+            connection.execute("UPDATE logs SET topic = NULL")
+            connection.execute("DELETE FROM topics")
+            connection.commit()
         again = SqliteLog(path, clock)
         until(lambda: rows_in(path) <= 1)
         again.close()
 
-    def test_stops_when_the_log_is_closed(self, log, clock):
-        """A trim that is under way ends early, and says so."""
+    def test_stops_when_the_log_is_closed(self, log, parts):
+        """A trim that is under way ends after its step, and says so."""
         fill(log, 3000)
-        clock.move(60)
-        with ThreadPoolExecutor(1) as cleaner:
-            first = threading.Event()
-            run = log._writer.run
-            log._writer.run = lambda work: (run(work), first.set())[0]
-            trimming = cleaner.submit(log.trim, "t", 0, clock.now())
-            assert first.wait(PATIENCE)
-            log.close()
-            with pytest.raises(Unavailable):
-                trimming.result(PATIENCE)
+        parts.writer.before_step(3, parts.cleaner.stop)
+        with pytest.raises(Unavailable):
+            parts.cleaner.trim("t", 0, 3000)
+        assert len(parts.writer.rows_of_steps) == 3
 
 
 class TestCompaction:
@@ -224,23 +227,20 @@ class TestCompaction:
         monkeypatch.setattr(maintenance.Compaction, "_rows", None)
         log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
 
-    def test_that_is_interrupted_is_finished_by_the_next(self, log, clock, monkeypatch):
+    def test_that_is_interrupted_is_finished_by_the_next(self, log, clock, parts):
         """A run that ends in the middle leaves every key there, and the next run removes the rest."""
         fill(log, 2000, keys=40)
         clock.move(60)
-        carry_out, calls = maintenance._carry_out, []
 
-        def fail_at_the_third(*arguments: object) -> None:
-            calls.append(arguments)
-            if len(calls) == 3:
-                raise Unavailable("power cut")
-            carry_out(*arguments)
+        def fail() -> None:
+            raise Unavailable("power cut")
 
-        monkeypatch.setattr(maintenance, "_carry_out", fail_at_the_third)
-        with pytest.raises(Unavailable):
-            log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
-        assert {event.record.key for event in everything(log)} == {f"{key}" for key in range(40)}
-        monkeypatch.setattr(maintenance, "_carry_out", carry_out)
+        parts.writer.before_step(3, fail)
+        with pytest.raises(Unavailable, match="power cut"):
+            Compaction(parts.file, parts.cleaner, "t", 0).run(2000, 0)
+        left = everything(log)
+        assert 40 < len(left) < 2000
+        assert {event.record.key for event in left} == {f"{key}" for key in range(40)}
         log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
         assert [event.offset for event in everything(log)] == list(range(1960, 2000))
 
@@ -265,7 +265,7 @@ class TestDamage:
     def test_that_is_met_while_reading_is_reported(self, path, log, body):
         """A frame that cannot be read makes the read fail; nothing is skipped in silence."""
         log.append("t", {0: [a_record("a")]})
-        with the_turn_of_somebody_else(path) as connection:
+        with locked(path) as connection:
             connection.execute("UPDATE frames SET body = ?", (body,))
             connection.commit()
         with pytest.raises(Unavailable, match="damaged"):
@@ -274,7 +274,7 @@ class TestDamage:
     def test_of_a_single_byte_is_noticed_in_what_is_compressed(self, path, log):
         """A byte that changed on the disk does not reach a reader."""
         log.append("t", {0: [Record(b'"%s"' % (b"abcdefgh" * 1000))]})
-        with the_turn_of_somebody_else(path) as connection:
+        with locked(path) as connection:
             (body,) = connection.execute("SELECT body FROM frames").fetchone()
             damaged = bytearray(body)
             damaged[-8] ^= 1
@@ -304,16 +304,17 @@ class TestWaiting:
         end()
         log.close()
 
-    def test_no_one_looks_when_no_one_is_interested(self, log, monkeypatch):
-        """Without a watcher the file is not looked at."""
-        looks: list[object] = []
-        monkeypatch.setattr(log._appends_by_others, "_look_once", lambda *_: looks.append(1) or 1)
-        end = log.watch(lambda *_: None)
-        until(lambda: looks)
-        end()
-        looks.clear()
+    def test_without_watchers_the_file_is_not_polled(self, path):
+        """The file is read again and again while there is a watcher, and not at all afterwards."""
+        statements: list[str] = []
+        appends = AppendsByOthers(TracedFile(path, statements.append), lambda *_: None)
+        appends.attend()
+        until(lambda: len(statements) > 3)
+        appends.leave()
+        statements.clear()
         time.sleep(0.3)
-        assert len(looks) <= 1  # one may have been about to begin
+        assert len(statements) <= 2  # a look may have been about to begin
+        appends.close()
 
 
 def fill(log: SqliteLog, count: int, keys: int = 0) -> None:
@@ -335,7 +336,7 @@ def everything(log: SqliteLog):
 
 
 @contextmanager
-def the_turn_of_somebody_else(path):
+def locked(path):
     connection = sqlite3.connect(path)
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -364,35 +365,81 @@ def checkpoint(path) -> None:
     asked(path, "PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def rows_of_steps(log: SqliteLog) -> list[int]:
-    """How many rows each step of the writer changed."""
-    changed: list[int] = []
-    run = log._writer.run
+class HeldClock(HandMovedClock):
+    """A clock that stands in the way of a commit while it is held: the writer asks it for the time of storing."""
 
-    def counted(step):
-        def work(connection):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.free = threading.Event(), threading.Event()
+        self.free.set()
+
+    def now(self) -> datetime:
+        self.asked.set()
+        assert self.free.wait(PATIENCE)
+        return super().now()
+
+
+@contextmanager
+def held_commit(threads: ThreadPoolExecutor, log: SqliteLog, clock: HeldClock) -> Iterator[list[Future[object]]]:
+    """Keep the writer in the commit of a first append, which is the first of those that are to be waited for."""
+    clock.free.clear()
+    clock.asked.clear()
+    try:
+        first: Future[object] = threads.submit(log.append, "t", {0: [a_record("first")]})
+        assert clock.asked.wait(PATIENCE)
+        yield [first]
+    finally:
+        clock.free.set()
+
+
+def appends_waiting(metrics: Metrics) -> float:
+    return metrics.log_appends_waiting.rows()[()]
+
+
+class SteppedWriter(Writer):
+    """Counts the rows that each step changes, and may do something before one of them."""
+
+    def __init__(self, file: SqliteFile, clock: HandMovedClock) -> None:
+        super().__init__(file, clock, lambda _: None, Metrics())
+        self.rows_of_steps: list[int] = []
+        self._before: tuple[int, Callable[[], None]] = (0, lambda: None)
+
+    def before_step(self, number: int, act: Callable[[], None]) -> None:
+        """Do this before the step of this number, counted from the last one that was made."""
+        self._before = (len(self.rows_of_steps) + number, act)
+
+    def run(self, work):
+        number, act = self._before
+        if len(self.rows_of_steps) + 1 == number:
+            act()
+
+        def counted(connection: sqlite3.Connection) -> object:
             before = connection.total_changes
-            result = step(connection)
-            changed.append(connection.total_changes - before)
+            result = work(connection)
+            self.rows_of_steps.append(connection.total_changes - before)
             return result
 
-        return run(work)
-
-    log._writer.run = counted
-    return changed
+        return super().run(counted)
 
 
-def counted_appends(log: SqliteLog) -> Callable[[], int]:
-    """How many appends the writer has been asked for."""
-    begun: list[object] = []
-    commit = log._writer._commit
+class Parts:
+    """What a log is made of, once more and put together by hand; a log of the same file may fill it."""
 
-    def counted(appends) -> None:
-        begun.extend(appends)
-        commit(appends)
+    def __init__(self, path: Path, clock: HandMovedClock) -> None:
+        self.file = SqliteFile(path)
+        self.writer = SteppedWriter(self.file, clock)
+        self.cleaner = Cleaner(self.file, self.writer)
 
-    log._writer._commit = counted
-    return lambda: len(begun) + len(log._writer._appends)
+    def close(self) -> None:
+        self.cleaner.stop()
+        self.writer.close()
+        self.file.close()
+
+
+@pytest.fixture
+def parts(path, clock):
+    with closing(Parts(path, clock)) as parts:
+        yield parts
 
 
 def used() -> float:

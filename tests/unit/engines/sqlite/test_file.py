@@ -219,13 +219,21 @@ def test_readers_do_not_wait_for_the_writer(file):
 
 def test_few_connections_are_kept(file):
     """However many threads read at once, only some connections are kept for later."""
-    everybody = threading.Barrier(3 * MOST_IDLE)
+    all_at_once = threading.Barrier(3 * MOST_IDLE)
 
-    def read(_: int) -> None:
+    def read(_: int) -> sqlite3.Connection:
         with file.lent() as connection:
-            connection.execute("SELECT 1").fetchone()
-            everybody.wait(PATIENCE)
+            all_at_once.wait(PATIENCE)
+        return connection
 
     with ThreadPoolExecutor(3 * MOST_IDLE) as threads:
-        list(threads.map(read, range(3 * MOST_IDLE)))
-    assert len(file._readers._idle) == MOST_IDLE
+        connections = list(threads.map(read, range(3 * MOST_IDLE)))
+    assert sum(is_open(connection) for connection in connections) == MOST_IDLE
+
+
+def is_open(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return False
+    return True

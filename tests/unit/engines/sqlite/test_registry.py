@@ -49,10 +49,10 @@ def test_what_cannot_be_written_down_changes_nothing(registry):
     assert list(registry.list("thing")) == []
 
 
-def test_a_file_that_stays_locked_is_reported(path, registry):
-    """When somebody keeps the file for too long, whoever writes is told, and whoever reads is not kept waiting."""
+def test_a_file_that_stays_locked_is_reported(path):
+    """When another process locks the file for too long, a write is `Unavailable`, and a read does not wait."""
+    registry = SqliteRegistry(path, patience=0.05)
     registry.write(Put("thing", "a", {}))
-    registry._file._patience = 0.05
     other = sqlite3.connect(path)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(Unavailable, match="locked"):
@@ -60,6 +60,7 @@ def test_a_file_that_stays_locked_is_reported(path, registry):
     assert len(registry.list("thing")) == 1
     other.close()
     registry.write(Put("thing", "b", {}))
+    registry.close()
 
 
 def test_a_change_that_was_refused_says_what_it_met():

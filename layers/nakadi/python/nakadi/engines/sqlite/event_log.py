@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.engines.sqlite.changes import AppendsByOthers
-from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.engines.sqlite.file import PATIENCE, SqliteFile
 from nakadi.engines.sqlite.maintenance import Cleaner, Compaction
 from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
 from nakadi.engines.sqlite.writing import Arrival, Writer
@@ -27,8 +27,8 @@ STORED = Stored()
 
 
 class SqliteLog:
-    def __init__(self, path: Path, clock: Clock, metrics: Metrics | None = None) -> None:
-        self._file = SqliteFile(path)
+    def __init__(self, path: Path, clock: Clock, metrics: Metrics | None = None, *, patience: float = PATIENCE) -> None:
+        self._file = SqliteFile(path, patience=patience)
         self._announcements = PartitionListeners()
         self._appends_by_others = AppendsByOthers(self._file, self._announcements.announce)
         self._writer = Writer(self._file, clock, self._note_stored, metrics or Metrics())

@@ -17,7 +17,7 @@ from nakadi.engines.common.registry_documents import (
     entry_of,
     outcome_of,
 )
-from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.engines.sqlite.file import PATIENCE, SqliteFile
 from nakadi.model.changes import Changes
 from nakadi.ports.registry import ABSENT, Change, Document, Remove
 
@@ -45,8 +45,8 @@ NUMBERS_LIST = "SELECT json_group_object(key, revision) FROM documents WHERE kin
 
 
 class SqliteRegistry:
-    def __init__(self, path: Path) -> None:
-        self._file = SqliteFile(path)
+    def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:
+        self._file = SqliteFile(path, patience=patience)
 
     def get(self, kind: str, key: str) -> Document | None:
         with self._file.lent() as connection:
