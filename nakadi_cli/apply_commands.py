@@ -10,20 +10,24 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api
-from nakadi_cli.applying import Step, execute, plan
-from nakadi_cli.commands import chosen_format, command, connect, note, show
+from nakadi_cli.applying import Step, execute, plan, plan_deletions
+from nakadi_cli.commands import ask_for, chosen_format, command, connect, note, show
 from nakadi_cli.contexts import config_path, load_contexts
 from nakadi_cli.failures import BadInput, Failed, Found, PartlyDone
 from nakadi_cli.manifests import Chosen, manifests_in
 from nakadi_cli.output import compact, harmless
 
-_SIGNS = {"create": "+", "change": "~", "keep": "=", "pass over": "!"}
-_COLORS = {"create": "green", "change": "yellow", "pass over": "magenta"}
+_SIGNS = {"create": "+", "change": "~", "keep": "=", "pass over": "!", "delete": "-"}
+_COLORS = {"create": "green", "change": "yellow", "pass over": "magenta", "delete": "red"}
+_CHANGES = {"create", "change", "delete"}
 _MISSING = "(nothing)"
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
+        click.option(
+            "--prune", is_flag=True, help="Also delete what belongs to the files' applications and is in no file."
+        ),
         click.option("--id", "ids", multiple=True, help="Only these processes of a clin file."),
         click.option("--env", "target", help="The environment of a clin file; a context of that name is used."),
         click.option("--var", "pairs", multiple=True, help="A variable, as NAME=value; others are the environment's."),
@@ -38,18 +42,25 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     "nakadi apply -f events/ --dry-run",
     "nakadi apply -f order.placed.yaml --var TEAM=shop",
     "nakadi apply -f shop.clin.yaml --env staging",
+    "nakadi apply -f shop.clin.yaml --env live --prune --dry-run",
 )
 @_options
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
-def apply(file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str, ...], dry_run: bool) -> None:
+@click.option("--yes", is_flag=True, help="Do not ask before something is deleted.")
+def apply(
+    file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str, ...], prune: bool, dry_run: bool, yes: bool
+) -> None:
     """Create and change event types and subscriptions, so that they are as the files say.
 
-    The files have the format of clin. What is as they say is left alone, and so is what they do not name: nothing is
-    deleted. SQL queries are passed over with a warning.
+    The files have the format of clin. What is as they say is left alone, and so is what they do not name, unless
+    --prune is given: then event types and subscriptions that belong to an application of the files and are in none of
+    them are deleted, after what is to go has been shown and its number typed. SQL queries are passed over with a
+    warning.
     """
-    api, steps = _plan(file, pairs, target, ids)
+    api, steps = _plan(file, pairs, target, ids, prune=prune)
     failures: list[tuple[Step, Failed]] = []
     if not dry_run:
+        _confirm([step for step in steps if step.action == "delete"], skip=yes)
         for step in steps:
             try:
                 execute(api, step)
@@ -59,7 +70,7 @@ def apply(file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str,
     if failures:
         for step, failure in failures:
             note(harmless(f"{step.kind} {step.name}: {failure.message}"))
-        if len(failures) == sum(step.action in {"create", "change"} for step in steps):
+        if len(failures) == sum(step.action in _CHANGES for step in steps):
             raise failures[0][1]
         raise PartlyDone(f"{len(failures)} of {len(steps)} could not be applied.")
     if dry_run:
@@ -72,15 +83,17 @@ def apply(file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str,
     "nakadi diff -f shop.clin.yaml --env live -o json",
 )
 @_options
-def diff(file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str, ...]) -> None:
+def diff(file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str, ...], prune: bool) -> None:
     """Show how event types and subscriptions differ from what files say. The exit code is 1 if they do."""
-    _, steps = _plan(file, pairs, target, ids)
+    _, steps = _plan(file, pairs, target, ids, prune=prune)
     _show(steps, ())
-    if different := sum(step.action in {"create", "change"} for step in steps):
+    if different := sum(step.action in _CHANGES for step in steps):
         raise Found(f"{different} of {len(steps)} differ.")
 
 
-def _plan(file: str, pairs: Iterable[str], target: str | None, ids: tuple[str, ...]) -> tuple[Api, list[Step]]:
+def _plan(
+    file: str, pairs: Iterable[str], target: str | None, ids: tuple[str, ...], *, prune: bool
+) -> tuple[Api, list[Step]]:
     place = Path(file)
     if not place.exists():
         raise BadInput(f"There is no {file}.")
@@ -88,7 +101,17 @@ def _plan(file: str, pairs: Iterable[str], target: str | None, ids: tuple[str, .
     manifests = manifests_in(place, {**os.environ, **named}, Chosen(target, ids))
     is_context = target in load_contexts(config_path()).by_name and not os.environ.get("NAKADI_URL")
     api = connect(target if is_context else None)
-    return api, [plan(api, manifest) for manifest in manifests]
+    steps = [plan(api, manifest) for manifest in manifests]
+    return api, [*steps, *(plan_deletions(api, manifests, steps) if prune else ())]
+
+
+def _confirm(deletions: list[Step], *, skip: bool) -> None:
+    if not deletions:
+        return
+    for step in deletions:
+        note(harmless(f"{_SIGNS['delete']} {step.kind} {step.name}"))
+    number = str(len(deletions))
+    ask_for(number, f"To delete these for good, with their events and cursors, type their number, {number}", skip=skip)
 
 
 def _show(steps: Iterable[Step], failures: Iterable[tuple[Step, Failed]]) -> None:

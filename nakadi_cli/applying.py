@@ -1,17 +1,20 @@
-"""Bringing a broker to what manifests say: create what is missing, change what differs, leave the rest alone."""
+"""Bringing a broker to what manifests say: create what is missing, change what differs, leave the rest alone.
+
+Only where it is asked for, what belongs to the applications of the manifests and is in none of them is deleted.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nakadi_cli.api import Api, path
 from nakadi_cli.failures import BadInput, NotFound
-from nakadi_cli.manifests import EVENT_TYPE, SQL_QUERY, Manifest
+from nakadi_cli.manifests import EVENT_TYPE, SQL_QUERY, SUBSCRIPTION, Manifest
 
-Action = Literal["create", "change", "keep", "pass over"]
+Action = Literal["create", "change", "keep", "pass over", "delete"]
 
 _DAY = 24 * 60 * 60 * 1000
 _KINDS_OF_OWNERS = {"users": "user", "services": "service", "teams": "team"}
@@ -53,9 +56,33 @@ def plan(api: Api, manifest: Manifest) -> Step:
         raise BadInput(f"{manifest.file}: {what}.") from error
 
 
+def plan_deletions(api: Api, manifests: Sequence[Manifest], steps: Sequence[Step]) -> list[Step]:
+    """Find what belongs to the applications that the manifests name, and is in none of them; subscriptions first.
+
+    Applications are those of the manifests of the same kind: who describes subscriptions alone keeps the event types.
+    """
+    kept = {(step.kind, step.identity or step.name) for step in steps}
+    found = [
+        *(
+            Step(SUBSCRIPTION, _subscription_name(each), "delete", identity=each["id"])
+            for owner in _owners(manifests, SUBSCRIPTION)
+            for each in api.items("/subscriptions", owning_application=owner)
+        ),
+        *(
+            Step(EVENT_TYPE, each["name"], "delete")
+            for owner in _owners(manifests, EVENT_TYPE)
+            for each in api.get("/event-types", owning_application=owner)
+        ),
+    ]
+    return [step for step in found if (step.kind, step.identity or step.name) not in kept]
+
+
 def execute(api: Api, step: Step) -> None:
     """Do what a step says."""
-    if step.kind == EVENT_TYPE:
+    if step.action == "delete":
+        collection, name = ("event-types", step.name) if step.kind == EVENT_TYPE else ("subscriptions", step.identity)
+        api.delete(path(collection, name))
+    elif step.kind == EVENT_TYPE:
         if step.action == "create":
             api.post("/event-types", step.body)
         elif step.action == "change":
@@ -91,7 +118,7 @@ def _for_event_type(api: Api, manifest: Manifest) -> Step:
 def _for_subscription(api: Api, manifest: Manifest) -> Step:
     shall_be = _subscription(manifest.spec)
     event_types = sorted(set(shall_be["event_types"]))
-    name = f"{shall_be['owning_application']}/{shall_be['consumer_group']} of {', '.join(event_types)}"
+    name = _subscription_name(shall_be)
     found = api.items("/subscriptions", owning_application=shall_be["owning_application"], event_type=event_types)
     same = [
         each
@@ -105,9 +132,18 @@ def _for_subscription(api: Api, manifest: Manifest) -> Step:
     compared = {key: value for key, value in shall_be.items() if key not in {"event_types", "read_from"}}
     differences = tuple(_differences("", _comparable(is_now, compared), _comparable(compared, compared)))
     if not differences:
-        return Step(manifest.kind, name, "keep")
+        return Step(manifest.kind, name, "keep", identity=is_now["id"])
     body = {key: value for key, value in is_now.items() if key not in _GIVEN_BY_BROKER} | compared
     return Step(manifest.kind, name, "change", differences, body, is_now["id"])
+
+
+def _subscription_name(definition: Mapping[str, Any]) -> str:
+    event_types = ", ".join(sorted(set(definition["event_types"])))
+    return f"{definition['owning_application']}/{definition['consumer_group']} of {event_types}"
+
+
+def _owners(manifests: Sequence[Manifest], kind: str) -> list[str]:
+    return sorted({manifest.spec["owningApplication"] for manifest in manifests if manifest.kind == kind})
 
 
 def _event_type(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from nakadi_cli.api import path
 from nakadi_cli.commands import Group, connect, member, note, show
 from nakadi_cli.failures import BadInput
-from nakadi_cli.files import document_in
+from nakadi_cli.files import definition_in
 
 _ROLES = ("admins", "readers", "writers")
 _BLOCKS = ("CONSUMER_APP", "CONSUMER_ET", "PRODUCER_APP", "PRODUCER_ET")
@@ -74,7 +72,7 @@ def get_storage(storage: str) -> None:
 @click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
 def create_storage(file: str) -> None:
     """Create a storage."""
-    definition = _object_in(file)
+    definition = definition_in(file, "a storage")
     connect().post("/storages", definition)
     note(f"Created storage {definition.get('id')}.")
 
@@ -147,7 +145,7 @@ def list_admins() -> None:
 @click.argument("role", type=click.Choice(_ROLES))
 @click.argument("who")
 def add_admin(role: str, who: str) -> None:
-    """Give a role to somebody, written as kind and name with a colon."""
+    """Give a role to a user, a service or a team, written as kind and name with a colon."""
     _change_admins(role, who, add=True)
 
 
@@ -155,7 +153,7 @@ def add_admin(role: str, who: str) -> None:
 @click.argument("role", type=click.Choice(_ROLES))
 @click.argument("who")
 def remove_admin(role: str, who: str) -> None:
-    """Take a role from somebody."""
+    """Take a role from a user, a service or a team."""
     _change_admins(role, who, add=False)
 
 
@@ -198,7 +196,7 @@ def _switch(feature: str, *, on: bool) -> None:
 def _change_admins(role: str, who: str, *, add: bool) -> None:
     kind, colon, name = who.partition(":")
     if not (kind and colon and name):
-        raise BadInput(f"{who!r} is nobody: write kind and name with a colon, such as service:shop.")
+        raise BadInput(f"{who!r} names no one: write kind and name with a colon, such as service:shop.")
     api = connect()
     lists = api.get("/settings/admins")
     attribute = {"data_type": kind, "value": name}
@@ -207,10 +205,3 @@ def _change_admins(role: str, who: str, *, add: bool) -> None:
     rest = [each for each in lists[role] if each != attribute]
     api.post("/settings/admins", {**lists, role: [*rest, attribute] if add else rest})
     note(f"{who} is {'' if add else 'not '}among the {role}.")
-
-
-def _object_in(file: str) -> dict[str, Any]:
-    document = document_in(file)
-    if not isinstance(document, dict):
-        raise BadInput(f"{file} is no definition.")
-    return document

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api
+from nakadi_cli.failures import BadInput
 from nakadi_cli.output import FORMATS, Format, show_value
 
 CONTEXT, URL, OUTPUT = "nakadi.context", "nakadi.url", "nakadi.output"
@@ -98,6 +99,12 @@ def chosen_format(default: Format) -> Format:
 def show(value: Any, columns: Mapping[str, Callable[[Any], object]] | None = None) -> None:
     """Print a result: a list as a table and a single thing as YAML, unless something else was asked for."""
     show_value(value, chosen_format("table" if columns else "yaml"), columns)
+
+
+def ask_for(expected: str, question: str, *, skip: bool) -> None:
+    """Ask for something to be typed before it is deleted, unless it is to be skipped, and refuse everything else."""
+    if not skip and click.prompt(question, default="", err=True) != expected:
+        raise BadInput(f"That is not {expected}; nothing was deleted.")
 
 
 def note(sentence: str) -> None:

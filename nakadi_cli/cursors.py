@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from nakadi_cli.api import Api, path
 from nakadi_cli.failures import BadInput
@@ -50,11 +51,17 @@ def parse_start(text: str, now: datetime) -> Start:
     )
 
 
-def chosen_partitions(api: Api, event_type: str, only: str | None) -> list[str]:
+def partitions_of(api: Api, event_type: str) -> list[dict[str, Any]]:
+    """Return the partitions of an event type in their order, with their oldest and newest offsets."""
+    found: list[dict[str, Any]] = api.get(path("event-types", event_type, "partitions"))
+    return sorted(found, key=lambda each: (len(each["partition"]), each["partition"]))
+
+
+def chosen_partitions(api: Api, event_type: str, only: str | None = None) -> list[str]:
     """Return the partitions of an event type in their order: all, or those that a list with commas names."""
-    found = [each["partition"] for each in api.get(path("event-types", event_type, "partitions"))]
+    found = [each["partition"] for each in partitions_of(api, event_type)]
     if only is None:
-        return sorted(found, key=lambda partition: (len(partition), partition))
+        return found
     named = [partition.strip() for partition in only.split(",")]
     if missing := [partition for partition in named if partition not in found]:
         raise BadInput(f"{event_type} has no partition {missing[0]}.")
@@ -75,7 +82,7 @@ def _offsets(api: Api, event_type: str, start: Start, partitions: Sequence[str])
         }
         return {partition: offset for partition, offset in named.items() if offset is not None}
     if start.offset is None:
-        found = api.get(path("event-types", event_type, "partitions"))
+        found = partitions_of(api, event_type)
         return {each["partition"]: each["newest_available_offset"] for each in found}
     if _OFFSET.fullmatch(start.offset) and len(partitions) > 1:
         raise BadInput(f"An offset is in one partition; {event_type} has {len(partitions)}. Name the partition.")

@@ -16,10 +16,10 @@ from nakadi_cli.api import Api, path
 from nakadi_cli.commands import chosen_format, command, connect, note, show
 from nakadi_cli.cursors import chosen_partitions, cursors, parse_start
 from nakadi_cli.expressions import condition
-from nakadi_cli.failures import Failed, NotAnswered, PartlyDone, Refused
+from nakadi_cli.failures import BadInput, Failed, NotAnswered, PartlyDone, Refused
 from nakadi_cli.output import as_json, harmless
 from nakadi_cli.publishing import Outcome, Publisher
-from nakadi_cli.reading_events import batches, events_in, opened
+from nakadi_cli.reading_events import batches, events_in, kept_in, opened
 
 _MOST_BYTES = 4_000_000
 _MOST_SHOWN = 10
@@ -31,6 +31,9 @@ _BATCH = 100
     "nakadi publish order.placed orders.ndjson",
     "nakadi publish order.placed --keep-going < orders.json",
     """echo '{"order_number": "1", "items": [{"sku": "a", "quantity": 1}]}' | nakadi publish order.placed -""",
+    "nakadi publish order.placed orders.ndjson --keep-going --refused refused.ndjson",
+    """echo '{"metadata": {"partition_compaction_key": "4711"}}' | nakadi publish order.state --tombstones""",
+    "nakadi publish order.placed orders.ndjson --for 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11",
 )
 @click.argument("event_type")
 @click.argument("file", default="-")
@@ -43,20 +46,53 @@ _BATCH = 100
     help="How often to send again what the broker could not store.",
 )
 @click.option("--keep-going", is_flag=True, help="Leave out events that are refused, and publish the others.")
-def publish(event_type: str, file: str, batch_size: int, retries: int, keep_going: bool) -> None:
+@click.option("--refused", "refused_file", help="A file for the events that are not published, to be sent again.")
+@click.option("--tombstones", is_flag=True, help="Delete by the compaction keys of the events, instead of publishing.")
+@click.option("--for", "only_for", help="The id of the only subscription that is to see the events.")
+def publish(
+    event_type: str,
+    file: str,
+    batch_size: int,
+    retries: int,
+    keep_going: bool,
+    refused_file: str | None,
+    tombstones: bool,
+    only_for: str | None,
+) -> None:
     """Publish the events in FILE, or from standard input: one a line, or a JSON array.
 
     Batches are published one after the other. Of a batch that was stored in part, only the rest is sent again. A batch
     with an event that the broker refuses is not stored, and publishing ends there, unless --keep-going is given. When
     an answer is lost, a batch that is sent again may be stored twice; consumers tell by metadata.eid.
+
+    --refused writes each event that is not published into a file, as it was read: the refused ones, and everything
+    from where publishing ended. Put right, the file can be published in turn.
+
+    With --tombstones each event needs metadata.partition_compaction_key, and what chooses its partition; older events
+    with that key go with the next compaction of the event type.
     """
-    publisher = Publisher(connect(), event_type, retries=retries, keep_going=keep_going, pause=time.sleep)
+    if tombstones and only_for:
+        raise BadInput("Tombstones are for every subscription: --tombstones and --for exclude each other.")
     failure: Failed | None = None
-    with opened(file) as stream, _progress() as after_each:
+    with opened(file) as stream, kept_in(refused_file, file) as keep, _progress() as after_each:
+        publisher = Publisher(
+            connect(),
+            event_type,
+            retries=retries,
+            keep_going=keep_going,
+            pause=time.sleep,
+            keep=keep,
+            tombstones=tombstones,
+            only_for=only_for,
+        )
+        waiting = batches(events_in(stream, file), batch_size, _MOST_BYTES)
         try:
-            publisher.publish(batches(events_in(stream, file), batch_size, _MOST_BYTES), after_each)
+            publisher.publish(waiting, after_each)
         except Failed as failed:
             failure = failed
+        if refused_file is not None:
+            for batch in waiting:
+                keep(batch)
     _conclude(publisher.outcome, failure)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from nakadi_cli.api import path
-from nakadi_cli.commands import Group, connect, member, note, show
+from nakadi_cli.commands import Group, ask_for, connect, member, note, show
+from nakadi_cli.cursors import partitions_of
 from nakadi_cli.failures import BadInput, Found
-from nakadi_cli.files import document_in
+from nakadi_cli.files import definition_in, document_in
 
 COLUMNS = {
     "NAME": lambda each: each["name"],
@@ -59,9 +60,8 @@ def get_event_type(name: str) -> None:
 @click.argument("name")
 def list_partitions(name: str) -> None:
     """List the partitions of an event type, with their oldest and newest offsets."""
-    found = connect().get(path("event-types", name, "partitions"))
     show(
-        sorted(found, key=lambda each: (len(each["partition"]), each["partition"])),
+        partitions_of(connect(), name),
         {
             "PARTITION": lambda each: each["partition"],
             "OLDEST": lambda each: each["oldest_available_offset"],
@@ -80,9 +80,7 @@ def list_partitions(name: str) -> None:
 @click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
 def create_event_type(file: str) -> None:
     """Create an event type. Its schema may be written as what it is, instead of as text."""
-    definition = document_in(file)
-    if not isinstance(definition, dict):
-        raise BadInput(f"{file} is no definition of an event type.")
+    definition = definition_in(file, "an event type")
     connect().post("/event-types", with_schema_as_text(definition))
     note(f"Created event type {definition.get('name')}.")
 
@@ -93,8 +91,7 @@ def create_event_type(file: str) -> None:
 def delete_event_type(name: str, yes: bool) -> None:
     """Delete an event type, with all its events. Asks for the name to be typed."""
     api = connect()
-    if not yes and click.prompt(f"All events of {name} will be gone. Type its name", default="", err=True) != name:
-        raise BadInput("That is not its name; nothing was deleted.")
+    ask_for(name, f"All events of {name} will be gone. Type its name", skip=yes)
     api.delete(path("event-types", name))
     note(f"Deleted event type {name}.")
 

@@ -29,6 +29,14 @@ def document_in(file: str) -> Any:
         return parsed_yaml(text, file)
 
 
+def definition_in(file: str, what: str) -> dict[str, Any]:
+    """Return the definition in a file, an object; `what` says what it should define."""
+    document = document_in(file)
+    if not isinstance(document, dict):
+        raise BadInput(f"{file} is no definition of {what}.")
+    return document
+
+
 def parsed_yaml(text: str, file: str) -> Any:
     """Parse YAML. What looks like a date stays the text that JSON would have."""
     import yaml

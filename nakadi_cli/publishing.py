@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nakadi_cli.api import Api, path, refusal
-from nakadi_cli.failures import Failed, NotAnswered
+from nakadi_cli.failures import NotAnswered, Refused
 from nakadi_cli.reading_events import Event
 
 if TYPE_CHECKING:
@@ -33,16 +33,31 @@ class Outcome:
 class Publisher:
     """Publishes batches to one event type, one after the other, so that order within a partition holds.
 
+    `tombstones` deletes by the keys of the events instead, and `only_for` names the one subscription that sees them.
+    `keep` is called with the events of each batch that are not published, in their order.
+
     What the broker could not store (207), or had no time for, is sent again up to `retries` times, with pauses that
     grow. What it refuses (422) is not stored, and neither is the rest of its batch: with `keep_going` the rest is sent
     without what was refused, otherwise publishing ends there.
     """
 
     def __init__(
-        self, api: Api, event_type: str, *, retries: int, keep_going: bool, pause: Callable[[float], None]
+        self,
+        api: Api,
+        event_type: str,
+        *,
+        retries: int,
+        keep_going: bool,
+        pause: Callable[[float], None],
+        keep: Callable[[Iterable[Event]], None] = lambda _events: None,
+        tombstones: bool = False,
+        only_for: str | None = None,
     ) -> None:
         self._api = api
-        self._where = path("event-types", event_type, "events")
+        self._where = path("event-types", event_type, "deleted-events" if tombstones else "events")
+        self._headers = {"X-CONSUMER-TAG": f"CONSUMER_SUBSCRIPTION_ID={only_for}"} if only_for else {}
+        self._keep = keep
+        self._left: dict[int, Event] = {}
         self._retries = retries
         self._keep_going = keep_going
         self._pause = pause
@@ -50,7 +65,12 @@ class Publisher:
 
     def publish(self, batches: Iterable[Sequence[Event]], after_each: Callable[[Outcome], None]) -> Outcome:
         for batch in batches:
-            goes_on = self._publish(list(batch))
+            self._left = {event.number: event for event in batch}
+            try:
+                goes_on = self._publish(list(batch))
+            finally:
+                # Whatever ended the batch, an interruption too.
+                self._keep(self._left.values())
             after_each(self.outcome)
             if not goes_on:
                 break
@@ -61,14 +81,13 @@ class Publisher:
         failures = 0
         while batch:
             try:
-                answer = self._api.try_to_send(
-                    "POST", self._where, content=b"[" + b",".join(event.text for event in batch) + b"]"
-                )
+                content = b"[" + b",".join(event.text for event in batch) + b"]"
+                answer = self._api.try_to_send("POST", self._where, content=content, headers=self._headers)
             except NotAnswered as late:
                 reason, left, wait = late.message, batch, 0.0
             else:
                 if answer.status_code == 200:
-                    self.outcome.published += len(batch)
+                    self._stored(batch)
                     return True
                 if answer.status_code == 422 and (found := _items(answer, batch)):
                     rest = self._without_refused(batch, found)
@@ -81,8 +100,8 @@ class Publisher:
                     middle = len(batch) // 2
                     return self._publish(batch[:middle]) and self._publish(batch[middle:])
                 reason, left, wait = self._not_stored(batch, answer)
-            stored = len(batch) - len(left)
-            self.outcome.published += stored
+            left_over = {event.number for event in left}
+            stored = self._stored([event for event in batch if event.number not in left_over])
             # Each success begins anew: a batch of many partitions may need one retry for each.
             failures = 0 if stored else failures + 1
             if failures > self._retries:
@@ -92,6 +111,12 @@ class Publisher:
                 self._pause(wait or _pause_after(failures))
             batch = left
         return True
+
+    def _stored(self, events: Sequence[Event]) -> int:
+        self.outcome.published += len(events)
+        for event in events:
+            del self._left[event.number]
+        return len(events)
 
     def _not_stored(self, batch: list[Event], answer: httpx.Response) -> tuple[str, list[Event], float]:
         """Return why what of a batch is to be sent again, and after how many seconds the broker wants it."""
@@ -113,7 +138,7 @@ class Publisher:
             else:
                 rest.append(event)
         if len(rest) == len(batch):
-            raise Failed("The broker refused a batch without saying which of its events.")
+            raise Refused("The broker refused a batch as a whole; tombstones need an event type that is compacted.")
         return rest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,22 @@ def opened(file: str) -> Iterator[TextIO]:
         raise BadInput(f"{file} cannot be read: {error.strerror}.") from error
     with stream:
         yield stream
+
+
+@contextmanager
+def kept_in(file: str | None, read_from: str) -> Iterator[Callable[[Iterable[Event]], None]]:
+    """Open a file to write events into, one a line; without a file they are dropped."""
+    if file is None:
+        yield lambda _events: None
+        return
+    if read_from != "-" and Path(file).resolve() == Path(read_from).resolve():
+        raise BadInput(f"{file} is read, and cannot be written at the same time.")
+    try:
+        stream = Path(file).open("wb")  # noqa: SIM115  # it is closed below
+    except OSError as error:
+        raise BadInput(f"{file} cannot be written: {error.strerror}.") from error
+    with stream:
+        yield lambda events: stream.writelines(_line(event) for event in events)
 
 
 def events_in(stream: TextIO, file: str) -> Iterator[Event]:
@@ -72,6 +88,11 @@ def batches(events: Iterable[Event], most_events: int, most_bytes: int) -> Itera
         size += len(event.text) + 1
     if batch:
         yield batch
+
+
+def _line(event: Event) -> bytes:
+    """Write an event into one line. Its line breaks are between its values, for JSON has none within a text."""
+    return event.text.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
 def _in_array(text: str, file: str) -> Iterator[Event]:

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.commands import Group, chosen_format, connect, member, note, show
+from nakadi_cli.commands import Group, ask_for, chosen_format, connect, member, note, show
 from nakadi_cli.cursors import Start, chosen_partitions, cursors, parse_start
 from nakadi_cli.failures import BadInput
-from nakadi_cli.files import document_in
+from nakadi_cli.files import definition_in
 
 LAG_COLUMNS: dict[str, Callable[[Any], object]] = {
     "EVENT TYPE": lambda row: row["event_type"],
@@ -91,7 +91,7 @@ def create_subscription(
     if file is not None:
         if event_types or owner or group:
             raise BadInput("The definition is in the file, or on the command line, not in both.")
-        definition = document_in(file)
+        definition = definition_in(file, "a subscription")
     elif not event_types or not owner:
         raise BadInput("A subscription needs event types and --owner, or -f with a definition.")
     else:
@@ -113,8 +113,7 @@ def delete_subscription(subscription: str, yes: bool) -> None:
     """Delete a subscription and what it has committed. Asks for its application to be typed."""
     api = connect()
     owner = api.get(path("subscriptions", subscription))["owning_application"]
-    if not yes and click.prompt(f"It belongs to {owner}. Type that to delete it", default="", err=True) != owner:
-        raise BadInput("That is not its application; nothing was deleted.")
+    ask_for(owner, f"It belongs to {owner}. Type that to delete it", skip=yes)
     api.delete(path("subscriptions", subscription))
     note(f"Deleted subscription {subscription}.")
 
@@ -182,7 +181,7 @@ def _read_from(api: Api, event_types: tuple[str, ...], start: Start) -> dict[str
     found = [
         {"event_type": event_type, **cursor}
         for event_type in event_types
-        for cursor in cursors(api, event_type, start, chosen_partitions(api, event_type, None))
+        for cursor in cursors(api, event_type, start, chosen_partitions(api, event_type))
     ]
     return {"read_from": "cursors", "initial_cursors": found}
 
@@ -195,7 +194,7 @@ def _lags(api: Api, subscription: str) -> Iterator[dict[str, Any]]:
 
 
 def _moves(api: Api, event_type: str, place: Start) -> Iterator[dict[str, Any]]:
-    places = cursors(api, event_type, place, chosen_partitions(api, event_type, None))
+    places = cursors(api, event_type, place, chosen_partitions(api, event_type))
     behind = api.post(path("event-types", event_type, "cursors-lag"), places) if places else []
     for cursor, found in zip(places, behind, strict=True):
         yield {

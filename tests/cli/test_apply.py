@@ -250,6 +250,44 @@ def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty, fol
     assert "flow id" in done.err
 
 
+def test_what_the_files_do_not_name_is_deleted_on_request(run, empty, folder):
+    """--prune deletes what belongs to the files' applications and is in none, once its number is typed."""
+    arguments = ("-f", str(folder), "--env", "live", "--prune")
+    run("apply", *arguments, url=empty.url)
+    same = json.loads(run("event-types", "get", "shop.order", "-o", "json", url=empty.url).out)
+    for name, owner in (("shop.old", same["owning_application"]), ("shop.other", "another_application")):
+        new = {"name": name, "owning_application": owner, "category": "undefined", "schema": same["schema"]}
+        assert run("event-types", "create", "-f", "-", stdin=json.dumps(new), url=empty.url).code == 0
+    for owner in ("shop_billing", "another_application"):
+        assert run("subscriptions", "create", "shop.old", "shop.order", "--owner", owner, url=empty.url).code == 0
+
+    dry = run("apply", *arguments, "--dry-run", url=empty.url)
+    diff = run("diff", *arguments, url=empty.url)
+    unconfirmed = run("apply", *arguments, stdin="3\n", url=empty.url)
+    before = run("apply", *arguments[:-1], "-o", "json", url=empty.url)
+    refused = run("apply", *arguments, stdin="2\n", url=empty.url)
+    [other] = run("subscriptions", "list", "--owner", "another_application", "-o", "json", url=empty.url).json
+    assert run("subscriptions", "delete", other["id"], "--yes", url=empty.url).code == 0
+    done = run("apply", *arguments, "--yes", "-o", "json", url=empty.url)
+
+    assert dry.out == diff.out
+    assert dry.out.splitlines()[-2:] == [
+        "- subscription shop_billing/default of shop.old, shop.order",
+        "- event-type shop.old",
+    ]
+    assert (dry.code, diff.code, unconfirmed.code) == (0, 1, 2)
+    assert "delete" not in {action for _, action in actions(before)}
+    # The subscription of the other application holds the event type back.
+    assert refused.code == 7
+    assert "shop.old: Can't remove" in refused.err
+    assert actions(done)[3:] == [("event-type", "delete")]
+    left = {each["name"] for each in run("event-types", "list", "shop.*", "-o", "json", url=empty.url).json}
+    assert left == {"shop.order", "shop.customer", "shop.other"}
+    [kept] = run("subscriptions", "list", "-o", "json", url=empty.url).json
+    assert kept["consumer_group"] == "main"
+    assert run("diff", *arguments, url=empty.url).code == 0
+
+
 def test_a_manifest_alone_takes_its_variables_from_the_environment(run, empty, folder, monkeypatch):
     """A single file, or a folder without a clin file, gets variables from the environment and from --var."""
     monkeypatch.setenv("TEAM", a_name())

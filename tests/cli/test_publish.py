@@ -111,6 +111,82 @@ def test_only_what_was_not_stored_is_sent_again(run):
     assert throttled.code == 0, throttled.err
 
 
+def test_what_was_refused_can_be_sent_again(run, orders, tmp_path):
+    """--refused keeps the events that are not published as they were; put right, the file is published in turn."""
+    kept = tmp_path / "refused.ndjson"
+    text = '[{"n": 0}, {"n": 1.50, \n "x": "a\\nb"}, {"n": 2}]'
+
+    done = run("publish", orders, "--keep-going", "--refused", str(kept), stdin=text)
+
+    assert done.code == 7
+    assert kept.read_text() == '{"n": 1.50,   "x": "a\\nb"}\n'
+    kept.write_text(kept.read_text().replace("1.50", "1"))
+    assert run("publish", orders, str(kept), "--refused", str(tmp_path / "none")).code == 0
+    assert (tmp_path / "none").read_text() == ""
+    assert stored(run, orders) == [0, 1, 2]
+
+
+def test_where_publishing_ends_the_rest_is_kept(run, orders, tmp_path):
+    """Without --keep-going the batch with the refused event is kept, and everything behind it."""
+    kept = tmp_path / "refused.ndjson"
+    text = lines(0, 1, 2) + '{"n": "three"}\n' + lines(4, 5)
+
+    assert run("publish", orders, "--batch-size", "2", "--refused", str(kept), stdin=text).code == 7
+
+    assert kept.read_text() == lines(2) + '{"n": "three"}\n' + lines(4, 5)
+    assert stored(run, orders) == [0, 1]
+
+
+def test_what_was_given_up_is_kept(run, tmp_path):
+    """Where no answer comes, every event is kept; with a name that is taken, or cannot be, nothing is published."""
+    kept = tmp_path / "kept.ndjson"
+    gone = run(
+        "publish", "any", "--retries", "0", "--refused", str(kept), stdin=lines(*range(5)), url="http://127.0.0.1:9"
+    )
+    unknown = run("publish", a_name(), "--batch-size", "1", "--refused", str(tmp_path / "unknown"), stdin=lines(1, 2))
+
+    assert gone.code == 6
+    assert kept.read_text() == lines(*range(5))
+    assert unknown.code == 5
+    assert (tmp_path / "unknown").read_text() == lines(1, 2)
+    assert run("publish", "any", str(kept), "--refused", str(kept)).code == 2
+    assert run("publish", "any", "--refused", str(tmp_path)).code == 2
+    assert kept.read_text() == lines(*range(5))
+
+
+def test_tombstones_are_published(run, api):
+    """--tombstones deletes by key: it takes an offset that consumers do not see, of compacted event types alone."""
+    compacted = created(
+        api, cleanup_policy="compact", category="business", enrichment_strategies=["metadata_enrichment"]
+    )
+    tombstone = json.dumps({"metadata": {"partition_compaction_key": "4711"}})
+
+    done = run("publish", compacted["name"], "--tombstones", stdin=tombstone)
+    of_another_policy = run("publish", created(api)["name"], "--tombstones", stdin=tombstone)
+
+    assert done.code == 0, done.err
+    [partition] = run("event-types", "partitions", compacted["name"], "-o", "json").json
+    assert partition["newest_available_offset"] >= partition["oldest_available_offset"]
+    assert stored(run, compacted["name"]) == []
+    assert of_another_policy.code == 3
+    assert "compacted" in of_another_policy.err
+    assert run("publish", "any", "--tombstones", "--for", "x", stdin=tombstone).code == 2
+
+
+def test_events_are_published_for_one_subscription(run, orders):
+    """With --for only that subscription sees the events, and an id that is none is refused."""
+    chosen, other = (
+        run("subscriptions", "create", orders, "--owner", a_name(), "--from", "begin").out.strip() for _ in range(2)
+    )
+
+    assert run("publish", orders, "--for", chosen, stdin=lines(1, 2)).code == 0
+    assert run("publish", orders, stdin=lines(3)).code == 0
+
+    assert [each["n"] for each in run("consume", chosen, "--no-follow").lines] == [1, 2, 3]
+    assert [each["n"] for each in run("consume", other, "--no-follow").lines] == [3]
+    assert run("publish", orders, "--for", "nothing", stdin=lines(4)).code == 3
+
+
 def test_a_broker_that_is_not_there_is_exit_code_6(run):
     """When no answer comes, the events are given up after the retries."""
     done = run("publish", "any", "--retries", "1", stdin=lines(1), url="http://127.0.0.1:9")
