@@ -6,19 +6,22 @@ PORT   ?= 8080
 DATA   ?= data
 NODE   := .cache/node
 ENGINES := .cache/engines
+CONSOLE := .cache/console
 KAFKA_JARS := .cache/kafka
 STAGE  ?= dev
 PREFIX ?= nakadi
 
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:glue_jobs:.
+export NAKADI_CONSOLE ?= $(abspath $(CONSOLE))/built
 
-.PHONY: help run jobs kill-jobs test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws compare structure lock synth diff bootstrap deploy destroy destroy-data clean
+.PHONY: help run console jobs kill-jobs test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws compare structure lock synth diff bootstrap deploy destroy destroy-data clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
 	@echo 'make run ENGINE=kafka              the same with its events in Kafka; KAFKA=host:9092 for one that runs'
 	@echo 'make run ENGINE=aws-local          the deployment on AWS, on this machine; STRICT=1 with its roles and limits'
+	@echo 'make console                       build the console anew, check its types, and say what is missing'
 	@echo 'make jobs [DATA=data]              tables, statistics and retention, on what the broker has there'
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
@@ -44,15 +47,19 @@ ifeq ($(ENGINE),aws-local)
 run: $(VENV)/.test $(NODE)/.test $(BIN)/nakadi
 	@exec $(BIN)/python -m infra.laptop --port $(PORT) $(if $(STRICT),--strict) $(ARGS)
 else ifeq ($(ENGINE),kafka)
-run: $(VENV)/.run $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars) $(BIN)/nakadi
+run: $(VENV)/.run $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars) $(BIN)/nakadi $(CONSOLE)/.run
 	@KAFKA=$(KAFKA) exec $(BIN)/python -m infra.laptop.kafka_local --port $(PORT) --data $(DATA) $(ARGS)
 else ifneq ($(filter-out embedded,$(ENGINE)),)
 run:
 	@echo 'ENGINE=$(ENGINE) is not known: it is embedded, which is the default, kafka, or aws-local' >&2; exit 2
 else
-run: $(VENV)/.run $(BIN)/nakadi
+run: $(VENV)/.run $(BIN)/nakadi $(CONSOLE)/.run
 	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
 endif
+
+console: $(VENV)/.run
+	@console/build.sh $(BIN)/python --dev
+	@$(CONSOLE)/bin/node console/node_modules/typescript/bin/tsc --project console --noEmit
 
 jobs: $(VENV)/.test $(BIN)/nakadi
 	@$(BIN)/nakadi jobs all --data $(DATA) --plots $(DATA)/plots $(ARGS)
@@ -60,7 +67,7 @@ jobs: $(VENV)/.test $(BIN)/nakadi
 kill-jobs: $(VENV)/.test
 	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)
 
-test: $(VENV)/.test $(NODE)/.test
+test: $(VENV)/.test $(NODE)/.test $(CONSOLE)/.test
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 3 --no-loadscope-reorder)
 
 # A real Kafka, and two emulations that the engines were not fitted to: what holds there too may well hold on AWS.
@@ -166,7 +173,7 @@ LOCK_LAYER := --python-version 3.13 --python-platform aarch64-manylinux_2_28 --o
         --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 clean:
-	rm -rf $(VENV) $(NODE) $(ENGINES) $(KAFKA_JARS) .mypy_cache .pytest_cache .ruff_cache cdk.out
+	rm -rf $(VENV) $(NODE) $(CONSOLE) console/node_modules $(ENGINES) $(KAFKA_JARS) .mypy_cache .pytest_cache .ruff_cache cdk.out
 
 # The stamps say what is installed; a changed requirement file installs again.
 $(VENV)/.venv:
@@ -197,6 +204,16 @@ $(BIN)/nakadi: scripts/console-script $(VENV)/.run
 $(NODE)/.test: tests/support/node/package-lock.json tests/support/node/setup.sh | $(VENV)/.venv
 	@tests/support/node/setup.sh $(BIN)/python $(NODE)
 	@touch $@
+
+# The console. A broker does without it where it cannot be built, and its tests are skipped.
+CONSOLE_SOURCES := $(shell find console -type f -not -path '*/node_modules/*' -not -name openapi.d.ts)
+
+$(CONSOLE)/.run: $(CONSOLE_SOURCES) | $(VENV)/.venv
+	@echo 'Building the console (once)...'
+	@console/build.sh $(BIN)/python && touch $@ || echo 'The console could not be built; the broker works without it.' >&2
+
+$(CONSOLE)/.test: $(CONSOLE_SOURCES) | $(VENV)/.run
+	@console/build.sh $(BIN)/python --dev && touch $@ || echo 'The console could not be built: its tests are skipped.' >&2
 
 # Another local DynamoDB and another local Kinesis, for `make test-engines`.
 $(ENGINES)/.test: tests/support/others/package-lock.json tests/support/others/pom.xml | $(VENV)/.venv

@@ -186,6 +186,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     compaction_warning: str = "Compaction warning"
     """The second sentence of that header for the cleanup policy `compact`."""
 
+    # Console
+    console: str = ""
+    """The folder of the built console, which `python -m nakadi.local` serves at `/console`; `make run` builds one and
+    sets it. Empty: `/console` says how to build it."""
+
     # Caching
     cache_seconds: int = 1
     """The largest age of cached documents of the registry. A process that works asks so often what has changed,

@@ -14,8 +14,8 @@ from nakadi.app.grace import at_work
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.faults import Faults, FaultyLog
-from nakadi.http.application import Application
-from nakadi.http.asgi import Limits
+from nakadi.http.asgi import Answering, Limits
+from nakadi.http.console import Console
 from nakadi.http.server import Server, listen, new_event_loop
 
 # Server thread --------------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ class Serving:
 
     def __init__(
         self,
-        application: Application,
+        application: Answering,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -69,7 +69,7 @@ class Serving:
         self.close()
 
     def _serve(
-        self, application: Application, grace_seconds: float, limits: Limits | None, metrics: Metrics | None
+        self, application: Answering, grace_seconds: float, limits: Limits | None, metrics: Metrics | None
     ) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             server = Server(application, grace_seconds=grace_seconds, limits=limits, metrics=metrics)
@@ -135,9 +135,8 @@ class Broker:
         try:
             self._inside.prepare()
             limits = Limits(memory=self._inside.settings.max_request_memory_bytes)
-            self._serving = Serving(
-                self._inside.application, host=host, port=port, limits=limits, metrics=self._inside.metrics
-            )
+            application = Console(self._inside.application, self._inside.settings.console)
+            self._serving = Serving(application, host=host, port=port, limits=limits, metrics=self._inside.metrics)
         except OSError:
             self._inside.close()
             raise

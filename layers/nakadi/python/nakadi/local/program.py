@@ -24,6 +24,7 @@ from nakadi.engines.archive.stores import UnknownStore
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
 from nakadi.engines.sqlite.mark import Marker, examine
 from nakadi.http.asgi import Limits
+from nakadi.http.console import Console
 from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.local.broker import Housekeeper, url_of
 from nakadi.model.outcomes import Unavailable
@@ -87,7 +88,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     ):
         broker.prepare()
         server = Server(
-            broker.application,
+            Console(broker.application, settings.console),
             grace_seconds=CLIENTS_SECONDS,
             limits=Limits(memory=settings.max_request_memory_bytes),
             metrics=broker.metrics,
@@ -176,6 +177,8 @@ Nakadi is ready at {url}
   curl {url}/health
   curl{token} -H 'Content-Type: application/json' -d '{example}' {url}/event-types
   curl{token} {url}/event-types
+
+The console is at {url}/console
 
 Ctrl-C ends it."""
 

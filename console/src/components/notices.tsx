@@ -1,0 +1,43 @@
+/** What is shown in the place of data: that there is none yet, that it is loading, or why it cannot be had. */
+
+import type { ComponentChildren } from "preact";
+import type { Loaded, Problem } from "../api";
+
+/** Says that there is nothing, and, as its children, what to do next. */
+export function EmptyState({ title, children }: { title: string; children: ComponentChildren }) {
+  return (
+    <section class="empty">
+      <h2>{title}</h2>
+      <div>{children}</div>
+    </section>
+  );
+}
+
+/** A refusal or failure with its reasons, and the flow id by which the log of the broker can be searched. */
+export function ProblemNotice({ problem, retry }: { problem: Problem; retry?: () => void }) {
+  return (
+    <section class="problem" role="alert">
+      <h2>{problem.title}</h2>
+      {problem.detail && <p class="lines">{problem.detail}</p>}
+      <p class="faint">
+        {problem.status > 0 && <>Status {problem.status}. </>}
+        {problem.flowId && <>Flow id <code>{problem.flowId}</code></>}
+      </p>
+      {retry && <button type="button" onClick={retry}>Try again</button>}
+    </section>
+  );
+}
+
+/** The data once it is there; before that, or without it, what is known. */
+export function Await<T>({ of, children }: { of: Loaded<T>; children: (data: T) => ComponentChildren }) {
+  if (of.data !== undefined) {
+    return (
+      <>
+        {of.problem && <ProblemNotice problem={of.problem} retry={of.reload} />}
+        {children(of.data)}
+      </>
+    );
+  }
+  if (of.problem) return <ProblemNotice problem={of.problem} retry={of.reload} />;
+  return <p class="loading" role="status">Loading…</p>;
+}

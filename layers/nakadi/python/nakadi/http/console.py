@@ -1,0 +1,135 @@
+"""The console: the files of a web page that stands in front of the API, and calls it as every other client does.
+
+`console/` of the checkout has its sources. They are built into a folder of static files, which is all that is served
+here; on AWS a bucket serves the same files.
+"""
+
+from __future__ import annotations
+
+import re
+from email.utils import formatdate
+from pathlib import Path
+from stat import S_ISREG
+
+from nakadi.http.application import Admitted
+from nakadi.http.asgi import Answering
+from nakadi.http.message import Answer, Request, Response
+from nakadi.http.routing import Lane
+from nakadi.model.outcomes import Outcome
+
+PREFIX = "/console"
+
+NOT_BUILT = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="color-scheme" content="light dark">
+<title>Nakadi: the console is not built</title>
+<p>The console is not built: run <code>make console</code> in the checkout, which says what is missing if it fails, and
+start the broker with <code>make run</code>, or with <code>NAKADI_CONSOLE</code> as the folder of the built files.</p>
+<p>The <a href="../docs">reference of the API</a> needs no build.</p>
+</html>
+"""
+
+# Nothing that is not ours is loaded, nothing inline is run, and no other page can put the console into a frame.
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+# The names of assets have a hash of their content in them, so that they never change.
+FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
+ASKED_EACH_TIME = {"cache-control": "no-cache"}
+
+ASSET = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
+
+
+class Console:
+    """Answers what is below `/console` from a folder, and passes every other request on to the application."""
+
+    def __init__(self, application: Answering, folder: str) -> None:
+        """`folder` has the built files; it is empty where there are none."""
+        self._application = application
+        self._folder = Path(folder) if folder else None
+
+    def lane(self, request: Request) -> Lane:
+        # Files are read, which may take a moment.
+        return Lane.REGISTRY if _is_ours(request) else self._application.lane(request)
+
+    def answer(self, request: Request) -> Answer:
+        return self._response(request) if _is_ours(request) else self._application.answer(request)
+
+    def admit(self, request: Request) -> Admitted | Answer:
+        return self._response(request) if _is_ours(request) else self._application.admit(request)
+
+    def complete(self, admitted: Admitted, body: bytes) -> Answer:
+        return self._application.complete(admitted, body)
+
+    def refusal(self, request: Request, outcome: Outcome) -> Answer:
+        return self._application.refusal(request, outcome)
+
+    def _response(self, request: Request) -> Response:
+        found = self._found(request)
+        if request.method == "HEAD":
+            length = {"content-length": str(len(found.body))}
+            return Response(found.status, {**found.headers, **length})
+        return found
+
+    def _found(self, request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            return _text(405, "The console can only be looked at.", {"allow": "GET, HEAD"})
+        path = request.target.partition("?")[0].removeprefix(PREFIX)
+        if not path:
+            # The page names its assets relative to a folder, so that it works behind any prefix of a proxy.
+            return Response(308, {**HEADERS, **ASKED_EACH_TIME, "location": "console/"})
+        if path == "/":
+            page = self._file("index.html", request, ASKED_EACH_TIME)
+            return page or _html(404, NOT_BUILT)
+        asset = ASSET.fullmatch(path)
+        file = self._file(f"assets/{asset[1]}", request, FOREVER) if asset else None
+        return file or _text(404, "There is no such file in the console.")
+
+    def _file(self, name: str, request: Request, caching: dict[str, str]) -> Response | None:
+        """A file of the folder; None if there is none, or none of a kind that the console has."""
+        if self._folder is None or Path(name).suffix not in TYPES:
+            return None
+        path = self._folder / name
+        try:
+            known = path.stat()
+            if not S_ISREG(known.st_mode):
+                return None
+            content = path.read_bytes()
+        except OSError:
+            return None
+        tag = f'"{known.st_mtime_ns:x}-{known.st_size:x}"'
+        modified = {"etag": tag, "last-modified": formatdate(known.st_mtime, usegmt=True)}
+        headers = {**HEADERS, **caching, **modified, "content-type": TYPES[path.suffix]}
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(304, headers)
+        return Response(200, headers, content)
+
+
+def _is_ours(request: Request) -> bool:
+    path = request.target.partition("?")[0]
+    return path == PREFIX or path.startswith(f"{PREFIX}/")
+
+
+def _html(status: int, text: str) -> Response:
+    return Response(status, {**HEADERS, **ASKED_EACH_TIME, "content-type": TYPES[".html"]}, text.encode())
+
+
+def _text(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    kind = {"content-type": "text/plain; charset=utf-8"}
+    return Response(status, {**HEADERS, **ASKED_EACH_TIME, **kind, **(headers or {})}, f"{text}\n".encode())

@@ -1,0 +1,82 @@
+"""The console in a real browser. Each `test_*.py` has its tests in a script of the same name for node's test runner:
+the script speaks to the browser, and here it is given a broker, and its results become results of pytest."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from nakadi.local import Broker
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+CACHE = ROOT / ".cache" / "console"
+BUILT = CACHE / "built"
+
+# For all tests of a script together, on a busy machine.
+SECONDS = 600
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for every sentence of the script."""
+    if "sentence" in metafunc.fixturenames:
+        script = Path(metafunc.module.__file__).with_suffix(".mjs").read_text("utf-8")
+        metafunc.parametrize("sentence", re.findall(r'^test\("([^"]+)"', script, re.MULTILINE))
+
+
+def _needed() -> str | None:
+    """What is missing for tests in a browser."""
+    if not (BUILT / "index.html").exists() or not (ROOT / "console/node_modules/playwright-core").exists():
+        return "the console is not built with what its tests need: `make console` does it, and says why if it cannot"
+    named = [CACHE / "browser" / "chromium", *(Path(os.environ[name]) for name in ("CHROMIUM",) if name in os.environ)]
+    if any(each.exists() for each in named) or any(
+        map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    ):
+        return None
+    return "there is no browser: `make console` unpacks one on Linux, CHROMIUM=/path/to/chromium names another"
+
+
+@pytest.fixture(scope="module")
+def settings() -> Mapping[str, object]:
+    """The settings of the broker; modules have their own."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def broker(settings: Mapping[str, object]) -> Iterator[Broker]:
+    missing = _needed()
+    if missing:
+        pytest.skip(missing)
+    with Broker(console=str(BUILT), **settings) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def token() -> str:
+    return ""
+
+
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest, broker: Broker, token: str) -> Mapping[str, str]:
+    """Why each test of the module's script failed, by its sentence; an empty text if it did not."""
+    script = Path(request.module.__file__).with_suffix(".mjs")
+    node = CACHE / "bin" / "node"
+    command = [node, "--test", "--test-reporter", HERE / "reporter.mjs", script]
+    environ = {**os.environ, "BROKER": broker.url, "TOKEN": token}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    found = {each["name"]: "" if each["passed"] else each["why"] for each in told}
+    return {"": f"{done.stdout}\n{done.stderr}", **found}
+
+
+@pytest.fixture
+def failure(results: Mapping[str, str], sentence: str) -> str:
+    """Why the test of that sentence failed in the browser; an empty text if it did not."""
+    return results.get(sentence, results[""])

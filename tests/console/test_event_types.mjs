@@ -1,0 +1,60 @@
+import { accessible, assert, broker, call, eventType, open, picture, test } from "./browser.mjs";
+
+test("without event types the list says what to do next", async (page) => {
+  for (const { name } of await call("GET", "/event-types")) await call("DELETE", `/event-types/${name}`);
+  await open(page);
+  await page.getByRole("heading", { name: "There is no event type yet" }).waitFor();
+  await accessible(page);
+  await picture(page, "event-types-none");
+});
+
+test("event types are found by words, category, owner and label, at an address that can be shared", async (page) => {
+  await eventType("order.created", { labels: { team: "orders" } });
+  await eventType("order.paid", { owning_application: "billing" });
+  await eventType("parcel.sent", { category: "business", enrichment_strategies: ["metadata_enrichment"], labels: { team: "parcels" } });
+  await open(page, "#/event-types");
+  const rows = page.getByRole("table", { name: "Event types" }).getByRole("row");
+  await page.getByRole("link", { name: "parcel.sent" }).waitFor();
+  assert.equal(await rows.count(), 4);
+  await page.keyboard.press("/");
+  await page.keyboard.type("ord");
+  await page.getByText("2 of 3 event types").waitFor();
+  await page.getByLabel("Owner").selectOption("billing");
+  await page.getByText("1 of 3 event types").waitFor();
+  assert.match(page.url(), /q=ord&owner=billing/);
+  await open(page, "#/event-types?category=business&label=team%3Dparcels");
+  await page.getByText("1 of 3 event types").waitFor();
+  assert.equal(await page.getByLabel("Search names").inputValue(), "");
+  await page.getByLabel("Search names").fill("none of them");
+  await page.getByRole("button", { name: "Show all" }).click();
+  await page.getByText("3 event types", { exact: true }).waitFor();
+  await accessible(page);
+  await picture(page, "event-types");
+});
+
+test("ten thousand event types are listed, sorted and searched without drawing them all", async (page) => {
+  const [one] = await call("GET", "/event-types");
+  const many = Array.from({ length: 10_000 }, (_, at) => ({
+    ...one,
+    name: `team-${at % 97}.thing-${at}`,
+    measured_statistic: { messages_per_minute: at, message_size: 500 + at, read_parallelism: 1, write_parallelism: 1 },
+  }));
+  await page.route(`${broker}/event-types`, (route) => route.fulfill({ json: many }));
+  await open(page);
+  await page.getByText("10,000 event types").waitFor();
+  const rows = page.getByRole("table", { name: "Event types" }).getByRole("row");
+  assert.ok((await rows.count()) < 60, `${await rows.count()} rows are drawn`);
+  await page.getByRole("button", { name: "Events / min" }).click();
+  await page.getByRole("button", { name: "Events / min" }).click();
+  await page.getByRole("link", { name: "team-8.thing-9999" }).waitFor();
+  await picture(page, "event-types-many");
+  await page.getByLabel("Search names").fill("thing-1234");
+  await page.getByText("1 of 10,000 event types").waitFor();
+});
+
+test("an address that leads nowhere says so, and leads back", async (page) => {
+  await open(page, "#/no/such/page");
+  await page.getByRole("heading", { name: "There is no such page (404)" }).waitFor();
+  await page.getByRole("main").getByRole("link", { name: "event types" }).click();
+  await page.getByRole("heading", { name: "Event types" }).waitFor();
+});

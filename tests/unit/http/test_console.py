@@ -1,0 +1,91 @@
+"""How the files of the console are served."""
+
+from __future__ import annotations
+
+import gzip
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory):
+    """A broker whose console is a page and a script; its address, and the folder of the files."""
+    folder = tmp_path_factory.mktemp("console")
+    (folder / "assets").mkdir()
+    (folder / "index.html").write_text("<!doctype html>the page")
+    (folder / "assets" / "index-1a2b.js").write_text("let many = 0;\n" * 1000)
+    (folder / "assets" / "notes.txt").write_text("no file of a console")
+    (folder / "secret.js").write_text("outside")
+    with Broker(console=str(folder)) as broker, httpx.Client(base_url=broker.url) as client:
+        yield client
+
+
+def test_the_page_is_asked_for_each_time_and_loads_only_what_is_ours(console):
+    """The page has a strict policy, may not be framed, and is answered with 304 while it is the same."""
+    page = console.get("/console/")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert page.headers["cache-control"] == "no-cache"
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+    again = console.get("/console/", headers={"if-none-match": page.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_an_asset_is_kept_for_ever_and_packed(console):
+    """An asset never changes, since its name has the hash of its content; it comes packed."""
+    with console.stream("GET", "/console/assets/index-1a2b.js", headers={"accept-encoding": "gzip"}) as asset:
+        packed = b"".join(asset.iter_raw())
+    assert asset.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert "immutable" in asset.headers["cache-control"]
+    assert len(gzip.decompress(packed)) == 14_000
+    head = console.head("/console/assets/index-1a2b.js")
+    assert (head.headers["content-length"], head.content) == ("14000", b"")
+
+
+def test_the_address_without_a_slash_leads_to_the_page(console):
+    """The page names its assets relative to a folder, so its own address has to end like one."""
+    answer = console.get("/console?theme=dark")
+    assert (answer.status_code, answer.headers["location"]) == (308, "console/")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/console/assets/other.js",
+        "/console/assets/notes.txt",
+        "/console/assets/",
+        "/console/assets/..%2fsecret.js",
+        "/console/assets/.hidden.js",
+        "/console/secret.js",
+        "/console/deeper/than/that",
+    ],
+)
+def test_nothing_else_is_served(console, path):
+    """Only the page and the assets are served, whatever else is in the folder or near it."""
+    answer = console.get(path)
+    assert answer.status_code == 404
+    assert "outside" not in answer.text
+
+
+def test_the_console_takes_nothing(console):
+    """A request with a body is refused, and other paths go to the API."""
+    answer = console.post("/console/", content=b"x" * 100)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert console.get("/consoles").status_code == 404
+    assert console.get("/consoles").headers["content-type"] == "application/problem+json"
+    assert console.get("/health").text == "OK"
+
+
+def test_a_broker_without_a_built_console_says_how_to_build_it():
+    """The broker works, and its page says in a sentence what to do."""
+    with Broker() as broker:
+        answer = httpx.get(f"{broker.url}/console/")
+        assert httpx.get(f"{broker.url}/health").text == "OK"
+    assert answer.status_code == 404
+    assert "make console" in answer.text
