@@ -45,6 +45,10 @@ class Aws:
         """Nothing goes wrong any more."""
         self._faults.clear()
 
+    def awaits_fault(self, operation: str) -> bool:
+        """Whether a later call of the operation will meet a fault."""
+        return bool(self._faults.get(operation))
+
     def made_tables(self, prefix: str) -> None:
         client = _session().create_client("dynamodb", REGION)
         for table in TABLES:
@@ -57,6 +61,14 @@ class Aws:
             self.calls[operation] += 1
             waiting = self._faults.get(operation)
             return waiting.popleft()(request, effect) if waiting else effect()
+
+
+@contextmanager
+def aws_with_tables() -> Iterator[Aws]:
+    """With the tables of a deployment that is called `test`."""
+    with aws() as world:
+        world.made_tables("test")
+        yield world
 
 
 @contextmanager
@@ -120,6 +132,16 @@ def unreadable_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse
     effect()
     page: Any = MockRawResponse("<html>Welcome</html>")
     return AWSResponse(request.url, 200, {"content-type": "text/html"}, page)
+
+
+def page_of(limit: int) -> Fault:
+    """The service answers a query with so many items at most, and where the next page begins."""
+
+    def answered(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
+        request.body = json.dumps({**json.loads(request.body), "Limit": limit}).encode()
+        return effect()
+
+    return answered
 
 
 def no_connection(request: AWSPreparedRequest, _: Effect) -> AWSResponse:

@@ -11,8 +11,11 @@ from botocore.exceptions import ClientError
 
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis import opening
+from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.envelopes import hash_key
 from nakadi.engines.kinesis.event_log import KinesisLog, Options
-from nakadi.engines.kinesis.stream import Stream
+from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.stream import Outgoing, Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
@@ -96,14 +99,29 @@ class World:
         index: LogIndex | None = None,
         archive: ArchiveStore | None = None,
         archived: bool = True,
+        client: Any = None,
     ) -> KinesisLog:
         kept = (archive or self.archive) if archived else None
-        log = KinesisLog(self.a_stream(), index or self.index, kept, self.clock, options)
+        log = KinesisLog(self.a_stream(client), index or self.index, kept, self.clock, options)
         self._logs.append(log)
         return log
 
-    def a_stream(self) -> Stream:
-        return Stream(self.client, self.name, reads_per_second=10_000)
+    def a_stream(self, client: Any = None) -> Stream:
+        return Stream(client or self.client, self.name, reads_per_second=10_000)
+
+    def an_indexer(self, *, archived: bool = True) -> Indexer:
+        stream = self.a_stream()
+        return Indexer(stream, Ancestry(stream), self.index, self.archive if archived else None)
+
+    def index_all(self, *, archived: bool = True) -> None:
+        """Index what the stream has, as a new process would."""
+        indexer = self.an_indexer(archived=archived)
+        for shard in self.a_stream().shards():
+            indexer.catch_up(shard.id)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Put a record with this partition key into the stream, past every log."""
+        self.a_stream().put([Outgoing(key, hash_key(key), data)])
 
     def counting(self, operation: str) -> Callable[[], int]:
         """How often the operation was called since now."""

@@ -1,18 +1,19 @@
 """Making few segments of many small ones, whatever happens meanwhile."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nakadi.engines.archive import objects
+from nakadi.engines.archive import maintenance, objects
 from nakadi.engines.archive.library import Library, Unreadable
 from nakadi.engines.archive.maintenance import MANY, Blocks, Busy, Merger, Sweep, alone
 from nakadi.engines.archive.reading import ArchiveReader
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.dynamodb.client import Address, Attempts
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
-from nakadi.engines.memory.log_index import MemoryLogIndex, _Partition
+from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.model.outcomes import Unavailable
@@ -30,6 +31,16 @@ class Store(MemoryStore):
         if self.out_of_reach:
             raise Unavailable("on purpose")
         super().put(key, content)
+
+
+class CountingStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Location] = []
+
+    def get(self, location: Location) -> bytes:
+        self.asked.append(location)
+        return super().get(location)
 
 
 class World:
@@ -81,10 +92,7 @@ class World:
 
     def _as_it_is(self) -> MemoryLogIndex:
         """A copy of the index, which is asked often."""
-        copy = MemoryLogIndex()
-        for partition in range(2):
-            copy._partitions["t", partition] = _Partition(segments=self.index.segments("t", partition, 0, 1000))
-        return copy
+        return index_of([self.index.segments("t", partition, 0, 1000) for partition in range(2)])
 
     def see_that_all_is_there(self) -> None:
         """From each offset on, by a reader that knows nothing."""
@@ -97,6 +105,15 @@ class World:
                         found += [each.offset for each in slice_.events]
                         place = slice_.next_offset
                     assert found == list(range(start, end))
+
+
+def index_of(partitions: Sequence[Sequence[Segment]]) -> MemoryLogIndex:
+    index = MemoryLogIndex()
+    index.create_topic("t", len(partitions))
+    for partition, segments in enumerate(partitions):
+        for revision, segment in enumerate(segments):
+            index.extend("t", partition, revision, Head(Counted(next=segment.end)), segment)
+    return index
 
 
 def event(offset: int) -> StoredEvent:
@@ -158,12 +175,13 @@ def test_a_piece_does_not_last_too_long(world: World):
 @pytest.mark.parametrize("gap", ["not archived", "not connected"])
 def test_gaps_are_left_alone(world: World, gap):
     """What is not archived, or does not follow what is in front of it, is no part of a piece."""
-    segments = world.index._partitions["t", 0].segments
+    segments = list(world.index.segments("t", 0, 0, 1000))
     if gap == "not archived":
         segments[20] = Segment(before=segments[20].before, count=2, since=0, until=0)
     else:
         del segments[20]
-    world.merge()
+    world.index = index_of([segments, []])
+    world.merge(world.a_merger())
     assert (0, 40) in world.segments()
     assert (42, 80) in world.segments()
 
@@ -193,15 +211,15 @@ def test_of_two_workers_one_does_it(world: World):
     assert len(world.segments()) == WINDOWS
 
 
-def test_a_worker_whose_claim_is_over_changes_nothing(world: World):
+def test_a_worker_whose_claim_is_over_changes_nothing(world: World, monkeypatch):
     """A worker that was asleep for longer than its claim holds leaves to the other what it was about to replace."""
     put = world.store.put
-    claims = world.index._claims
 
     def put_and_sleep(key, content):
         put(key, content)
-        claims["compaction/t/0"] = ("somebody else", claims["compaction/t/0"][1])
+        assert world.index.claim("compaction/t/0", "another worker", 60)
 
+    monkeypatch.setattr(maintenance, "CLAIMED_FOR", 0.0)
     world.store.put = put_and_sleep
     [piece] = world.merger.plan("t", 0)
     with pytest.raises(Busy):
@@ -318,7 +336,7 @@ def test_objects_that_many_partitions_share_are_read_once(world: World):
 
 def test_blocks_are_what_the_store_has():
     """Ranges come out of blocks as they would out of the store, also where they lie across two; memory is bounded."""
-    store = MemoryStore()
+    store = CountingStore()
     content = bytes(range(256)) * (5 << 12)
     store.put("large", content)
     store.put("small", b"abc")
@@ -330,4 +348,15 @@ def test_blocks_are_what_the_store_has():
         Location("small", 1, 2),
     ):
         assert blocks.get(location) == store.get(location)
-    assert blocks._bytes <= 1000
+    store.asked.clear()
+    for location in (
+        Location("small", 0, 1),
+        Location("small", 0, 2),
+        Location("large", 0, 1),
+        Location("large", 0, 2),
+    ):
+        blocks.get(location)
+    assert [each.key for each in store.asked] == [
+        "large",
+        "large",
+    ]  # the small one is kept, the large ones are too long

@@ -9,23 +9,17 @@ from msgspec.structs import replace
 
 from nakadi.engines.dynamodb import changes
 from nakadi.engines.dynamodb.changes import ECHO, LATE, MOMENT, PAUSE, Feed
-from nakadi.engines.dynamodb.client import Address
+from nakadi.engines.dynamodb.client import Address, Attempts
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
+from nakadi.engines.dynamodb.coordination_table import NEWS, CoordinationTable
 from nakadi.model.coordination import NOTHING_YET, Changed, Verdict
 from nakadi.model.timeline import Position
-from tests.support.aws import REGION, aws, no_answer_before, refused
+from tests.support.aws import REGION, no_answer_before, refused
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment, entries
 from tests.support.patience import PATIENCE, until
 
 SUBSCRIPTION = "1b6c"
-
-
-@pytest.fixture
-def world():
-    with aws() as opened:
-        opened.made_tables("test")
-        yield opened
 
 
 @pytest.fixture
@@ -77,17 +71,15 @@ class TestTogether:
         assert ear.wait_for(Changed.OFFSETS)
         assert here.offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
 
-    def test_changes_are_heard_after_a_look_that_failed(self, here, there, monkeypatch, caplog):
+    def test_changes_are_heard_after_a_look_that_failed(self, world, here, there, caplog):
         """A look that fails, for whatever reason, is logged and not the last one. (S198)"""
-        look, failed = here._changes._feed.look, threading.Event()
+        failed = threading.Event()
 
-        def once(at):
-            if not failed.is_set():
-                failed.set()
-                raise ValueError("a mistake")
-            return look(at)
+        def mistaken(*_):
+            failed.set()
+            raise ValueError("a mistake")
 
-        monkeypatch.setattr(here._changes._feed, "look", once)
+        world.goes_wrong("Query", mistaken)
         ear = Ear(here)
         assert failed.wait(PATIENCE)
         commit(there, 5)
@@ -170,8 +162,13 @@ class Times:
 
 class TestFeed:
     @pytest.fixture
-    def feed(self, here, clock):
-        feed = Feed(here._table.items, "me", clock)
+    def items(self, here):  # noqa: ARG002  # after it
+        """The items of the table, past every coordination."""
+        return CoordinationTable(Address("test", REGION), Attempts()).items
+
+    @pytest.fixture
+    def feed(self, items, clock):
+        feed = Feed(items, "me", clock)
         feed.begin()
         return feed
 
@@ -201,10 +198,10 @@ class TestFeed:
         assert feed.look(0.0) == [(SUBSCRIPTION, Changed.OFFSETS)] * 5
         assert feed.echoes(9.0) == [SUBSCRIPTION]
 
-    def test_does_not_tell_a_process_its_own(self, feed, there):
-        """A process has told itself at once; but others may have followed it in the same moment."""
-        feed._name = there._changes._name
-        commit(there, 1)
+    def test_does_not_report_to_a_process_its_own(self, feed, items, clock):
+        """A process reports its own changes at once; but others may have followed it in the same moment."""
+        now = f"{int(clock.seconds * 1_000_000)}#1"
+        items(NEWS, now, about=SUBSCRIPTION, changed=Changed.OFFSETS.value, teller="me").save()
         assert feed.look(0.0) == []
         assert feed.echoes(9.0) == [SUBSCRIPTION]
 
@@ -227,10 +224,10 @@ class TestFeed:
         commit(there, 2, seconds=2)
         assert feed.look(0.4) == [(SUBSCRIPTION, Changed.OFFSETS)]
 
-    def test_knows_nothing_of_what_was_before(self, here, there, clock):
+    def test_knows_nothing_of_what_was_before(self, items, there, clock):
         """Old news are not told to those who begin to listen."""
         commit(there, 1)
         clock.seconds += 60
-        feed = Feed(here._table.items, "me", clock)
+        feed = Feed(items, "me", clock)
         feed.begin()
         assert feed.look(0.0) == []

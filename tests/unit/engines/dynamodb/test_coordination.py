@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from nakadi.app.engines import UnknownEngine, open_coordination
 from nakadi.engines.dynamodb.client import PAUSES, Address, Attempts
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
+from nakadi.engines.dynamodb.coordination_table import LEASES, CoordinationTable
 from nakadi.model.coordination import NOTHING_YET, Assignment, Entry, Verdict
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.model.timeline import Position
 from nakadi.ports.coordination import MOST_PARKED, MOST_PLACES, AssignmentChanged
 from tests.support.aws import (
     REGION,
-    aws,
     broken_after,
     broken_before,
     cancelled,
@@ -49,13 +49,6 @@ PASSING = {
     "cut off after": cut_off_after,
     "no connection": no_connection,
 }
-
-
-@pytest.fixture
-def world():
-    with aws() as opened:
-        opened.made_tables("test")
-        yield opened
 
 
 @pytest.fixture
@@ -290,7 +283,7 @@ class TestLeases:
         """DynamoDB removes what ran out a day ago, and nothing that still says something, though a clock be an hour
         behind."""
         coordination.renew("one", LATER)
-        item = coordination._table.find("leases", "one")
+        item = CoordinationTable(Address("test", REGION), Attempts()).find(LEASES, "one")
         assert item.expires == int(LATER.timestamp()) + 24 * 3600
 
 

@@ -9,7 +9,6 @@ from nakadi.model.log_index import Counted, Head, Location, Mark, Progress, Segm
 from nakadi.model.outcomes import Unavailable
 from tests.support.aws import (
     REGION,
-    aws,
     broken_after,
     broken_before,
     cancelled,
@@ -33,13 +32,6 @@ FAULTS = {
 SOME = {name: FAULTS[name] for name in ("throttled", "in a conflict", "broken after", "no answer after")}
 EXPIRED = refused("ExpiredTokenException")
 ATTEMPTS = len(PAUSES) + 1
-
-
-@pytest.fixture
-def world():
-    with aws() as opened:
-        opened.made_tables("test")
-        yield opened
 
 
 @pytest.fixture
@@ -142,7 +134,7 @@ def test_expired_credentials_are_reported(world, index, doing):
     world.goes_wrong(operation, EXPIRED)
     with pytest.raises(Unavailable):
         act(index)
-    assert not world._faults[operation]
+    assert not world.awaits_fault(operation)
     assert act(index) == expected or operation == "BatchWriteItem"
 
 

@@ -1,5 +1,6 @@
 """The registry in DynamoDB when DynamoDB does not do what it is asked, and what its calls cost."""
 
+import json
 import random
 import string
 
@@ -8,14 +9,14 @@ from pynamodb.expressions.operand import Path
 
 from nakadi.app.engines import UnknownEngine, open_registry
 from nakadi.engines.common.registry_documents import NUMBERS
-from nakadi.engines.dynamodb.client import PAUSES, TURNS, Address, Attempts
-from nakadi.engines.dynamodb.registry import DynamoDbRegistry
+from nakadi.engines.dynamodb.client import PAUSES, TURNS, Address, Attempts, connected
+from nakadi.engines.dynamodb.registry import DocumentItem, DynamoDbRegistry
+from nakadi.engines.dynamodb.tables import DOCUMENTS
 from nakadi.model.changes import BUCKETS, Changes
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put, Remove
 from tests.support.aws import (
     REGION,
-    aws,
     broken_after,
     broken_before,
     cancelled,
@@ -24,6 +25,7 @@ from tests.support.aws import (
     no_answer_after_and,
     no_answer_before,
     no_connection,
+    page_of,
     refused,
 )
 
@@ -60,13 +62,6 @@ WRITES = {
     "a removal of whatever is there": ("TransactWriteItems", [Remove(KIND, "a")], None),
     "several": ("TransactWriteItems", [Put(KIND, "a", {"n": 2}, 1), Put(KIND, "b", {}), Check(KIND, "c", ABSENT)], 2),
 }
-
-
-@pytest.fixture
-def world():
-    with aws() as opened:
-        opened.made_tables("test")
-        yield opened
 
 
 @pytest.fixture
@@ -150,9 +145,7 @@ class TestFaultsThatPass:
             registry.write(*[Put("many", f"{number}{n}", {}, ABSENT) for n in range(10)])
         whole = [document.key for document in registry.list("many")]
         world.calls.clear()
-        read = registry._items._get_connection().query
-        registry._items._get_connection().query = lambda *args, **how: read(*args, **how | {"limit": 7})
-        world.goes_wrong("Query", no_answer_before, refused("ThrottlingException"))
+        world.goes_wrong("Query", no_answer_before, refused("ThrottlingException"), *[page_of(7)] * 8)
 
         assert [document.key for document in registry.list("many")] == whole
         assert world.calls["Query"] == 2 + 8
@@ -188,9 +181,10 @@ class TestFaultsThatLast:
                 attempt()
         assert pauses == []
 
-    def test_are_bounded_in_time(self, registry):
+    @pytest.mark.usefixtures("world")
+    def test_are_bounded_in_time(self):
         """A call to a service that does not answer ends well before API Gateway's half minute."""
-        config = registry._client.meta.config
+        config = connected(Address("test", REGION).bound(DocumentItem, DOCUMENTS)).client.meta.config
         longest = config.connect_timeout + config.read_timeout
 
         assert config.retries["total_max_attempts"] == 1
@@ -254,9 +248,9 @@ class TestCalls:
 
     def test_for_what_changed_cost_one_unit_for_ever(self, registry):
         """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
-        items = registry._items
+        items = Address("test", REGION).bound(DocumentItem, DOCUMENTS)
         items(NUMBERS, NUMBERS).update([Path(f"n{bucket}").set(3 * 10**9) for bucket in range(BUCKETS)])
-        found = registry._connection.get_item(items.Meta.table_name, NUMBERS, NUMBERS)["Item"]
+        found = connected(items).get_item(items.Meta.table_name, NUMBERS, NUMBERS)["Item"]
 
         assert len(registry.changes().numbers) == BUCKETS
         # DynamoDB takes at most 21 bytes for a number, and as many as its name has letters for that.
@@ -294,14 +288,26 @@ class TestLargeDocuments:
 
 
 class TestUrl:
-    @pytest.mark.usefixtures("world")
-    def test_names_prefix_region_and_endpoint(self):
+    def test_names_prefix_region_and_endpoint(self, world):
         """The URL says whose tables, in which region, and where if not at AWS."""
-        near = open_registry("dynamodb://test?region=eu-west-1&endpoint=http://localhost:8000")
-        here = open_registry(f"dynamodb://test?region={REGION}")
+        asked = []
 
-        assert near._client.meta.endpoint_url == "http://localhost:8000"
-        assert near._client.meta.region_name == "eu-west-1"
+        def noted(request, effect):
+            asked.append(
+                (request.url, request.headers["Authorization"].decode(), json.loads(request.body)["TableName"])
+            )
+            return refused("AccessDeniedException")(request, effect)
+
+        near = open_registry("dynamodb://near?region=eu-west-1&endpoint=http://localhost:8000")
+        world.goes_wrong("GetItem", noted)
+        with pytest.raises(Unavailable):
+            near.get(KIND, "a")
+        [(url, signature, table)] = asked
+        assert url == "http://localhost:8000/"
+        assert "/eu-west-1/dynamodb/" in signature
+        assert table == DOCUMENTS.name("near")
+
+        here = open_registry(f"dynamodb://test?region={REGION}")
         here.write(Put(KIND, "a", {}))
         assert here.get(KIND, "a") == Document("a", {}, 1)
 

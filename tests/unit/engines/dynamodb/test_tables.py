@@ -18,12 +18,10 @@ from nakadi.engines.dynamodb.tables import COORDINATION, DOCUMENTS, LOG_INDEX, T
 )
 def test_a_model_and_its_table_have_the_same_keys(table, model):
     """What an engine takes for keys are the keys that the deployment gives the table; what expires is a number."""
-    schema = model._get_schema()
-    keys = {each["AttributeName"]: each["KeyType"] for each in schema["key_schema"]}
-    types = {each["AttributeName"]: each["AttributeType"] for each in schema["attribute_definitions"]}
+    attributes = model.get_attributes().values()
 
-    assert keys == {table.partition_key[0]: "HASH", table.sort_key[0]: "RANGE"}
-    assert types == dict([table.partition_key, table.sort_key])
+    assert [(each.attr_name, each.attr_type) for each in attributes if each.is_hash_key] == [table.partition_key]
+    assert [(each.attr_name, each.attr_type) for each in attributes if each.is_range_key] == [table.sort_key]
     assert table.expires is None or isinstance(getattr(model, table.expires), NumberAttribute)
 
 

@@ -4,10 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from nakadi.engines.archive import maintenance
 from nakadi.engines.archive.maintenance import MANY, Merger, Sweep
 from nakadi.engines.archive.manifest import archived
-from nakadi.engines.kinesis.continuity import Ancestry
-from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.kinesis_faults import World
@@ -20,12 +19,6 @@ def log(world: World):
     return log
 
 
-def index_all(world: World) -> None:
-    stream = world.a_stream()
-    indexer = Indexer(stream, Ancestry(stream), world.index, world.archive)
-    indexer.catch_up(indexer._ancestry.current.leaves()[0])
-
-
 def newest(world: World) -> int:
     stream = world.a_stream()
     [shard] = stream.shards()
@@ -35,7 +28,7 @@ def newest(world: World) -> int:
 def publish(world: World, log, *numbers: int) -> None:
     for number in numbers:
         log.append("t", {0: [Record(b"%d" % number)]})
-    index_all(world)
+    world.index_all()
 
 
 def test_damage_is_reported_with_its_offsets(world: World, log, caplog):
@@ -76,7 +69,7 @@ def test_small_windows_can_be_merged(world: World, log):
         world.clock.move(60)
         moments.append(world.clock.now())
         log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]})
-        index_all(world)
+        world.index_all()
     merger = Merger(index=world.index, store=world.archive, event_type_of=lambda _: None)
     [piece] = merger.plan("t", 0)
     assert merger.merge(piece) == 2 * MANY - 1
@@ -86,9 +79,9 @@ def test_small_windows_can_be_merged(world: World, log):
     assert [int(event.record.value) for event in found] == list(range(30))
     assert [reader.offset_at("t", 0, moment) for moment in moments] == list(range(2 * MANY))
 
-    index_all(world)
+    world.index_all()
     log.append("t", {0: [Record(b"behind", "key-0")]})
-    index_all(world)
+    world.index_all()
     assert reader.read("t", 0, 2 * MANY).events[0].record.value == b"behind"
 
     log.trim("t", 0, moments[20])
@@ -99,18 +92,18 @@ def test_small_windows_can_be_merged(world: World, log):
     assert merged.archived.key not in world.archive.kept()
 
 
-def test_compaction_that_was_asleep_changes_nothing(world: World, log):
-    """A compaction whose claim is over when it has written leaves the partition to whoever has the claim now."""
+def test_compaction_that_was_asleep_changes_nothing(world: World, log, monkeypatch):
+    """A compaction whose claim ran out while it wrote leaves the partition to the process that has the claim now."""
     for number in range(4):
         log.append("t", {0: [Record(b"%d" % number, "key")]})
-    index_all(world)
-    put, claims = world.archive.put, world.index._claims
+    world.index_all()
+    put = world.archive.put
 
     def put_and_sleep(key, content):
         put(key, content)
-        for name, (_, until) in claims.items():
-            claims[name] = ("somebody else", until)
+        assert world.index.claim("compaction/t/0", "another process", 60)
 
+    monkeypatch.setattr(maintenance, "CLAIMED_FOR", 0.0)
     world.archive.put = put_and_sleep
     before = list(archived(world.index, "t", 0))
     upto = world.clock.now() + timedelta(seconds=1)
@@ -118,6 +111,6 @@ def test_compaction_that_was_asleep_changes_nothing(world: World, log):
     assert list(archived(world.index, "t", 0)) == before
     assert world.index.topic("t").compacted == {}
     world.archive.put = put
-    claims.clear()
+    world.index.release("compaction/t/0", "another process")
     log.compact("t", 0, upto=upto, tombstones_before=upto)
     assert [event.offset for event in log.read("t", 0, 0).events] == [3]

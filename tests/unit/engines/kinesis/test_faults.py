@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 from datetime import timedelta
 
 import pytest
@@ -23,7 +22,7 @@ from tests.support.aws import (
     unreadable_after,
 )
 from tests.support.kinesis_faults import HURRIED, World
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 
 THROTTLED = refused("ProvisionedThroughputExceededException")
 EXPIRED = refused("ExpiredTokenException")
@@ -97,7 +96,7 @@ class TestPublishing:
         """Throttled for too long, it is refused, and nothing was stored."""
         world.faults.goes_wrong("PutRecords", *[THROTTLED] * 50)
         assert log.append("t", {0: [Record(b"1")]}) == {0: TIMED_OUT}
-        world.faults._faults.clear()
+        world.faults.goes_right()
         assert values(log) == []
 
     def test_with_expired_credentials_is_refused_at_once(self, world: World, log):
@@ -180,7 +179,7 @@ class TestReading:
     def test_begins_with_what_is_left_when_its_place_is_too_old(self, world: World, log):
         """When the stream no longer knows the place where the index ends, reading begins with the oldest it has."""
         log.append("t", {0: [Record(b"1")]})
-        log._indexer.catch_up(log._ancestry.current.leaves()[0])
+        world.index_all()
         log.append("t", {0: [Record(b"2")]})
         reader = world.a_log()
         world.faults.goes_wrong("GetShardIterator", TOO_OLD)
@@ -199,20 +198,20 @@ class TestReading:
         ):
             with pytest.raises(Unavailable):
                 attempt()
-        world.faults._faults.clear()
+        world.faults.goes_right()
         assert values(log) == [b"1"]
 
     def test_of_the_archive_falls_back_on_the_stream(self, world: World, log):
         """While the archive object of a segment is not there, its events are read from the stream."""
         log.append("t", {0: [Record(b"1")]})
-        log._indexer.catch_up(log._ancestry.current.leaves()[0])
+        world.index_all()
         world.archive.remove(world.archive.kept())
         assert values(world.a_log()) == [b"1"]
 
     def test_of_a_damaged_archive_falls_back_on_the_stream(self, world: World, log):
         """An archive object that cannot be read is as good as none."""
         log.append("t", {0: [Record(b"1")]})
-        log._indexer.catch_up(log._ancestry.current.leaves()[0])
+        world.index_all()
         [key] = world.archive.kept()
         world.archive.put(key, b"what is this?" * 20)
         assert values(world.a_log()) == [b"1"]
@@ -220,7 +219,7 @@ class TestReading:
     def test_of_an_archive_that_does_not_answer_is_unavailable(self, world: World, log):
         """A slow or broken archive gives no empty answer."""
         log.append("t", {0: [Record(b"1")]})
-        log._indexer.catch_up(log._ancestry.current.leaves()[0])
+        world.index_all()
         with pytest.raises(Unavailable):
             world.a_log(archive=Broken()).read("t", 0, 0)
 
@@ -275,8 +274,7 @@ class TestWatching:
         for fault in (THROTTLED, EXPIRED, beyond_understanding, broken_before, ITERATOR_EXPIRED):
             told.clear()
             world.faults.goes_wrong("GetRecords", fault)
-            while world.faults._faults["GetRecords"]:
-                time.sleep(0.01)
+            until(lambda: not world.faults.awaits_fault("GetRecords"))
             log.append("t", {0: [Record(b"1")]})
             assert told.wait(PATIENCE)
         end()

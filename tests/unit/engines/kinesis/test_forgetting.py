@@ -7,9 +7,6 @@ from msgspec.structs import replace
 
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes, tails
-from nakadi.engines.kinesis.continuity import Ancestry
-from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.stream import Outgoing
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.kinesis_faults import HURRIED, World
@@ -26,13 +23,6 @@ def log(world: World):
     log = world.a_log()
     log.create_topic("t", 2)
     return log
-
-
-def index_all(world: World, *, archived: bool = True) -> Indexer:
-    stream = world.a_stream()
-    indexer = Indexer(stream, Ancestry(stream), world.index, world.archive if archived else None)
-    indexer.catch_up(indexer._ancestry.current.leaves()[0])
-    return indexer
 
 
 def publish(log, *numbers: int, partition: int = 0) -> None:
@@ -63,9 +53,9 @@ def numbered(*numbers: int) -> list[tuple[int, bytes]]:
 def test_what_is_forgotten_is_read_from_the_archive(world: World, log, strict):
     """A reader crosses from the archive to the stream without a gap, though the stream begins in the middle."""
     publish(log, *range(10))
-    index_all(world)
+    world.index_all()
     publish(log, *range(10, 12))
-    index_all(world)
+    world.index_all()
     world.client.forgets(newest(world) - 1, strict=strict)
     publish(log, *range(12, 15))
     for reader in (world.a_log(), world.a_log(FORGETFUL)):
@@ -77,12 +67,12 @@ def test_what_is_forgotten_is_read_from_the_archive(world: World, log, strict):
 def test_an_idle_partition_goes_on_where_it_was(world: World, log, strict):
     """When all of a partition is forgotten by the stream, its next event has the next offset."""
     publish(log, *range(5))
-    index_all(world)
+    world.index_all()
     world.client.forgets(newest(world), strict=strict)
     reader = world.a_log()
     assert reader.bounds("t", [0]) == {0: Bounds(0, 5)}
     publish(log, 5)
-    index_all(world)
+    world.index_all()
     assert events(reader) == events(world.a_log()) == numbered(*range(6))
 
 
@@ -91,7 +81,7 @@ def test_an_idle_partition_goes_on_where_it_was(world: World, log, strict):
 def test_what_no_one_has_is_not_made_up(world: World, log, strict, archived):
     """When neither archive nor stream has an event, another one is not shown in its place."""
     publish(log, *range(10))
-    index_all(world, archived=archived)
+    world.index_all(archived=archived)
     world.client.forgets(newest(world) - 3, strict=strict)
     world.archive.remove(world.archive.kept())
     reader = world.a_log(archived=archived)
@@ -107,11 +97,11 @@ def test_what_no_one_has_is_not_made_up(world: World, log, strict, archived):
 def test_a_process_that_slept_counts_anew(world: World, log, monkeypatch, strict):
     """A process in which nobody read for long begins where the index ends: it may have missed what is forgotten."""
     publish(log, *range(3))
-    index_all(world)
+    world.index_all()
     sleeper = world.a_log()
     assert events(sleeper) == numbered(*range(3))
     publish(log, *range(3, 8))
-    index_all(world)
+    world.index_all()
     world.client.forgets(newest(world) - 1, strict=strict)
     later = time.time() + 2 * tails.ASLEEP_AFTER
     monkeypatch.setattr(time, "time", lambda: later)
@@ -123,24 +113,23 @@ def test_an_append_that_was_given_up_stops_no_one(world: World, log, strict):
     """Parts of an append that never was completed can be forgotten; indexer and readers go on without them."""
     publish(log, 0)
     half = envelopes.parts(3, 0, bytes(1000), b"a" * 8, 500)
-    [queued] = log._writer._records("t", 0, [Record(b"x")], 0)
-    log._writer._stream.put([queued._replace(data=half[0])])
-    index_all(world)
+    world.put("t/0", half[0])
+    world.index_all()
     world.client.forgets(newest(world), strict=strict)
     publish(log, 1)
-    index_all(world)
+    world.index_all()
     assert world.index.heads([("t", 0)])["t", 0].counted.next == 2
     assert events(world.a_log()) == numbered(0, 1)
 
 
-def test_a_long_append_whose_beginning_is_forgotten_is_not_shown_in_part(world: World, log):
+@pytest.mark.usefixtures("log")
+def test_a_long_append_whose_beginning_is_forgotten_is_not_shown_in_part(world: World):
     """A reader that is thrown back on the stream and finds half of an append says so, rather than leaving it out."""
-    [queued] = log._writer._records("t", 0, [Record(b"x")], 0)
     first, second = long_append()
-    log._writer._stream.put([queued._replace(data=first)])
-    index_all(world)
-    log._writer._stream.put([queued._replace(data=second)])
-    index_all(world)
+    world.put("t/0", first)
+    world.index_all()
+    world.put("t/0", second)
+    world.index_all()
     assert world.index.heads([("t", 0)])["t", 0].counted.next == 2
     world.client.forgets(newest(world) - 1)
     assert events(world.a_log()) == [(0, b"1" * 400), (1, b"2" * 400)]
@@ -157,7 +146,7 @@ def long_append() -> list[bytes]:
 def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(world: World, log, monkeypatch):
     """Where a scan ended is a place to go on from for as long as the stream certainly has what comes next."""
     publish(log, *range(10))
-    index_all(world, archived=False)
+    world.index_all(archived=False)
     reader = world.a_log(FORGETFUL, archived=False)
     piece = reader.read("t", 0, 0, max_bytes=1)
     assert piece.next_offset == 1
@@ -170,8 +159,9 @@ def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(world: Worl
 def test_a_record_of_another_is_no_record_of_ours(world: World, log):
     """What others put into the stream has no offset, wherever it lies."""
     publish(log, 0)
-    log._writer._stream.put([Outgoing("t/0", 0, b"not ours"), Outgoing("no place", 0, b"nk"), Outgoing("t/9", 0, b"")])
+    for key, data in (("t/0", b"not ours"), ("no place", b"nk"), ("t/9", b"")):
+        world.put(key, data)
     publish(log, 1)
-    index_all(world)
+    world.index_all()
     assert events(world.a_log()) == numbered(0, 1)
     assert sum(key.startswith("set-aside/") for key in world.archive.kept()) == 3

@@ -4,8 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.engines.kinesis.continuity import Ancestry
-from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.model.events import Record, moment_of
 from tests.support.kinesis_faults import World
 
@@ -15,11 +13,6 @@ def log(world: World):
     log = world.a_log()
     log.create_topic("t", 1)
     return log
-
-
-def an_indexer(world: World) -> Indexer:
-    stream = world.a_stream()
-    return Indexer(stream, Ancestry(stream), world.index, world.archive)
 
 
 def arrival_of(world: World, number: int) -> int:
@@ -38,11 +31,11 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(world: World
     """It begins with the first event behind what is indexed, and ends when the indexer has come to the tip."""
     for number in range(3):
         log.append("t", {0: [Record(b"%d" % number)]})
-    indexer = an_indexer(world)
+    indexer = world.an_indexer()
     first = moment_of(arrival_of(world, 0) * 1000)
     assert indexer.lag(first + timedelta(hours=2)) == timedelta(hours=2)
 
-    indexer.catch_up(indexer._ancestry.current.leaves()[0])
+    world.index_all()
     assert indexer.lag(first + timedelta(hours=2)) == timedelta(0)
 
     log.append("t", {0: [Record(b"3")]})
@@ -55,4 +48,4 @@ def test_clocks_that_disagree_make_no_negative_lag(world: World, log):
     log.append("t", {0: [Record(b"0")]})
     arrived = moment_of(arrival_of(world, 0) * 1000)
 
-    assert an_indexer(world).lag(arrived - timedelta(minutes=1)) == timedelta(0)
+    assert world.an_indexer().lag(arrived - timedelta(minutes=1)) == timedelta(0)

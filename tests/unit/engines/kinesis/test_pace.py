@@ -45,16 +45,27 @@ def test_calls_for_a_name_are_apart(clock):
     assert clock.now == pytest.approx(1001.0)
 
 
-def test_refusals_make_it_slower_and_answers_faster_again():
+def mean_interval(pace: Pace, clock: Clock, name: str) -> float:
+    """How long a call waits for the one before it, on average: single intervals vary by half."""
+    pace.wait(name)
+    began = clock.now
+    for _ in range(1000):
+        pace.wait(name)
+    return (clock.now - began) / 1000
+
+
+def test_refusals_make_it_slower_and_answers_faster_again(clock):
     """The interval doubles with a refusal, up to a longest one, and shrinks bit by bit to the shortest."""
     pace = Pace(0.2)
+    pace.slower("a")
+    assert mean_interval(pace, clock, "a") == pytest.approx(0.4, rel=0.1)
     for _ in range(10):
         pace.slower("a")
-    assert pace._rate_of("a") == LONGEST_INTERVAL
-    assert pace._rate_of("b") == 0.2
+    assert mean_interval(pace, clock, "a") == pytest.approx(LONGEST_INTERVAL, rel=0.1)
+    assert mean_interval(pace, clock, "b") == pytest.approx(0.2)
     for _ in range(100):
         pace.faster("a")
-    assert pace._rate_of("a") == 0.2
+    assert mean_interval(pace, clock, "a") == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 10, 20])

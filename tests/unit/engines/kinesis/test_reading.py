@@ -8,8 +8,12 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from nakadi.common.caching import ChangeWatch
+from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import Ancestry
-from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.reading import Reader
+from nakadi.engines.kinesis.tails import Ours
+from nakadi.engines.kinesis.topics import Topics
 from nakadi.model.events import Bounds, Record
 from nakadi.ports.event_log import OffsetUnavailable
 from tests.support.kinesis_faults import HURRIED, World
@@ -24,17 +28,6 @@ def log(world: World):
     log = world.a_log()
     log.create_topic("t", 2)
     return log
-
-
-def an_indexer(world: World, *, archived: bool = True) -> Indexer:
-    stream = world.a_stream()
-    return Indexer(stream, Ancestry(stream), world.index, world.archive if archived else None)
-
-
-def index_all(world: World, *, archived: bool = True) -> None:
-    indexer = an_indexer(world, archived=archived)
-    for shard in world.a_log()._ancestry.current.leaves():
-        indexer.catch_up(shard)
 
 
 def publish(log, numbers, partition: int = 0) -> None:
@@ -69,7 +62,7 @@ def test_every_way_leads_to_the_same_events(world: World, log, how, options):
     """From any offset the same events come, whether they are remembered, archived, or only in the stream."""
     publish(log, range(30))
     if how != "not indexed":
-        index_all(world, archived=how != "indexed without an archive")
+        world.index_all(archived=how != "indexed without an archive")
     publish(log, range(30, 60 if how == "indexed in part" else 30))
     publish(log, range(5), partition=1)
     reader = world.a_log(options)
@@ -83,7 +76,7 @@ def test_every_way_leads_to_the_same_events(world: World, log, how, options):
 def test_a_log_without_an_archive_reads_the_stream(world: World, log):
     """Without an archive, what is behind the memory is read from the place that the index names."""
     publish(log, range(20))
-    index_all(world)
+    world.index_all()
     reader = world.a_log(FORGETFUL, archived=False)
     publish(log, range(20, 40))
     assert events(reader) == of(range(40))
@@ -107,7 +100,7 @@ def test_the_index_is_ahead_of_a_reader(world: World, log):
     reader = world.a_log()
     assert reader.bounds("t", [0]) == {0: Bounds(0, 0)}
     publish(log, range(3), partition=1)
-    index_all(world)
+    world.index_all()
     assert reader.bounds("t", [1]) == {1: Bounds(0, 6)}
     assert events(reader, partition=1) == of(range(3))
 
@@ -115,7 +108,7 @@ def test_the_index_is_ahead_of_a_reader(world: World, log):
 def test_a_new_process_begins_where_the_index_ends(world: World, log):
     """The tip of an indexed partition costs one read of the stream, however much is in it."""
     publish(log, range(50))
-    index_all(world)
+    world.index_all()
     reader = world.a_log()
     calls = world.counting("GetRecords")
     assert reader.bounds("t", [0, 1]) == {0: Bounds(0, 100), 1: Bounds(0, 0)}
@@ -151,12 +144,16 @@ def test_the_tip_is_shared(world: World, log):
 def test_those_who_asked_before_a_read_began_share_it(world: World, log):
     """However many want to know the tip, a read that began after they had asked answers all of them."""
     publish(log, range(3))
-    reader = world.a_log()
-    reader.bounds("t", [0])
+    ancestry = Ancestry(world.a_stream())
+    topics = Topics(world.index, 60.0, ChangeWatch(world.index.changes, world.clock))
+    reader = Reader(
+        ancestry, world.index, topics, None, lambda *_: None, Ours(), shared_for=0.0, window_bytes=1_000_000
+    )
+    reader.bounds("t", 0, time.monotonic())
     asked_at = time.monotonic()
     calls = world.counting("GetRecords")
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: reader._reader.bounds("t", 0, asked_at), range(100)))
+        found = list(threads.map(lambda _: reader.bounds("t", 0, asked_at), range(100)))
     assert set(found) == {Bounds(0, 6)}
     assert calls() == 1
 
@@ -210,20 +207,14 @@ def test_what_others_store_is_reported(world: World, log):
     end()
 
 
-def test_a_damaged_frame_keeps_its_numbers(log):
+def test_a_damaged_frame_keeps_its_numbers(world: World, log):
     """A frame that nobody can read is stepped over, and what follows it has the same offset for everybody."""
     publish(log, [1])
-    log._writer._stream.put([log._writer._records("t", 0, [Record(b"x")] * 3, 0)[0]._replace(data=broken(3))])
+    world.put("t/0", envelopes.whole(3, 0, b"nf\x01\x00 no frame"))
     publish(log, [2])
     assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1, 5, 6]
     assert log.read("t", 0, 2).next_offset == 7
     assert log.bounds("t", [0]) == {0: Bounds(0, 7)}
-
-
-def broken(count: int) -> bytes:
-    from nakadi.engines.kinesis import envelopes  # noqa: PLC0415  # only here
-
-    return envelopes.whole(count, 0, b"nf\x01\x00 no frame")
 
 
 def test_moments_are_found_in_the_index_and_behind_it(world: World, log):
@@ -233,7 +224,7 @@ def test_moments_are_found_in_the_index_and_behind_it(world: World, log):
         publish(log, [number])
         world.clock.move(60)
         if number % 3 == 2 and number < 15:
-            index_all(world)
+            world.index_all()
     reader = world.a_log(FORGETFUL)
     for minutes in range(21):
         assert reader.offset_at("t", 0, began + timedelta(minutes=minutes)) == 2 * minutes
@@ -245,7 +236,7 @@ def test_trimming_is_seen_by_others(world: World, log):
     publish(log, range(3))
     world.clock.move(60)
     publish(log, range(3, 5))
-    index_all(world)
+    world.index_all()
     reader = world.a_log()
     assert events(reader) == of(range(5))
     log.trim("t", 0, world.clock.now())
@@ -300,11 +291,11 @@ def test_two_do_not_compact_at_once(world: World, log):
 def test_what_the_archive_has_already_is_reported_when_the_tip_is(world: World, log):
     """A reader that has not heard of the newest events shows none of them, and takes no offset for one too far."""
     publish(log, range(3))
-    index_all(world)
+    world.index_all()
     reader = world.a_log(replace(HURRIED, shared_for=3600.0, window_bytes=1))
     assert reader.bounds("t", [0]) == {0: Bounds(0, 6)}
     publish(log, range(3, 5))
-    index_all(world)
+    world.index_all()
     assert events(reader, limit=100) == of(range(3))
     assert reader.read("t", 0, 10).events == ()
     assert reader.bounds("t", [0]) == {0: Bounds(0, 10)}
@@ -318,7 +309,7 @@ def test_a_batch_may_touch_many_partitions(world: World, log):
     log.create_topic("wide", 40)
     for _ in range(2):
         log.append("wide", {partition: [Record(b"%d" % partition)] for partition in range(40)})
-    index_all(world)
+    world.index_all()
     heads = world.index.heads([("wide", partition) for partition in range(40)])
     assert {head.counted.next for head in heads.values()} == {2}
     assert [event.record.value for event in world.a_log().read("wide", 17, 0).events] == [b"17", b"17"]

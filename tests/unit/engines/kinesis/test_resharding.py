@@ -5,17 +5,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 
 import boto3
 import pytest
 
+from nakadi.common.caching import ChangeWatch
+from nakadi.engines.archive.library import Library
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis.continuity import Ancestry
 from nakadi.engines.kinesis.event_log import KinesisLog, Options
 from nakadi.engines.kinesis.indexing import Indexer
+from nakadi.engines.kinesis.reading import Reader
 from nakadi.engines.kinesis.stream import Patience, ShardTree, Stream
+from nakadi.engines.kinesis.tails import Ours
+from nakadi.engines.kinesis.topics import Topics
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record, Stored
 from nakadi.model.log_index import Progress
@@ -45,18 +50,18 @@ class Surroundings:
     @contextmanager
     def a_log(self, index: MemoryLogIndex | None = None, **options: int) -> Iterator[KinesisLog]:
         hurried = Options(lease=0.2, shared_for=0.05, poll=0.05, **options)
-        log = KinesisLog(self._stream(), index or self.index, self.archive, SystemClock(), hurried)
+        log = KinesisLog(self.a_stream(), index or self.index, self.archive, SystemClock(), hurried)
         try:
             yield log
         finally:
             log.close()
 
     def an_indexer(self, index: MemoryLogIndex | None = None) -> Indexer:
-        stream = self._stream()
+        stream = self.a_stream()
         return Indexer(stream, Ancestry(stream), index or self.index, self.archive)
 
     def lineage(self) -> ShardTree:
-        return ShardTree(self._stream().shards())
+        return ShardTree(self.a_stream().shards())
 
     def reshard(self, how: str) -> None:
         """Split some shard in the middle, or merge two that lie next to each other."""
@@ -71,9 +76,9 @@ class Surroundings:
         until_active(self.client, self.stream)
 
     def _open_shards(self):
-        return sorted((each for each in self._stream().shards() if not each.closed), key=lambda each: each.first_hash)
+        return sorted((each for each in self.a_stream().shards() if not each.closed), key=lambda each: each.first_hash)
 
-    def _stream(self) -> Stream:
+    def a_stream(self) -> Stream:
         return Stream(self.client, self.stream, reads_per_second=200)
 
 
@@ -230,8 +235,10 @@ class TestWhoeverIsBehind:
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
                 log.append(TOPIC, {partition: [Record(b"1")]})
-            behind = surroundings.an_indexer(Before(surroundings.index, surroundings.stream))
-            old = behind._ancestry.current.leaves()
+            ancestry = Ancestry(surroundings.a_stream())
+            old = ancestry.current.leaves()
+            index = Before(surroundings.index, surroundings.stream)
+            behind = Indexer(ancestry.stream, ancestry, index, surroundings.archive)
             surroundings.reshard("split")
             surroundings.reshard("merge")
             for partition in range(PARTITIONS):
@@ -247,14 +254,26 @@ class TestWhoeverIsBehind:
 
     def test_begins_with_what_others_have_counted(self, surroundings: Surroundings):
         """A reader that finds a partition counted in a shard that it has not heard of takes the count as it is."""
-        with surroundings.a_log() as log, surroundings.a_log() as reader:
+        ancestry = Ancestry(surroundings.a_stream())
+        topics = Topics(surroundings.index, 60.0, ChangeWatch(surroundings.index.changes, SystemClock()))
+        library = Library(surroundings.archive)
+        with surroundings.a_log() as log, closing(library):
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
                 log.append(TOPIC, {partition: [Record(b"1")]})
-            inner = reader._reader._reader
-            inner.tails.know(0, time.monotonic())
-            for shard in reader._ancestry.current.leaves():
-                inner.tails.advance(shard, time.monotonic(), Patience(PATIENCE))
+            reader = Reader(
+                ancestry,
+                surroundings.index,
+                topics,
+                library,
+                lambda *_: None,
+                Ours(),
+                shared_for=0.05,
+                window_bytes=1_000_000,
+            )
+            before = time.monotonic()
+            for shard in ancestry.current.leaves():
+                reader.tails.advance(shard, before, Patience(PATIENCE))
             surroundings.reshard("split")
             surroundings.reshard("merge")
             for partition in range(PARTITIONS):
@@ -262,5 +281,6 @@ class TestWhoeverIsBehind:
             for leaf in surroundings.lineage().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             for partition in range(PARTITIONS):
-                assert inner._counted_state(f"{TOPIC}/{partition}", TOPIC, partition).next == 2
-            assert seen_from_the_beginning(reader) == {partition: [b"1", b"2"] for partition in range(PARTITIONS)}
+                assert reader.state(TOPIC, partition, before).next == 2
+                events = [reader.look(TOPIC, partition, start, 1, 1000).events for start in range(2)]
+                assert [[each.record.value for each in found] for found in events] == [[b"1"], [b"2"]]

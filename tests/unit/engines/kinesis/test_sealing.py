@@ -162,9 +162,7 @@ class Slow:
 
 def publishing_while(world: World, meanwhile):
     """A log whose appends are overtaken by something, every time."""
-    log = world.a_log(with_lease(0.05))
-    log._stream._client = Slow(world.client, meanwhile)
-    return log
+    return world.a_log(with_lease(0.05), client=Slow(world.client, meanwhile))
 
 
 def test_what_comes_behind_the_seal_is_not_acknowledged(world: World, topic):
@@ -194,7 +192,7 @@ def test_of_an_append_around_a_seal_each_partition_has_its_fate(world: World, to
     def seal_one() -> None:
         world.index.seal_topic(topic)
         data = envelopes.seal(0)
-        log._writer._stream._client._client.put_records(
+        world.client.put_records(
             StreamName=world.name, Records=[{"Data": data, "PartitionKey": f"{topic}/1", "ExplicitHashKey": "0"}]
         )
         time.sleep(0.1)
@@ -241,14 +239,16 @@ def test_other_processes_learn_of_a_deletion_in_time(world: World, topic):
 
 
 def test_what_is_deleted_again_is_not_waited_for(world: World, topic, monkeypatch):
-    """Nobody publishes to a topic that is gone, or closed: deleting it takes no lease."""
+    """There are no publishers to a topic that is gone, or closed: deleting it takes no lease."""
     log = world.a_log(with_lease(0.01))
     world.index.create_topic("closed", 1)
     log.seal_topic("closed")
     log.delete_topic(topic)
-    monkeypatch.setattr(log._topics, "wait_for_leases", lambda: pytest.fail("there is nothing to wait for"))
+    clock = MachineTime(world.clock)
+    monkeypatch.setattr(topics, "time", clock)
     log.delete_topic(topic)
     log.delete_topic("closed")
+    assert clock.passed == 0
 
 
 def test_closing_ends_everything(world: World, topic):

@@ -1,0 +1,11 @@
+"""What the tests of the DynamoDB engine share."""
+
+import pytest
+
+from tests.support.aws import aws_with_tables
+
+
+@pytest.fixture
+def world():
+    with aws_with_tables() as made:
+        yield made
