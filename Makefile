@@ -26,7 +26,7 @@ help:
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
 	@echo 'make test-engines                  the contracts of engines on Kafka, DynamoDB Local and kinesalite (Maven and a JDK)'
-	@echo 'make test-aws-local [STRICT=1]     every end-to-end test against the deployment on this machine (minutes)'
+	@echo 'make test-aws-local [STRICT=1]     every end-to-end test and command against the deployment on this machine (minutes)'
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
@@ -76,7 +76,7 @@ test-engines: $(VENV)/.test $(VENV)/.kafka $(NODE)/.test $(ENGINES)/.test $(if $
 		-k 'dynamodb-local or kinesalite or kafka' $(ARGS)
 
 test-aws-local: $(VENV)/.test $(NODE)/.test
-	@AWS_LOCAL=all AWS_LOCAL_STRICT=$(STRICT) $(BIN)/python -m pytest tests/e2e -k aws-local $(ARGS)
+	@AWS_LOCAL=all AWS_LOCAL_STRICT=$(STRICT) $(BIN)/python -m pytest tests/e2e tests/cli -k aws-local $(ARGS)
 
 check: $(VENV)/.test
 	@$(BIN)/ruff format --check .

@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import json
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
 
+from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
 from nakadi_cli.__main__ import main
+from tests.support.laptop import ALL, HURRIED, OPEN, STRICTNESS, OnALaptop
 from tests.support.patience import PATIENCE
 
 
@@ -34,10 +37,20 @@ class Done:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-@pytest.fixture(scope="session")
-def broker():
-    with Broker() as broker:
-        yield broker
+@pytest.fixture(scope="session", params=["aws-local" if ALL else "embedded"])
+def broker(request, tmp_path_factory) -> Iterator[Broker | OnALaptop]:
+    """A broker in this process; in `make test-aws-local` the deployment on this machine."""
+    if request.param == "embedded":
+        with Broker() as broker:
+            yield broker
+        return
+    with Laptop(tmp_path_factory.mktemp("laptop"), HURRIED, STRICTNESS) as laptop:
+        front = laptop.front(authorizes=False, settings=OPEN)
+        with pytest.MonkeyPatch.context() as patch, closing(OnALaptop(laptop, front)) as deployed:
+            # For what only an insider can do; no role is of that name, so that everything is allowed.
+            patch.setenv("AWS_ACCESS_KEY_ID", "laptop")
+            patch.setenv("AWS_SECRET_ACCESS_KEY", "laptop")
+            yield deployed
 
 
 @pytest.fixture
