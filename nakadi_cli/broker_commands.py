@@ -7,7 +7,7 @@ import click
 from nakadi_cli.api import path
 from nakadi_cli.commands import Group, connect, member, note, show
 from nakadi_cli.failures import BadInput
-from nakadi_cli.files import definition_in
+from nakadi_cli.files import definition_in, document_in
 
 _ROLES = ("admins", "readers", "writers")
 _BLOCKS = ("CONSUMER_APP", "CONSUMER_ET", "PRODUCER_APP", "PRODUCER_ET")
@@ -41,6 +41,21 @@ def create_timeline(event_type: str, storage: str) -> None:
     """Begin a new timeline. Streams go on across the border."""
     connect().post(path("event-types", event_type, "timelines"), {"storage_id": storage})
     note(f"Events of {event_type} go to a new timeline in {storage}.")
+
+
+@member(timelines, "adopt", "nakadi timelines adopt order.placed --storage home -f timelines.json", shows=False)
+@click.argument("event_type")
+@click.option("--storage", required=True, help="The storage in whose Kafka the topics are.")
+@click.option(
+    "-f", "--file", "file", required=True, help="The timelines as the other broker has them; - reads standard input."
+)
+def adopt_timelines(event_type: str, storage: str, file: str) -> None:
+    """Take over topics that another broker has written. The event type must have no events and no subscriptions."""
+    adopted = document_in(file)
+    if not isinstance(adopted, list):
+        raise BadInput(f"{file} is no list of timelines, as `nakadi timelines list -o json` shows it.")
+    connect().post(path("event-types", event_type, "timelines"), {"storage_id": storage, "adopt": adopted})
+    note(f"{event_type} has the topics of {len(adopted)} timelines in {storage} now.")
 
 
 @click.group(cls=Group)

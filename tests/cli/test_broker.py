@@ -27,6 +27,17 @@ def test_a_new_timeline_begins(run, api):
     assert run("timelines", "create", name, "--storage", "none").code == 3
 
 
+def test_topics_of_another_broker_are_adopted(run, api):
+    """`timelines adopt` sends the timelines in a file, and shows why they are refused."""
+    name = created(api)["name"]
+    adopt = ("timelines", "adopt", name, "--storage", "default", "-f", "-")
+
+    refused = run(*adopt, stdin=json.dumps([{"order": 1, "topic": "elsewhere"}]))
+    assert refused.code == 3
+    assert "There is no topic elsewhere" in refused.err
+    assert run(*adopt, stdin="{}").code == 2
+
+
 def test_storages_are_created_chosen_and_deleted(run, empty):
     """A storage is described in a file, becomes that of new event types, and can be deleted when it is not used."""
     identity = uuid.uuid4().hex

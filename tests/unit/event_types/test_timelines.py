@@ -153,7 +153,7 @@ def test_two_processes_may_finish_a_switch(broker, event_type):
     name = event_type.name
 
     def finished_by_another():
-        broker.timelines._complete(broker.event_types.get(name))
+        broker.timelines.complete(broker.event_types.get(name))
 
     meanwhile(broker.registry, lambda: None, finished_by_another)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nakadi.common.turns import Turns
+    from nakadi.event_types.adoption import Adoption
     from nakadi.event_types.creation import EventTypeCreation
     from nakadi.event_types.deletion import DeletedEventTypes, EventTypeDeletion, LazyDependents
     from nakadi.event_types.rules import EventTypeLimits
@@ -159,6 +160,19 @@ class EventTypeServices(Core, ABC):
             permissions=self.permissions,
             features=self.features,
             logs=self.logs,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def adoption(self) -> Adoption:
+        from nakadi.event_types.adoption import Adoption
+
+        return Adoption(
+            timelines=self.timelines,
+            event_types=self.event_types,
+            logs=self.logs,
+            leftovers=self.leftovers,
+            dependents=self.dependents,
             clock=self.clock,
         )
 

@@ -44,7 +44,7 @@ def _event_type_routes(broker: BrokerServices) -> list[Route]:
     return [
         *handlers.routes(),
         *event_types.schema_routes(broker.schema_versions),
-        *event_types.timeline_routes(broker.timelines),
+        *event_types.timeline_routes(broker.timelines, broker.adoption),
         *event_types.strategy_routes(),
     ]
 

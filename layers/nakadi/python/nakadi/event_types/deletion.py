@@ -33,6 +33,9 @@ SCHEMAS_PER_WRITE = 50
 class Dependents(Protocol):
     """What depends on event types, which is subscriptions."""
 
+    def depend_on(self, name: str) -> bool:
+        """Whether something depends on the event type."""
+
     def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
         """Changes and conditions for the write that removes an event type, so that nothing depends on it afterwards.
 
@@ -54,6 +57,9 @@ class LazyDependents:
 
     def __init__(self, dependents: Callable[[], Dependents]) -> None:
         self._dependents = dependents
+
+    def depend_on(self, name: str) -> bool:
+        return self._dependents().depend_on(name)
 
     def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
         return self._dependents().changes_for_removal(event_type)

@@ -135,6 +135,7 @@ def timeline_body(timeline: Timeline) -> DocumentBody:
         "latest_positions": None if positions is None else {str(number): last for number, last in positions.items()},
         "deleted": timeline.deleted,
         "after_loss": timeline.after_loss,
+        "adopted": timeline.adopted,
     }
 
 
@@ -152,6 +153,7 @@ def timeline_of(body: DocumentBody) -> Timeline:
         latest_positions=None if positions is None else {int(number): last for number, last in positions.items()},
         deleted=body["deleted"],
         after_loss=body.get("after_loss", False),
+        adopted=body.get("adopted", False),
     )
 
 

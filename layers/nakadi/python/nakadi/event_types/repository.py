@@ -143,8 +143,8 @@ class EventTypes:
 
 
 def cleanup_note(key: str, timelines: Iterable[Timeline]) -> Put:
-    """The write that notes the topics of these timelines for deletion."""
-    topics = [[each.storage_id, each.topic] for each in timelines if not each.deleted]
+    """The write that notes the topics of these timelines for deletion. Adopted ones are left to their owner."""
+    topics = [[each.storage_id, each.topic] for each in timelines if not each.deleted and not each.adopted]
     return Put(CLEANUP_NOTES, key, {"topics": topics})
 
 

@@ -56,15 +56,19 @@ class Timelines(Struct, frozen=True, kw_only=True):
 
     def switch(self, name: str, storage_id: str | None, subject: Subject) -> None:
         """Move an event type to a new timeline in a storage. Returns when the new timeline is in use."""
+        self.require_changeable(name, subject)
+        self.complete(self.event_types.retry_if_changed(lambda: self._announce_unless_compacted(name, storage_id)))
+
+    def require_changeable(self, name: str, subject: Subject) -> None:
+        """Raise unless the subject may begin timelines of this event type, and the registry takes changes."""
         self.features.require_writable()
         self._get(name)
         self._require_administrator(name, AdminPermission.WRITE, subject)
-        self._complete(self.event_types.retry_if_changed(lambda: self._announce(name, storage_id)))
 
     def finish_abandoned(self, event_type: EventType) -> None:
         """Finish a switch that the process which began it did not finish."""
         if is_switch_abandoned(event_type, self.clock.now()):
-            self._complete(event_type)
+            self.complete(event_type)
 
     def _get(self, name: str) -> EventType:
         """The event type. Of these requests clients know the error message without its full stop."""
@@ -77,11 +81,16 @@ class Timelines(Struct, frozen=True, kw_only=True):
         if not self.permissions.is_administrator(subject, permission):
             raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, name))
 
-    def _announce(self, name: str, storage_id: str | None) -> EventType:
-        event_type = self.event_types.get(name)
-        if event_type.cleanup_policy.compacts:
+    def _announce_unless_compacted(self, name: str, storage_id: str | None) -> EventType:
+        # An older event of a key would stay in the timeline before.
+        if self.event_types.get(name).cleanup_policy.compacts:
             raise Invalid("It is not possible to create a timeline for event type with 'compact' cleanup_policy")
-        storage_checks = self._checks_for_storage(storage_id)
+        return self.announce(name, storage_id)
+
+    def announce(self, name: str, storage_id: str | None) -> EventType:
+        """Begin a switch: no other one can begin until it is completed. Raises `ChangedMeanwhile`."""
+        event_type = self.event_types.get(name)
+        storage_checks = self.checks_for_storage(storage_id)
         if event_type.switching_to is not None:
             self.finish_abandoned(event_type)
             raise Conflict(f"Timeline is already being created for: {name}")
@@ -94,7 +103,8 @@ class Timelines(Struct, frozen=True, kw_only=True):
             new_log.delete_topic(following.topic)
             raise
 
-    def _checks_for_storage(self, storage_id: str | None) -> tuple[Change, ...]:
+    def checks_for_storage(self, storage_id: str | None) -> tuple[Change, ...]:
+        """The conditions for a write that begins a timeline in this storage."""
         try:
             if storage_id is not None:
                 return self.storages.checks_for(storage_id)
@@ -102,7 +112,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
             pass
         raise Invalid(f"No storage with id: {'null' if storage_id is None else storage_id}")
 
-    def _complete(self, announced: EventType) -> None:
+    def complete(self, announced: EventType) -> None:
         """Finish a switch, also while other processes change the event type or finish the same switch."""
         self.event_types.retry_if_changed(lambda: self._try_to_complete(announced))
 
@@ -111,10 +121,10 @@ class Timelines(Struct, frozen=True, kw_only=True):
         event_type = self.event_types.get(announced.name)
         if event_type.switching_to is None or event_type.switching_to.id != announced.switching_to.id:
             return  # another process has finished it
-        positions = self._seal(event_type.timeline)
+        positions = self.seal(event_type.timeline)
         self.event_types.replace(event_type, with_completed_switch(event_type, positions, self.clock.now()))
 
-    def _seal(self, timeline: Timeline) -> Mapping[int, int]:
+    def seal(self, timeline: Timeline) -> Mapping[int, int]:
         """Close a topic to publishers, and return the last offset of each partition."""
         old_log = self.logs.of(timeline.storage_id)
         old_log.seal_topic(timeline.topic)

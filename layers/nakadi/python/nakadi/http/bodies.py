@@ -143,6 +143,9 @@ class Members:
     def texts(self, name: str) -> tuple[str | None, ...] | None:
         return self._each(name, _as_text)
 
+    def integers(self, name: str) -> tuple[int | None, ...] | None:
+        return self._each(name, lambda value, at: _as_integer(value, 64, at))
+
     def object(self, name: str) -> Members | None:
         value = self._raw.get(name)
         return None if value is None else Members.of(value, self.at(name))

@@ -146,7 +146,7 @@ def storage_view(storage: Storage) -> View:
 
 
 def timeline_view(timeline: Timeline, event_type: str) -> View:
-    loss = {"after_loss": True} if timeline.after_loss else {}
+    more = {name: True for name in ("after_loss", "adopted") if getattr(timeline, name)}
     return {
         "id": timeline.id,
         "event_type": event_type,
@@ -157,7 +157,7 @@ def timeline_view(timeline: Timeline, event_type: str) -> View:
         "switched_at": _maybe_with_offset(timeline.switched_at),
         "cleaned_up_at": _maybe_with_offset(timeline.cleaned_up_at),
         "latest_position": _positions_view(timeline),
-        **loss,
+        **more,
     }
 
 

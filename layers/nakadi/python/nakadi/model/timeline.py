@@ -62,6 +62,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
     `latest_positions` (partition -> offset of the last event, -1 for none) is known once the timeline is closed.
     `cleaned_up_at` of a closed timeline is when its events may go; `deleted` is set once they are gone.
+    The topic of one that is `adopted` belongs to another broker, and is never deleted.
     One `after_loss` was begun because events were lost behind the one before, which ends where offsets are certain.
     """
 
@@ -76,6 +77,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
     latest_positions: Mapping[int, int] | None = None
     deleted: bool = False
     after_loss: bool = False
+    adopted: bool = False
 
     @property
     def closed(self) -> bool:

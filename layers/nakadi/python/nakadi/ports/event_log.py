@@ -144,6 +144,17 @@ class Registered(Protocol):
         """Remove what processes registered that ended without removing it."""
 
 
+@runtime_checkable
+class Adopting(EventLog, Protocol):
+    """An event log that can use topics of other programs as if it had created them."""
+
+    def adopt_topic(self, topic: str) -> int:
+        """Prepare a topic for `append`, and return how many partitions it has.
+
+        Raises `UnknownTopic`, or `SealedTopic` if it was sealed by this program.
+        """
+
+
 class Append(Struct, frozen=True):
     """An append that is to be made, at once or soon."""
 

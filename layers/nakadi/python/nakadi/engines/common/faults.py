@@ -22,7 +22,7 @@ from msgspec import Struct
 from nakadi.engines.common.appending import append_at_once
 from nakadi.model.events import Bounds, Fate, Record, Refused, Slice
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.event_log import Appended, EventLog
+from nakadi.ports.event_log import Adopting, Appended, EventLog, UnknownTopic
 
 INTERNAL_ERROR = "internal error"
 TIMED_OUT = "timed out"
@@ -212,6 +212,12 @@ class FaultyLog:
 
     def seal_topic(self, topic: str) -> None:
         self._running().seal_topic(topic)
+
+    def adopt_topic(self, topic: str) -> int:
+        log = self._running()
+        if not isinstance(log, Adopting):
+            raise UnknownTopic(topic)  # no other program writes into this log
+        return log.adopt_topic(topic)
 
     def delete_topic(self, topic: str) -> None:
         self._running().delete_topic(topic)

@@ -280,6 +280,10 @@ class Cluster:
         self._await(topic, lambda: (self._count(topic) or 0) >= partitions)
         self.forget(topic)
 
+    def allow_largest_batches(self, topic: str) -> None:
+        if int(self.configuration(topic)["max.message.bytes"]) < MOST_BYTES:
+            self.configure(topic, {"max.message.bytes": str(MOST_BYTES)})
+
     def seal(self, topic: str) -> None:
         self.configure(topic, {"max.message.bytes": SEALED})
 

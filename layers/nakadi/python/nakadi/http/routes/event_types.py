@@ -8,13 +8,14 @@ from msgspec import Struct
 
 from nakadi.auth.administration import Features
 from nakadi.auth.permissions import Permissions
+from nakadi.event_types.adoption import AdoptedTimeline, Adoption
 from nakadi.event_types.creation import EventTypeCreation
 from nakadi.event_types.deletion import EventTypeDeletion
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.schema_versions import SchemaEvaluation, SchemaVersions
 from nakadi.event_types.timelines import Timelines
 from nakadi.event_types.update import EventTypeUpdate, Repartitioning
-from nakadi.http.bodies import object_body
+from nakadi.http.bodies import Members, object_body
 from nakadi.http.drafts import attribute_parameter, event_type_draft, schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.routing import Handler, Route
@@ -174,8 +175,8 @@ def _evaluation_view(evaluation: SchemaEvaluation) -> View:
 # Timelines ------------------------------------------------------------------------------------------------------------
 
 
-def timeline_routes(timelines: Timelines) -> list[Route]:
-    handlers = _TimelineHandlers(timelines)
+def timeline_routes(timelines: Timelines, adoption: Adoption) -> list[Route]:
+    handlers = _TimelineHandlers(timelines, adoption)
     path = "/event-types/{name}/timelines"
     return [
         Route(method="GET", template=path, handler=handlers.list, operation="list_timelines"),
@@ -185,15 +186,30 @@ def timeline_routes(timelines: Timelines) -> list[Route]:
 
 class _TimelineHandlers(Struct, frozen=True):
     timelines: Timelines
+    adoption: Adoption
 
     def list(self, request: Request) -> Response:
         name = request.path_parameters["name"]
         return json_response([timeline_view(each, name) for each in self.timelines.of(name, request.subject)])
 
     def create(self, request: Request) -> Response:
-        storage_id = object_body(request).text("storage_id")
-        self.timelines.switch(request.path_parameters["name"], storage_id, request.subject)
+        name, body = request.path_parameters["name"], object_body(request)
+        storage_id, adopted = body.text("storage_id"), body.objects("adopt")
+        if adopted is None:
+            self.timelines.switch(name, storage_id, request.subject)
+        else:
+            drafts = [_adopted_timeline(each) for each in adopted]
+            self.adoption.adopt(name, storage_id, drafts, request.subject)
         return empty_response(201)
+
+
+def _adopted_timeline(body: Members) -> AdoptedTimeline:
+    position = body.object("latest_position")
+    return AdoptedTimeline(
+        order=body.integer("order", bits=32),
+        topic=body.text("topic"),
+        latest_offsets=None if position is None else position.integers("offsets") or (),
+    )
 
 
 # Strategies -----------------------------------------------------------------------------------------------------------

@@ -43,6 +43,9 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     deletable_group: str
     attachment: RedriveAttachment
 
+    def depend_on(self, name: str) -> bool:
+        return bool(self.subscriptions.of_event_type(name))
+
     def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
         """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
         stand against it."""

@@ -1,0 +1,187 @@
+"""Adoption: an event type takes over topics that another broker with the Nakadi API has written.
+
+The timelines of the event type give way to those of the other broker, with their orders, so that cursors of the other
+broker stay valid here. The topics remain the property of the other broker: they are read and written, and events older
+than the retention time are removed, but the topics themselves are never deleted from here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nakadi.event_types.deletion import DeletedEventTypes, Dependents
+from nakadi.event_types.repository import EventTypes, cleanup_note
+from nakadi.event_types.timelines import Timelines
+from nakadi.model.authorization import Subject
+from nakadi.model.event_type import CleanupPolicy, EventType
+from nakadi.model.outcomes import Conflict, Invalid
+from nakadi.model.timeline import Timeline
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import Adopting, EventLog, EventLogs, SealedTopic, UnknownTopic
+from nakadi.ports.registry import Change
+
+MOST_TIMELINES = 100
+
+# Kafka's own rule, without the names that Kafka has for itself.
+TOPIC = re.compile(r"(?!__)[a-zA-Z0-9._-]{1,249}")
+
+MOST_ORDER = 0xFFFF
+"""The greatest order that a cursor has digits for."""
+
+
+class AdoptedTimeline(Struct, frozen=True, kw_only=True):
+    """A timeline as the other broker describes it; one that is closed has the last offset of each partition."""
+
+    order: int | None
+    topic: str | None
+    latest_offsets: Sequence[int | None] | None = None
+
+
+class Adoption(Struct, frozen=True, kw_only=True):
+    """Has event types without events take over topics of another broker."""
+
+    timelines: Timelines
+    event_types: EventTypes
+    logs: EventLogs
+    leftovers: DeletedEventTypes
+    dependents: Dependents
+    clock: Clock
+
+    def adopt(self, name: str, storage_id: str | None, drafts: Sequence[AdoptedTimeline], subject: Subject) -> None:
+        """Put timelines in the place of those of an event type. Returns when the last one is in use."""
+        self.timelines.require_changeable(name, subject)
+        event_type = self.event_types.get(name)
+        checks = self.timelines.checks_for_storage(storage_id)
+        self._require_unused(event_type)
+        adopted = self._read(event_type, str(storage_id), drafts)
+        announce = partial(self.timelines.announce, name, event_type.timeline.storage_id)
+        announced = self.event_types.retry_if_changed(announce)
+        self.event_types.retry_if_changed(lambda: self._replace(announced, adopted, checks))
+        self.leftovers.clear(str(announced.switching_to and announced.switching_to.id))
+
+    def _replace(self, announced: EventType, adopted: tuple[Timeline, ...], checks: Sequence[Change]) -> None:
+        """Put the timelines in place once the topic is sealed, so that no event can come after it was found empty.
+
+        The switch that was announced keeps others away until then. If an event came meanwhile, the switch is completed
+        as any other, so that the event type takes events again, and the adoption is refused.
+        """
+        event_type = self.event_types.get(announced.name)
+        following = event_type.switching_to
+        if following is None or announced.switching_to is None or following.id != announced.switching_to.id:
+            raise Conflict(f"The timelines of {announced.name} were changed by others, please repeat request")
+        try:
+            self.timelines.seal(event_type.timeline)
+            self._require_unused(event_type)
+        except Conflict:
+            self.timelines.complete(announced)
+            raise
+        note = cleanup_note(following.id, (*event_type.timelines, following))
+        changed = replace(event_type, timelines=adopted, switching_to=None)
+        self.event_types.replace(event_type, changed, note, *checks)
+
+    def _read(self, event_type: EventType, storage_id: str, drafts: Sequence[AdoptedTimeline]) -> tuple[Timeline, ...]:
+        """The timelines, each with what its topic says about it."""
+        log = self.logs.of(storage_id)
+        if not isinstance(log, Adopting):
+            raise Invalid(f"Topics of others cannot be adopted in the storage {storage_id}")
+        _check(drafts)
+        self._require_free({str(each.topic) for each in drafts})
+        return tuple(self._timeline(event_type, storage_id, log, each) for each in drafts)
+
+    def _timeline(self, event_type: EventType, storage_id: str, log: Adopting, draft: AdoptedTimeline) -> Timeline:
+        topic, now = str(draft.topic), self.clock.now()
+        timeline = Timeline(
+            id=str(uuid4()),
+            order=draft.order or 0,
+            storage_id=storage_id,
+            topic=topic,
+            partitions=len(draft.latest_offsets or ()),
+            created_at=now,
+            switched_at=now,
+            adopted=True,
+        )
+        if draft.latest_offsets is None:
+            try:
+                timeline = replace(timeline, partitions=log.adopt_topic(topic))
+            except UnknownTopic as error:
+                raise Invalid(f"There is no topic {topic}") from error
+            except SealedTopic as error:
+                raise Invalid(f"The topic {topic} was closed, no event can go there") from error
+        else:
+            timeline = self._closed(
+                event_type, log, timeline, [-1 if each is None else each for each in draft.latest_offsets]
+            )
+        if not timeline.deleted:
+            _check_events(log, timeline)
+        return timeline
+
+    def _closed(self, event_type: EventType, log: EventLog, timeline: Timeline, ends: Sequence[int]) -> Timeline:
+        """A closed timeline. The other broker may have deleted the topic when its retention time was over."""
+        closed = replace(timeline, latest_positions=dict(enumerate(ends)))
+        if event_type.cleanup_policy is not CleanupPolicy.COMPACT:
+            kept_until = timeline.created_at + timedelta(milliseconds=event_type.retention_time)
+            closed = replace(closed, cleaned_up_at=kept_until)
+        try:
+            bounds = log.bounds(closed.topic, range(closed.partitions))
+        except UnknownTopic:
+            return replace(closed, deleted=True)
+        short = [number for number, each in bounds.items() if each.next <= ends[number]]
+        if short:
+            raise Invalid(f"Partition {short[0]} of the topic {closed.topic} ends before {ends[short[0]]}")
+        return closed
+
+    def _require_free(self, topics: set[str]) -> None:
+        for event_type in self.event_types.all():
+            for timeline in event_type.timelines:
+                if timeline.topic in topics:
+                    raise Conflict(f"The topic {timeline.topic} is in use by the event type {event_type.name}")
+
+    def _require_unused(self, event_type: EventType) -> None:
+        """Raise unless the event type has neither events nor subscriptions."""
+        if any(each.adopted or self._has_events(each) for each in event_type.timelines):
+            raise Conflict(f"The event type {event_type.name} has events of its own")
+        # One that is created from here on does no harm: it has no offsets before its first stream.
+        if self.dependents.depend_on(event_type.name):
+            raise Conflict(f"The event type {event_type.name} has subscriptions")
+
+    def _has_events(self, timeline: Timeline) -> bool:
+        ends = timeline.latest_positions
+        if ends is None:
+            bounds = self.logs.of(timeline.storage_id).bounds(timeline.topic, range(timeline.partitions))
+            ends = {number: each.next - 1 for number, each in bounds.items()}
+        return any(end >= 0 for end in ends.values())
+
+
+def _check(drafts: Sequence[AdoptedTimeline]) -> None:
+    """Raise unless these can be the timelines of an event type: ascending, and closed but for the last one."""
+    if not 0 < len(drafts) <= MOST_TIMELINES:
+        raise Invalid(f"Between 1 and {MOST_TIMELINES} timelines can be adopted")
+    before = 0
+    for draft in drafts:
+        if draft.order is None or not before < draft.order <= MOST_ORDER:
+            raise Invalid(f"The orders of adopted timelines have to ascend, from 1 to {MOST_ORDER} at most")
+        before = draft.order
+        if draft.topic is None or TOPIC.fullmatch(draft.topic) is None:
+            raise Invalid(f"The timeline {draft.order} needs the name of a topic")
+        if (draft.latest_offsets is None) != (draft is drafts[-1]):
+            raise Invalid("Each adopted timeline but the last one needs its latest_position")
+    if len({draft.topic for draft in drafts}) < len(drafts):
+        raise Invalid("Each adopted timeline needs a topic of its own")
+
+
+def _check_events(log: EventLog, timeline: Timeline) -> None:
+    """Raise unless the first and the last event of each partition are JSON: others were written in Avro."""
+    for number, bounds in log.bounds(timeline.topic, range(timeline.partitions)).items():
+        for start in {bounds.oldest, max(bounds.next - 1, bounds.oldest)}:
+            for event in log.read(timeline.topic, number, start, limit=1).events:
+                if not (event.record.value or b"{").lstrip().startswith(b"{"):
+                    raise Invalid(
+                        f"Event {event.offset} in partition {number} of the topic {timeline.topic} is no JSON"
+                    )

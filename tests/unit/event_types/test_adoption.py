@@ -1,0 +1,207 @@
+import pytest
+from msgspec.structs import replace
+
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
+from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.event_types.adoption import AdoptedTimeline
+from nakadi.event_types.timelines import next_timeline
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.event_type import CleanupPolicy
+from nakadi.model.events import Record
+from nakadi.model.outcomes import Conflict, Invalid, NotFound
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
+from tests.support.builders import an_event_type
+from tests.support.clock import HandMovedClock
+
+
+class SharedLog(MemoryLog):
+    """A log in which other programs have topics too."""
+
+    def adopt_topic(self, topic: str) -> int:
+        if topic == "sealed":
+            raise SealedTopic(topic)
+        return 1 if self.bounds(topic, [0]) else 0
+
+
+@pytest.fixture
+def broker():
+    clock = HandMovedClock()
+    broker = open_broker(Settings(), clock, around_log=lambda _: SharedLog(clock))
+    log = broker.logs.of("default")
+    for topic in ("first", "second", "avro", "sealed"):
+        log.create_topic(topic, 1)
+    log.append("first", {0: [Record(b'{"n":1}'), Record(b'{"n":2}')]})
+    log.append("second", {0: [Record(b'{"n":3}')]})
+    log.append("avro", {0: [Record(b'{"n":4}'), Record(b"\x00\x01")]})
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def name(broker):
+    """An event type without events, in two partitions."""
+    return registered(broker, an_event_type(partitions=2)).name
+
+
+def registered(broker, event_type):
+    broker.logs.of("default").create_topic(event_type.timeline.topic, event_type.timeline.partitions)
+    broker.event_types.add(event_type)
+    return event_type
+
+
+def an_old(topic="first", order=3, ends=(1,)):
+    return AdoptedTimeline(order=order, topic=topic, latest_offsets=ends)
+
+
+def the_open(topic="second", order=4):
+    return AdoptedTimeline(order=order, topic=topic)
+
+
+def adopt(broker, name, *drafts, storage="default"):
+    broker.adoption.adopt(name, storage, drafts, UNAUTHENTICATED)
+
+
+def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name):
+    """Orders, topics and ends are those of the other broker; what the event type had is removed. (R281)"""
+    own = broker.event_types.get(name).timeline.topic
+
+    adopt(broker, name, an_old(), the_open())
+
+    event_type = broker.event_types.get(name)
+    assert [(each.order, each.topic, each.latest_positions) for each in event_type.timelines] == [
+        (3, "first", {0: 1}),
+        (4, "second", None),
+    ]
+    assert event_type.switching_to is None
+    assert [each.cleaned_up_at is None for each in event_type.timelines] == [False, True]
+    with pytest.raises(UnknownTopic):
+        broker.logs.of("default").bounds(own, [0])
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_a_deleted_timeline(broker, name):
+    """Cursors in it stay valid, though the other broker has removed the events. (R281)"""
+    adopt(broker, name, an_old("gone", 1, (7,)), the_open())
+
+    assert broker.event_types.get(name).timelines[0].deleted
+
+
+def test_an_adopted_topic_is_never_deleted(broker, name):
+    """It belongs to the other broker, also when its event type is deleted here, or moves on. (R281)"""
+    adopt(broker, name, an_old(), the_open())
+    broker.timelines.switch(name, "default", UNAUTHENTICATED)
+    broker.clock.move(1_000_000_000)
+    broker.housekeeping.run()
+    assert [each.deleted for each in broker.event_types.get(name).timelines] == [True, True, False]
+    broker.deletion.delete(name, UNAUTHENTICATED)
+
+    assert set(broker.logs.of("default").bounds("first", [0])) == {0}
+    assert set(broker.logs.of("default").bounds("second", [0])) == {0}
+
+
+def test_a_compacted_event_type_can_adopt(broker):
+    """It has no event in another timeline yet, so that no key can be in two of them. (R281)"""
+    compacted = registered(broker, an_event_type(partitions=1, cleanup_policy=CleanupPolicy.COMPACT))
+
+    adopt(broker, compacted.name, the_open())
+
+    assert broker.event_types.get(compacted.name).timeline.topic == "second"
+
+
+@pytest.mark.parametrize(
+    ("drafts", "message"),
+    [
+        ((), "Between 1 and 100 timelines can be adopted"),
+        ((the_open(order=None),), "The orders of adopted timelines have to ascend, from 1 to 65535 at most"),
+        ((the_open(order=0),), "The orders of adopted timelines have to ascend, from 1 to 65535 at most"),
+        ((an_old(order=4), the_open()), "The orders of adopted timelines have to ascend, from 1 to 65535 at most"),
+        ((the_open(order=65536),), "The orders of adopted timelines have to ascend, from 1 to 65535 at most"),
+        ((the_open(topic=None),), "The timeline 4 needs the name of a topic"),
+        ((the_open(topic="__consumer_offsets"),), "The timeline 4 needs the name of a topic"),
+        ((the_open(topic="a/b"),), "The timeline 4 needs the name of a topic"),
+        ((the_open(order=3), the_open()), "Each adopted timeline but the last one needs its latest_position"),
+        ((an_old(),), "Each adopted timeline but the last one needs its latest_position"),
+        ((an_old("second"), the_open()), "Each adopted timeline needs a topic of its own"),
+        ((the_open("none"),), "There is no topic none"),
+        ((the_open("sealed"),), "The topic sealed was closed, no event can go there"),
+        ((an_old(ends=(2,)), the_open()), "Partition 0 of the topic first ends before 2"),
+        ((the_open("avro"),), "Event 1 in partition 0 of the topic avro is no JSON"),
+    ],
+)
+def test_what_cannot_be_adopted_is_refused(broker, name, drafts, message):
+    """The event type stays as it was, and can be published to. (R281)"""
+    with pytest.raises(Invalid, match=message):
+        adopt(broker, name, *drafts)
+
+    unchanged(broker, name)
+
+
+def unchanged(broker, name):
+    event_type = broker.event_types.get(name)
+    assert not any(each.adopted for each in event_type.timelines)
+    assert event_type.switching_to is None
+    broker.logs.of("default").append(event_type.timeline.topic, {0: [Record(b"{}")]})
+
+
+def test_another_storage_has_no_topics_of_others(broker, name):
+    """Only a storage that other programs write to can be adopted from. (R281)"""
+    clock = HandMovedClock()
+    embedded = open_broker(Settings(), clock)
+    own = registered(embedded, an_event_type())
+
+    with pytest.raises(Invalid, match="Topics of others cannot be adopted in the storage default"):
+        adopt(embedded, own.name, the_open())
+    with pytest.raises(Invalid, match="No storage with id: none"):
+        adopt(broker, name, the_open(), storage="none")
+    with pytest.raises(NotFound):
+        adopt(broker, "none", the_open())
+    embedded.close()
+
+
+def test_an_event_type_with_events_cannot_adopt(broker, name):
+    """Its own events would be lost. (R281)"""
+    broker.logs.of("default").append(broker.event_types.get(name).timeline.topic, {1: [Record(b"{}")]})
+
+    with pytest.raises(Conflict, match=f"The event type {name} has events of its own"):
+        adopt(broker, name, the_open())
+    unchanged(broker, name)
+
+
+def test_a_topic_is_adopted_once(broker, name):
+    """Two event types cannot have one topic, and one event type cannot adopt a second time. (R281)"""
+    adopt(broker, name, the_open())
+    other = registered(broker, an_event_type(name="another", partitions=1))
+
+    with pytest.raises(Conflict, match=f"The topic second is in use by the event type {name}"):
+        adopt(broker, other.name, the_open())
+    with pytest.raises(Conflict, match=f"The event type {name} has events of its own"):
+        adopt(broker, name, the_open("first"))
+
+
+def test_an_event_that_comes_meanwhile_is_kept(broker, name):
+    """An event that is published between the check and the seal stays, and publishers go on. (R281)"""
+    log = broker.logs.of("default")
+    own, seal = broker.event_types.get(name).timeline.topic, log.seal_topic
+
+    def seal_late(topic):
+        if topic == own and not log.bounds(own, [0])[0].next:
+            log.append(own, {0: [Record(b'{"late":1}')]})
+        seal(topic)
+
+    log.seal_topic = seal_late
+    with pytest.raises(Conflict, match="has events of its own"):
+        adopt(broker, name, the_open())
+
+    unchanged(broker, name)
+    [event] = log.read(own, 0, 0).events
+    assert event.record.value == b'{"late":1}'
+
+
+def test_another_switch_is_a_conflict(broker, name):
+    """While a timeline is being created, nothing can be adopted. (R281)"""
+    event_type = broker.event_types.get(name)
+    following = next_timeline(event_type, "default", broker.clock.now())
+    broker.event_types.replace(event_type, replace(event_type, switching_to=following))
+
+    with pytest.raises(Conflict, match=f"Timeline is already being created for: {name}"):
+        adopt(broker, name, the_open())
