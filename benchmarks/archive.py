@@ -52,11 +52,9 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.engines.archive.archiver import cool  # noqa: PLC0415
-    from nakadi.engines.archive.library import Library  # noqa: PLC0415
-    from nakadi.http.application import Application  # noqa: PLC0415
+    from nakadi.engines.archive.reading import Library  # noqa: PLC0415
+    from nakadi.http.application import Application, Route, no_authentication  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
-    from nakadi.http.routing import Route  # noqa: PLC0415
-    from nakadi.http.security import no_authentication  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.broker import Serving  # noqa: PLC0415
 
@@ -223,11 +221,10 @@ def publish(*, quick: bool) -> Figures:
 
 
 def windows(*, quick: bool) -> Figures:
-    from nakadi.engines.archive.library import Library  # noqa: PLC0415  # as in `serve`
     from nakadi.engines.archive.objects import member  # noqa: PLC0415
-    from nakadi.engines.archive.reading import ArchiveReader  # noqa: PLC0415
+    from nakadi.engines.archive.reading import ArchiveReader, Library  # noqa: PLC0415
     from nakadi.engines.archive.stores import MemoryStore  # noqa: PLC0415
-    from nakadi.engines.memory.log_index import MemoryLogIndex  # noqa: PLC0415
+    from nakadi.engines.memory.stores import MemoryLogIndex  # noqa: PLC0415
     from nakadi.model.events import Record, StoredEvent  # noqa: PLC0415
     from nakadi.model.log_index import Counted, Head, Location, Segment  # noqa: PLC0415
 

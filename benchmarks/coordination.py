@@ -35,9 +35,8 @@ from nakadi.app.settings import Settings
 from nakadi.engines.dynamodb.client import Address
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.local.broker import Serving
-from nakadi.model.coordination import NOTHING_YET, Assignment, Entry, Session
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import NOTHING_YET, Assignment, Entry, EventTypePartition, Session
 from tests.support.aws import REGION, Aws, aws
 
 WRITE_UNIT, READ_UNIT = 1024, 4096

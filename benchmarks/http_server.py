@@ -19,9 +19,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Route
 from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response, json_response
-from nakadi.http.routing import Route
 from nakadi.http.server import Server, listen, new_event_loop
 from nakadi.model.authorization import UNAUTHENTICATED
 

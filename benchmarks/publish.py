@@ -31,10 +31,8 @@ from msgspec.structs import replace
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Route, no_authentication
 from nakadi.http.message import Request, Response, empty_response
-from nakadi.http.routing import Route
-from nakadi.http.security import no_authentication
 from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Fate, Record, Stored

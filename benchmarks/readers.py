@@ -24,7 +24,7 @@ from botocore.exceptions import ClientError
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.fan_out import Consumer, Consumers, FanOut
 from nakadi.engines.kinesis.stream import Page, Stream, arrived
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock

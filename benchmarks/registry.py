@@ -21,10 +21,8 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Route, no_authentication
 from nakadi.http.message import empty_response
-from nakadi.http.routing import Route
-from nakadi.http.security import no_authentication
 from nakadi.local.broker import Serving
 from tests.support.builders import an_event_type
 

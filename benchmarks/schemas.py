@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
-from nakadi.schemas.effective import effective_schema
+from nakadi.schemas.document import effective_schema
 from nakadi.schemas.validation import compile_validator
 
 NAME = "shop.order-placed"

@@ -22,7 +22,7 @@ from constructs import Construct
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import STREAMED, routes_of
 from nakadi.app.settings import Settings
-from nakadi.http.security import PUBLIC
+from nakadi.http.application import PUBLIC
 from nakadi.openapi import gateway_document
 from nakadi_cdk.gateway_responses import asleep, gateway_responses
 from nakadi_cdk.needs import NEEDS

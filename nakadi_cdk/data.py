@@ -13,7 +13,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from nakadi.engines.dynamodb.tables import TABLES, Table
+from nakadi.engines.dynamodb.client import TABLES, Table
 
 FOUND = "athena/"
 """What queries find is below this prefix of the tables' bucket."""

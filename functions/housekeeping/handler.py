@@ -9,7 +9,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.engines import load_engines_on_aws
 from nakadi.app.functions import Counts, Function, Handle
 from nakadi.app.settings import Settings
-from nakadi.common.chores import failures
+from nakadi.common.work import failures
 
 # More than the gateway itself waits.
 PATIENCE = 60.0

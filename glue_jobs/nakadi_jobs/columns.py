@@ -14,8 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType
-from nakadi.schemas.document import SchemaDocument
-from nakadi.schemas.effective import effective_schema
+from nakadi.schemas.document import SchemaDocument, effective_schema
 
 RESERVED_PREFIX = "nakadi_"
 """The beginning of the names of columns with an event's place; a property with such a name has no column."""

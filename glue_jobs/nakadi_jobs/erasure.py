@@ -13,7 +13,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.engines.archive import manifest, objects
+from nakadi.engines.archive import objects
 from nakadi.engines.archive.maintenance import Busy, alone
 from nakadi.engines.archive.objects import BadArchive
 from nakadi.model.events import Record, StoredEvent
@@ -177,7 +177,7 @@ class Rewriter(Struct, frozen=True):
     def _written(self, part: ArchiveRange, segment: Segment, kept: Sequence[StoredEvent]) -> Segment:
         assert segment.archived is not None
         content = objects.member(part.topic, part.partition, kept)
-        key = manifest.rewritten(segment.archived.key, part.topic, part.partition, segment.first)
+        key = objects.rewritten(segment.archived.key, part.topic, part.partition, segment.first)
         self.store.put(key, content)
         return replace(segment, archived=Location(key, 0, len(content)), events=len(kept))
 

@@ -22,8 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive.archiver import cool
-from nakadi.engines.archive.library import Unreadable as Lost
 from nakadi.engines.archive.maintenance import Blocks, Busy, Merger, Sweep
+from nakadi.engines.archive.reading import Unreadable as Lost
 from nakadi.engines.archive.stores import open_archive
 from nakadi.event_types.repository import TopicDirectory
 from nakadi.event_types.rules import data_lake_retention

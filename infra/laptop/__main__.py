@@ -3,7 +3,7 @@
 import sys
 
 from infra.laptop.processes import end_all
-from nakadi.app.signals import Signals
+from nakadi.app.shutdown import Signals
 
 if __name__ == "__main__":
     signals = Signals(before_a_sudden_end=end_all)

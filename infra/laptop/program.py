@@ -14,7 +14,7 @@ from infra.laptop.laptop import Front, Laptop
 from infra.laptop.roles import OWNER
 from infra.laptop.synthesis import KEPT, NotSynthesized
 from infra.laptop.templates import REGION
-from nakadi.app.signals import Signals
+from nakadi.app.shutdown import Signals
 
 CANNOT_START = 1
 

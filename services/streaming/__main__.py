@@ -1,13 +1,13 @@
 """`python -m services.streaming`."""
 
-from nakadi.app.signals import Signals
+from nakadi.app.shutdown import Signals
 
 if __name__ == "__main__":
     signals = Signals()
     signals.install()
 
     # Takes a second, in which signals may come.
-    from nakadi.app.grace import leave
+    from nakadi.app.shutdown import leave
     from services.streaming.program import main
 
     leave(main(signals=signals))

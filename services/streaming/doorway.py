@@ -11,9 +11,8 @@ from typing import TextIO
 from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import Admitted, Application
+from nakadi.http.application import Admitted, Application, Lane
 from nakadi.http.message import Answer, Request
-from nakadi.http.routing import Lane
 from nakadi.model.outcomes import Outcome
 
 NAMESPACE = "Nakadi"

@@ -18,10 +18,9 @@ from nakadi.app.broker import open_broker
 from nakadi.app.engines import UnknownEngine as UnknownCoordination
 from nakadi.app.engines import UnknownEngine as UnknownLog
 from nakadi.app.engines import UnknownEngine as UnknownRegistry
-from nakadi.app.grace import Grace
 from nakadi.app.routes import DIRECT, STREAMED
 from nakadi.app.settings import BadSetting, Settings
-from nakadi.app.signals import Signals
+from nakadi.app.shutdown import Grace, Signals
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.model.outcomes import Unavailable

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, GenerationMode
 
 from nakadi import openapi
-from nakadi.model.administration import BlockedKind
+from nakadi.model.authorization import BlockedKind
 from tests.support.api import a_business_definition, a_definition
 from tests.support.attacked import Attacked, attacked, times
 from tests.support.hostile import HostileRequest, World, hostile_requests

@@ -106,9 +106,9 @@ PROGRAM = """
 import sys, threading
 from pathlib import Path
 from nakadi.local import program
-from nakadi.app.grace import leave
-from nakadi.app.signals import Signals
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.app.shutdown import leave
+from nakadi.app.shutdown import Signals
+from nakadi.engines.memory.stores import MemoryRegistry
 
 silent, answered = Path(sys.argv.pop(1)), MemoryRegistry.get
 

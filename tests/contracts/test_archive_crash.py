@@ -4,10 +4,10 @@ from collections import defaultdict
 from itertools import pairwise
 from math import inf
 
-from nakadi.engines.archive import manifest
+from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import Tiers
-from nakadi.engines.archive.library import read
-from nakadi.engines.archive.manifest import archived
+from nakadi.engines.archive.objects import archived
+from nakadi.engines.archive.reading import read
 from tests.support.archive_until_killed import PARTITIONS, TOPIC, opened
 from tests.support.until_killed import lines_until_killed
 
@@ -61,7 +61,7 @@ def see_that_the_archive_is_in_order(log) -> None:
         for segment in segments:
             read(log._store, TOPIC, partition, segment)
     log.sweep()
-    kept = {each.key for folder in (manifest.LOG, manifest.REWRITTEN) for each in log._store.listed(folder)}
+    kept = {each.key for folder in (objects.LOG, objects.REWRITTEN) for each in log._store.listed(folder)}
     assert kept == set(log._index.referred_to())
 
 

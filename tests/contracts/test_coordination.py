@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from nakadi.model.coordination import (
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import (
     NOTHING_YET,
     Assignment,
     Changed,
@@ -19,7 +20,6 @@ from nakadi.model.coordination import (
     SetOffsets,
     Verdict,
 )
-from nakadi.model.timeline import Position
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.closed import see_that_everything_is_refused

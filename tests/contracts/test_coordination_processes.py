@@ -10,10 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.app.engines import open_coordination
-from nakadi.model.coordination import (
-    Changed,
-    Verdict,
-)
+from nakadi.model.subscription import Changed, Verdict
 from nakadi.ports.coordination import AssignmentChanged
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import SUBSCRIPTION, at, begun, commit, position
@@ -26,7 +23,7 @@ from msgspec.structs import replace
 from datetime import UTC, datetime
 from nakadi.ports.clock import SystemClock
 from nakadi.app.engines import open_coordination
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.coordination import AssignmentChanged
 

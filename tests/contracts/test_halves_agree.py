@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from nakadi.app.engines import open_event_log
-from nakadi.engines.archive import manifest
+from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import Tiers
-from nakadi.engines.archive.library import read
-from nakadi.engines.archive.manifest import archived
+from nakadi.engines.archive.objects import archived
+from nakadi.engines.archive.reading import read
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
@@ -196,7 +196,7 @@ class Walk:
     def see_that_nothing_is_left_over(self) -> None:
         self.halves.sweep()
         index, store = self.halves._index, self.halves._store
-        kept = {each.key for folder in (manifest.LOG, manifest.REWRITTEN) for each in store.listed(folder)}
+        kept = {each.key for folder in (objects.LOG, objects.REWRITTEN) for each in store.listed(folder)}
         assert kept == set(index.referred_to())
 
 

@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from msgspec.structs import replace
 
-from nakadi.engines.memory.log_index import MemoryLogIndex
-from nakadi.model.changes import bucket_of
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.log_index import NOTHING_COUNTED, Counted, Head, Location, Mark, Part, Progress, Segment, Topic
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS, LogIndex
+from nakadi.ports.registry import bucket_of
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import LOG_INDEXES, a_log_index
 

@@ -6,12 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.coordination import (
-    NOTHING_YET,
-    Entry,
-    Offset,
-    Verdict,
-)
+from nakadi.model.subscription import NOTHING_YET, Entry, Offset, Verdict
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import (

@@ -4,8 +4,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.model.changes import Changes, bucket_of
-from nakadi.ports.registry import ABSENT, REMEMBERED, ChangedMeanwhile, Check, Document, Put, Registry, Remove
+from nakadi.ports.registry import (
+    ABSENT,
+    REMEMBERED,
+    ChangedMeanwhile,
+    Changes,
+    Check,
+    Document,
+    Put,
+    Registry,
+    Remove,
+    bucket_of,
+)
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import REGISTRIES, a_registry
 from tests.support.patience import in_threads

@@ -9,8 +9,8 @@ import boto3
 import pytest
 from moto.kinesis.models import kinesis_backends
 
-from nakadi.common import chores
-from nakadi.event_types.housekeeping import Housekeeping
+from nakadi.common import work
+from nakadi.event_types.deletion import Housekeeping
 from nakadi.subscriptions.api.stats import StalledSubscriptions
 from tests.support.aws import REGION
 
@@ -100,7 +100,7 @@ def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
         stalled()
 
     def failing():
-        chores.attempted("retention", "order.placed", lambda: 1 / 0)
+        work.attempted("retention", "order.placed", lambda: 1 / 0)
 
     def stalled():
         monkeypatch.setattr(StalledSubscriptions, "stalled", property(lambda _: {"a", "b"}))

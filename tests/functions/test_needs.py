@@ -98,17 +98,23 @@ def test_a_handler_serves_its_areas(name):
     assert loaded(name).handler.areas == NEEDS[name].areas
 
 
-VALIDATION = ["nakadi.schemas.submission", "nakadi.schemas.validation", "nakadi.schemas.effective"]
+VALIDATION = ["nakadi.schemas.submission", "nakadi.schemas.validation", "nakadi.schemas.document"]
 UNUSED = {
     "publish": [
         "nakadi.streaming",
         "nakadi.http.docs_page",
-        "nakadi.event_types.creation",
+        "nakadi.event_types.registration",
         "nakadi.event_types.snapshot",
         "jwt",
     ],
     "event_types": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.event_types.snapshot", "jwt"],
-    "cursors": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "nakadi.event_types.creation", "jwt"],
+    "cursors": [
+        "nakadi.streaming",
+        "nakadi.http.docs_page",
+        "nakadi.publishing",
+        "nakadi.event_types.registration",
+        "jwt",
+    ],
     "subscriptions": ["nakadi.streaming", "nakadi.http.docs_page", "nakadi.publishing", "jwt"],
     "admin": ["nakadi.streaming", "nakadi.event_types.snapshot", "jwt"],
     "authorizer": ["pynamodb", "nakadi.app.broker", "nakadi.publishing", "nakadi.event_types", *VALIDATION],

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from nakadi.app.engines import open_coordination
-from nakadi.model.coordination import NOTHING_YET, Assignment, Entry
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import NOTHING_YET, Assignment, Entry, EventTypePartition
 from nakadi.ports.clock import SystemClock
 from tests.support.aws import refused
 from tests.support.coordination import a_session

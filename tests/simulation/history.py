@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from nakadi.model.coordination import Assignment, Offset, Reset
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import Assignment, EventTypePartition, Offset, Reset
 
 Place = EventTypePartition
 

@@ -6,14 +6,11 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from nakadi.model.coordination import SetOffsets
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
-from nakadi.model.subscription import ReadFrom, Subscription
-from nakadi.model.timeline import Position
-from nakadi.subscriptions.api.assignments import TIMEOUT
+from nakadi.model.subscription import ReadFrom, SetOffsets, Subscription
+from nakadi.subscriptions.api.assignments import TIMEOUT, LeaseWatch
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation
-from nakadi.subscriptions.api.leases import LeaseWatch
 from nakadi.subscriptions.api.resets import ResetExecution, Resets
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place

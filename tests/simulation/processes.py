@@ -9,12 +9,10 @@ from math import inf
 from random import Random
 from typing import Any
 
-from nakadi.model import coordination
-from nakadi.model.coordination import Changed
+from nakadi.model.event_type import Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
-from nakadi.model.subscription import Subscription
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import Changed, Subscription
 from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
@@ -29,12 +27,18 @@ from nakadi.subscriptions.stream.actions import (
     SharedState,
 )
 from nakadi.subscriptions.stream.admission import PartitionStart
+from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.calls import SessionCallExecutor, SessionFact
-from nakadi.subscriptions.stream.members import LeaseKeeper, ProcessLease, SubscriptionSessions, renew_and_clean_up
-from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.members import (
+    FULL_READ_SECONDS,
+    LeaseKeeper,
+    ProcessLease,
+    SharedStateReader,
+    SubscriptionSessions,
+    renew_and_clean_up,
+)
 from nakadi.subscriptions.stream.parking import ParkingService
 from nakadi.subscriptions.stream.session import SubscriptionSession
-from nakadi.subscriptions.stream.watch import FULL_READ_SECONDS, SharedStateReader
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place, promise
 from tests.simulation.operators import SUBSCRIPTION, Topic, fulfilment, initialisation
@@ -224,7 +228,7 @@ class Process:
             return None
         try:
             lease = self.host.lease()
-            session = coordination.Session(
+            session = subscription.Session(
                 id=session_id,
                 holder=lease.holder,
                 started_at=self.clock.now(),

@@ -9,10 +9,9 @@ from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
 
-from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import Assignment, Changed, EventTypePartition, Offset, Parked, ParkedEvent, Verdict
 from tests.simulation.history import History
 
 Answer = TypeVar("Answer")

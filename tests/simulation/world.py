@@ -14,14 +14,13 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from nakadi.engines.memory.coordination import MemoryCoordination
-from nakadi.model.coordination import Verdict
+from nakadi.engines.memory.stores import MemoryCoordination
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import ReadFrom
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import ReadFrom, Verdict
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
-from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from tests.simulation.clocks import SkewedClock, Time
 from tests.simulation.history import Broken, Event, History, Place, promise
 from tests.simulation.operators import SUBSCRIPTION, Repartitioning, Resetting, Topic, a_subscription

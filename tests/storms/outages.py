@@ -19,13 +19,12 @@ from nakadi.engines.common import frames
 from nakadi.engines.kinesis.envelopes import WHOLE, opened
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.recent_records import Arrived
-from nakadi.event_types import positions
+from nakadi.event_types import cursors
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import Record, Stored
 from nakadi.model.log_index import Mark
 from nakadi.model.outcomes import Conflict, Outcome, Unavailable
-from nakadi.model.timeline import Position
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.kinesis_forgetful import Kept
 from tests.support.kinesis_hours import Hours, hours
@@ -314,7 +313,7 @@ class Outages:
     def _judge_leap(self, consumer: Consumer, position: Position, before: int, after: int, found: set[int]) -> None:
         """Within a timeline, only what is nowhere any more may be left out, and only if the timeline is closed."""
         passed = [value for value in self._acknowledged[consumer.place] if before < value < after]
-        timeline = positions.timeline_of(self._type(consumer.place[0]), position.timeline)
+        timeline = cursors.timeline_of(self._type(consumer.place[0]), position.timeline)
         if timeline is None or not timeline.closed or found & set(passed) or not set(passed) <= self._forgotten:
             self.figures.skipped += 1
         else:
@@ -326,7 +325,7 @@ class Outages:
         name, partition = consumer.place
         while True:
             event_type = self._type(name)
-            timeline, offset = positions.next_event(event_type, consumer.position, partition)
+            timeline, offset = cursors.next_event(event_type, consumer.position, partition)
             try:
                 piece = log.read(timeline.topic, partition, offset, limit=at_once)
             except OffsetUnavailable:

@@ -20,7 +20,7 @@ from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.recent_records import Arrived
 from nakadi.engines.kinesis.stream import Stream
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore

@@ -2,10 +2,9 @@
 
 import asyncio
 
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Route
 from nakadi.http.asgi import Limits, asgi_application
 from nakadi.http.message import Streaming
-from nakadi.http.routing import Route
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE
 

@@ -4,9 +4,7 @@ import itertools
 from datetime import UTC, datetime
 from typing import Any
 
-from nakadi.model.event_type import Category, EventType
-from nakadi.model.schema import Schema, Version
-from nakadi.model.timeline import Timeline
+from nakadi.model.event_type import Category, EventType, Schema, Timeline, Version
 
 A_MOMENT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

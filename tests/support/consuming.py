@@ -7,10 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nakadi.model.coordination import Assignment, Entry, Offset
+from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import Assignment, Entry, EventTypePartition, Offset
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.stream.actions import (
@@ -21,8 +20,8 @@ from nakadi.subscriptions.stream.actions import (
     SessionContext,
     SharedState,
 )
+from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.members import ProcessLease
-from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import some_events

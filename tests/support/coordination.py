@@ -6,9 +6,17 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from nakadi.model.coordination import NOTHING_YET, Assignment, Entry, Parked, ParkedEvent, Session, Verdict
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import (
+    NOTHING_YET,
+    Assignment,
+    Entry,
+    EventTypePartition,
+    Parked,
+    ParkedEvent,
+    Session,
+    Verdict,
+)
 from nakadi.ports.coordination import Coordination
 from tests.support.builders import A_MOMENT
 

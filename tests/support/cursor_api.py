@@ -8,9 +8,8 @@ import httpx
 
 from nakadi.auth.permissions import denied
 from nakadi.event_types.snapshot import Cursors
-from nakadi.http.application import Application
+from nakadi.http.application import Application, no_authentication
 from nakadi.http.routes import cursors as routes
-from nakadi.http.security import no_authentication
 from nakadi.model.authorization import Operation, Resource, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import NotFound

@@ -16,7 +16,7 @@ from nakadi.engines.kinesis.envelopes import hash_key
 from nakadi.engines.kinesis.event_log import KinesisLog, Options
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.stream import Outgoing, Stream
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 from tests.support.aws import Aws, aws

@@ -8,7 +8,7 @@ import httpx
 from msgspec.structs import replace
 
 from nakadi.local import Broker
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
 from tests.support.api import a_definition
 from tests.support.consumer import Consumer
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from nakadi.engines.memory.coordination import MemoryCoordination
-from nakadi.model.coordination import Assignment, Entry, Parked, Redrive, Verdict
+from nakadi.engines.memory.stores import MemoryCoordination
+from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import Assignment, Entry, Parked, Redrive, Verdict
 from nakadi.streaming.chunks import EventRun
+from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
-from nakadi.subscriptions.api.leases import LeaseWatch
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, RedrivePlanner
 from nakadi.subscriptions.api.resets import ResetExecution, Resets
 from nakadi.subscriptions.stream.actions import (
@@ -32,9 +32,9 @@ from nakadi.subscriptions.stream.actions import (
     SharedState,
 )
 from nakadi.subscriptions.stream.admission import PartitionStart
+from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.calls import SessionCallExecutor
 from nakadi.subscriptions.stream.members import ProcessLease, SubscriptionSessions
-from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.parking import ParkingService, runs_of, skipped_up_to
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import an_event_type

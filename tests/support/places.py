@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import EventType, Timeline
 from nakadi.model.events import Bounds
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.timeline import Timeline
 from nakadi.ports.event_log import UnknownTopic
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 

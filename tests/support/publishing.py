@@ -6,16 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nakadi.auth.administration import Admins, Blacklist, Features
-from nakadi.auth.permissions import Permissions
+from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
-from nakadi.model.event_type import Category, EnrichmentStrategy, EventType
+from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, Version
 from nakadi.model.events import Fate, Record, Refused
-from nakadi.model.schema import Version
 from nakadi.ports.event_log import EventLog
 from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus

@@ -2,13 +2,13 @@
 
 from math import inf
 
-from nakadi.engines.archive import manifest
+from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import Tiers
-from nakadi.engines.archive.manifest import archived
+from nakadi.engines.archive.objects import archived
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
@@ -64,7 +64,7 @@ class World:
         return list(archived(self.index, "t", partition))
 
     def objects(self) -> list[str]:
-        return [each.key for folder in (manifest.LOG, manifest.REWRITTEN) for each in self.store.listed(folder)]
+        return [each.key for folder in (objects.LOG, objects.REWRITTEN) for each in self.store.listed(folder)]
 
     def offsets(self, partition: int = 0) -> list[int]:
         bounds = self.log.bounds("t", [partition])[partition]

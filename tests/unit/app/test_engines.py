@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.app import engines
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.engines.memory.stores import MemoryRegistry
 from tests.support.clock import HandMovedClock
 
 

@@ -9,8 +9,8 @@ from nakadi.app import engines
 from nakadi.app.engines import StorageLogs, at_stream, check_reachable, url_of
 from nakadi.engines.kinesis import opening
 from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.timeline import Storage, StorageType
 from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import on_local, on_moto
 

@@ -2,14 +2,14 @@ import itertools
 
 import pytest
 
-from nakadi.auth.administration import Admins, Blacklist, Features
-from nakadi.auth.permissions import Permissions, denied
-from nakadi.model.administration import AdminLists, BlockedKind
+from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions, denied
 from nakadi.model.authorization import (
     UNAUTHENTICATED,
     WILDCARD,
+    AdminLists,
     Attribute,
     Authorization,
+    BlockedKind,
     Operation,
     Resource,
     ResourceType,

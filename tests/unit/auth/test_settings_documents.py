@@ -2,9 +2,9 @@ import threading
 
 import pytest
 
-from nakadi.auth.administration import ATTEMPTS, SettingsDocument
+from nakadi.auth.permissions import ATTEMPTS, SettingsDocument
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import TryLater
 from nakadi.ports.registry import ChangedMeanwhile
 from tests.support.clock import HandMovedClock

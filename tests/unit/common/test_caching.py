@@ -7,10 +7,9 @@ from threading import Event
 import pytest
 
 from nakadi.common.caching import LONGEST_SECONDS, MOST_ENTRIES, Cache, ChangeWatch
-from nakadi.engines.memory.registry import MemoryRegistry
-from nakadi.model.changes import Changes
+from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.registry import Put, Remove
+from nakadi.ports.registry import Changes, Put, Remove
 from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE, until
 

@@ -12,29 +12,25 @@ import pytest
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.common.chores import attempted
 from nakadi.common.metrics import OTHER, Metrics
-from nakadi.common.turns import Turns
+from nakadi.common.work import Turns, attempted
 from nakadi.engines.archive.archiver import Tiers
-from nakadi.engines.archive.library import Library, Unreadable
+from nakadi.engines.archive.reading import Library, Unreadable
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.archive.worker import Worker
-from nakadi.engines.memory.coordination import MemoryCoordination
+from nakadi.engines.archive.tiered_log import Worker
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryCoordination, MemoryLogIndex
 from nakadi.engines.sqlite.event_log import SqliteLog
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Lane, Route
 from nakadi.http.asgi import asgi_application
 from nakadi.http.message import empty_response
 from nakadi.http.routes.monitoring import as_json
-from nakadi.http.routing import Lane, Route
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.model.coordination import NOTHING_YET
+from nakadi.model.event_type import Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.log_index import Counted, Location, Segment
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import NOTHING_YET, EventTypePartition
 from nakadi.streaming.chunks import EventChunk
 from nakadi.subscriptions.stream.actions import DropEvent
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher

@@ -11,8 +11,7 @@ from nakadi.common import caching
 from nakadi.engines.kinesis import topics
 from nakadi.event_types.documents import event_type_body
 from nakadi.event_types.repository import KIND as EVENT_TYPES
-from nakadi.model.administration import BlockedKind, Feature
-from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.authorization import UNAUTHENTICATED, BlockedKind, Feature
 from nakadi.model.outcomes import NotPermitted
 from nakadi.ports.registry import ABSENT, Put
 from nakadi.publishing.outcome import BatchStatus

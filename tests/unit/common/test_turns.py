@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nakadi.common.turns import Turns
+from nakadi.common.work import Turns
 from nakadi.http.message import still_there
 from nakadi.model.outcomes import TryLater
 from tests.support.patience import PATIENCE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.event_types.drafts import annotation_violations, label_violations
+from nakadi.event_types.documents import annotation_violations, label_violations
 from tests.support.patience import effort
 
 EMPTY = "Key cannot be empty"

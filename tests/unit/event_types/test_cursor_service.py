@@ -2,7 +2,7 @@ import pytest
 
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.snapshot import Cursors
-from nakadi.model.timeline import Cursor, Position
+from nakadi.model.event_type import Cursor, Position
 from tests.support.places import Generation, a_past
 
 

@@ -12,7 +12,7 @@ from nakadi.event_types.cursors import (
     offset_digits,
     parse_offset,
 )
-from nakadi.model.timeline import Cursor, Position
+from nakadi.model.event_type import Cursor, Position
 
 
 def reading(offset: str) -> object:

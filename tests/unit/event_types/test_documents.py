@@ -12,8 +12,8 @@ from nakadi.model.event_type import (
     OwnerSelectorType,
     PartitionStrategy,
     Statistics,
+    Version,
 )
-from nakadi.model.schema import Version
 from nakadi.ports.registry import Document
 from tests.support.builders import A_MOMENT, a_schema, a_timeline, an_event_type
 

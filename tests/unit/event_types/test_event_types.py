@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import ATTEMPTS, EventTypes
+from nakadi.model.event_type import Version
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
-from nakadi.model.schema import Version
 from nakadi.ports.registry import ChangedMeanwhile, Put
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock

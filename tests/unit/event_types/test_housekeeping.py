@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.common.chores import failures
-from nakadi.event_types.housekeeping import COMPACTION_LAG, expired_timelines
+from nakadi.common.work import failures
+from nakadi.event_types.deletion import COMPACTION_LAG, expired_timelines
 from nakadi.http.routes.monitoring import as_json
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, CleanupPolicy, EnrichmentStrategy

@@ -1,7 +1,7 @@
 from datetime import timedelta
 
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_body, measured_of
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import Statistics

@@ -4,8 +4,8 @@ import pytest
 
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.snapshot import PartitionSnapshot
+from nakadi.model.event_type import Cursor, Position
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.timeline import Cursor, Position
 from tests.support.builders import A_MOMENT
 from tests.support.places import Generation, a_past
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.common.turns import Turns
+from nakadi.common.work import Turns
 from nakadi.event_types.schema_versions import LONG_SCHEMA
 from nakadi.model.outcomes import TryLater
 from nakadi.schemas.limits import MAX_TEXT

@@ -1,11 +1,11 @@
 import pytest
 
-from nakadi.auth.administration import Features, SettingsDocument
+from nakadi.auth.permissions import Features, SettingsDocument
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.storages import Storages
+from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import Invalid, NotFound, NotPermitted, TryLater, Unavailable
-from nakadi.model.timeline import Storage, StorageType
 from nakadi.ports.registry import ChangedMeanwhile, Put
 from tests.support.clock import HandMovedClock
 from tests.support.registry import meanwhile

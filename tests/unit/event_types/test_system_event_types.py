@@ -17,11 +17,9 @@ from nakadi.event_types.system_event_types import (
     EVENT_TYPE_LOG,
     KPI_EVENT_TYPES,
 )
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import UNAUTHENTICATED, WILDCARD, Attribute, Authorization, Subject
-from nakadi.model.event_type import Category, EventTypeDraft
+from nakadi.model.authorization import UNAUTHENTICATED, WILDCARD, Attribute, Authorization, Feature, Subject
+from nakadi.model.event_type import Category, EventTypeDraft, SchemaDraft, SchemaType
 from nakadi.model.outcomes import NotPermitted, Unavailable
-from nakadi.model.schema import SchemaDraft, SchemaType
 from nakadi.publishing.outcome import BatchStatus
 from nakadi.publishing.system_events import BROKER
 from tests.support.clock import HandMovedClock

@@ -7,11 +7,9 @@ from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.event_types.timelines import ABANDONED_AFTER, is_switch_abandoned, next_timeline, with_completed_switch
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.model.event_type import Category, EventTypeDraft
+from nakadi.model.event_type import Category, EventTypeDraft, SchemaDraft, SchemaType, Storage, StorageType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Conflict, NotFound, TryLater, Unavailable
-from nakadi.model.schema import SchemaDraft, SchemaType
-from nakadi.model.timeline import Storage, StorageType
 from nakadi.ports.event_log import SealedTopic
 from nakadi.ports.registry import Put
 from tests.support.builders import A_MOMENT, an_event_type

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import MIN_SECONDS_BETWEEN_SCANS, EventTypes, TopicDirectory
 from nakadi.event_types.timelines import next_timeline
 from tests.support.builders import an_event_type

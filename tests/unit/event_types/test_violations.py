@@ -3,17 +3,18 @@
 import pytest
 from msgspec.structs import replace
 
-from nakadi.event_types.drafts import draft_violations
+from nakadi.event_types.documents import draft_violations
 from nakadi.model.authorization import AttributeDraft, AuthorizationDraft
 from nakadi.model.event_type import (
     Category,
     EventTypeDraft,
     OwnerSelectorDraft,
     OwnerSelectorType,
+    SchemaDraft,
+    SchemaType,
     StatisticsDraft,
 )
 from nakadi.model.outcomes import Violations
-from nakadi.model.schema import SchemaDraft, SchemaType
 
 SOUND = EventTypeDraft(
     name="shop.order",

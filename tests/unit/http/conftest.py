@@ -2,9 +2,8 @@
 
 import pytest
 
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Route
 from nakadi.http.message import Streaming
-from nakadi.http.routing import Route
 from nakadi.local.broker import Serving
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.http_server import Slow, Streams, echo

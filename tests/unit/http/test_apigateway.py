@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from nakadi.http.apigateway import context_of, handle, request_of, subject_of
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Route
 from nakadi.http.message import Response, Streaming, json_response
-from nakadi.http.routing import Route
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 
 EVENTS = Path(__file__).parents[3] / "events" / "apigateway"

@@ -6,9 +6,8 @@ import logging
 
 import pytest
 
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Route
 from nakadi.http.message import Request, Response, Streaming, json_response
-from nakadi.http.routing import Route
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Conflict, NotAuthenticated, NotFound, NotPermitted, TooLarge
 

@@ -8,10 +8,9 @@ import zlib
 
 import pytest
 
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Lane, Route
 from nakadi.http.asgi import Limits, asgi_application, request_of
 from nakadi.http.message import ClientGone, Response, Streaming, empty_response
-from nakadi.http.routing import Lane, Route
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, streaming
 from tests.support.patience import PATIENCE, effort

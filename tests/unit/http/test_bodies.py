@@ -2,8 +2,7 @@
 
 import pytest
 
-from nakadi.http.bodies import Members, json_document, object_body
-from nakadi.http.drafts import event_type_draft, subscription_draft
+from nakadi.http.bodies import Members, event_type_draft, json_document, object_body, subscription_draft
 from nakadi.http.message import Request
 from nakadi.model.outcomes import Malformed
 

@@ -14,10 +14,10 @@ import pytest
 
 from nakadi import openapi
 from nakadi.http import docs_page
+from nakadi.http.application import Router
 from nakadi.http.docs_page.markup import VOID, element, joined, laid_out, of_parameter, of_schema, prose, type_of, words
 from nakadi.http.message import Request, Response
 from nakadi.http.routes import monitoring
-from nakadi.http.routing import Router
 
 PAGE = docs_page.page("https://nakadi.example.org")
 

@@ -5,12 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Route, no_authentication
 from nakadi.http.message import Request, Response, Streaming, empty_response, json_response
 from nakadi.http.negotiation import adapted, json_name
 from nakadi.http.problem import problem_of
-from nakadi.http.routing import Route
-from nakadi.http.security import no_authentication
 from nakadi.model.outcomes import NotFound
 from tests.support.patience import effort
 

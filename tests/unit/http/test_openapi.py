@@ -17,9 +17,9 @@ from openapi_spec_validator import validate as validate_document
 
 from nakadi import openapi
 from nakadi.app.settings import Settings
+from nakadi.http.application import PUBLIC, Scopes, ScopeTable
 from nakadi.http.docs_page import markup, scopes
-from nakadi.http.security import PUBLIC, Scopes, ScopeTable
-from nakadi.model.administration import BlockedKind, Feature
+from nakadi.model.authorization import BlockedKind, Feature
 from nakadi.model.event_type import (
     Audience,
     Category,
@@ -29,9 +29,9 @@ from nakadi.model.event_type import (
     EventTypeDraft,
     OwnerSelectorType,
     PartitionStrategy,
+    SchemaType,
+    StorageType,
 )
-from nakadi.model.schema import SchemaType
-from nakadi.model.timeline import StorageType
 from tests.support.openapi import validate
 
 ROOT = Path(__file__).parents[3]

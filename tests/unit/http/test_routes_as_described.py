@@ -9,8 +9,8 @@ import pytest
 from nakadi import openapi
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
+from nakadi.http.application import Route
 from nakadi.http.message import JSON
-from nakadi.http.routing import Route
 
 # These read a body of any other content type as JSON.
 REFUSE_AVRO = ("publish_events", "delete_events")

@@ -2,9 +2,9 @@
 
 import pytest
 
+from nakadi.http.application import Route, Router
 from nakadi.http.message import empty_response
 from nakadi.http.problem import MethodNotAllowed
-from nakadi.http.routing import Route, Router
 from nakadi.model.outcomes import NotFound
 
 

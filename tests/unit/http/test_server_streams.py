@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Route
 from nakadi.http.message import Streaming
-from nakadi.http.routing import Route
 from nakadi.local.broker import Serving
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE, until

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nakadi.app.grace import CUT_OFF, Grace, at_work
+from nakadi.app.shutdown import CUT_OFF, Grace, at_work
 from tests.support.patience import PATIENCE, until
 
 
@@ -55,7 +55,7 @@ def test_a_process_whose_time_is_over_ends(caplog):
         assert ended.event.wait(PATIENCE)
 
     assert ended.codes == [CUT_OFF]
-    (record,) = [each for each in caplog.records if each.name == "nakadi.app.grace"]
+    (record,) = [each for each in caplog.records if each.name == "nakadi.app.shutdown"]
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("The process is cut off after 0 seconds. Still at work: 3 x test-asking in ")
 
@@ -79,9 +79,9 @@ def test_a_process_that_ends_in_time_is_left_alone():
 
 def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
     """The process ends though its last words cannot be said."""
-    monkeypatch.setattr("nakadi.app.grace.LAST_WORDS_SECONDS", 0.01)
+    monkeypatch.setattr("nakadi.app.shutdown.LAST_WORDS_SECONDS", 0.01)
     freed, ended = threading.Event(), Ended()
-    monkeypatch.setattr("nakadi.app.grace.log.warning", lambda *_: freed.wait(PATIENCE))
+    monkeypatch.setattr("nakadi.app.shutdown.log.warning", lambda *_: freed.wait(PATIENCE))
     with Grace(0, end=ended) as grace:
         grace.begin()
         assert ended.event.wait(PATIENCE)

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from nakadi.app.signals import Signals
+from nakadi.app.shutdown import Signals
 from nakadi.local.program import main
 
 SENTENCE = "The broker cannot start. "

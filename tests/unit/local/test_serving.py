@@ -5,9 +5,8 @@ import threading
 import httpx
 import pytest
 
-from nakadi.http.application import Application
+from nakadi.http.application import Application, Route
 from nakadi.http.message import json_response
-from nakadi.http.routing import Route
 from nakadi.local.broker import Serving, url_of
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support import http

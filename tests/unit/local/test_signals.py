@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from nakadi.app.signals import Signals
+from nakadi.app.shutdown import Signals
 
 
 class Ended(BaseException):

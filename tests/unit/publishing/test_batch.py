@@ -7,9 +7,9 @@ from hypothesis import strategies as some
 
 from nakadi.model.outcomes import Malformed, TooLarge
 from nakadi.publishing import batch as batches
-from nakadi.publishing import reading
+from nakadi.publishing import validation
 from nakadi.publishing.batch import BatchLimits
-from nakadi.publishing.reading import read
+from nakadi.publishing.validation import read
 from nakadi.schemas import strict_json
 
 
@@ -18,8 +18,8 @@ def way(request):
     """Every batch is read at once, as short ones are; and in pieces, as long ones are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in pieces":
-            patch.setattr(reading, "SHORT_BODY", 0)
-            for module in (batches, reading):
+            patch.setattr(validation, "SHORT_BODY", 0)
+            for module in (batches, validation):
                 patch.setattr(module, "PIECE_BYTES", 24)
         yield request.param
 
@@ -391,10 +391,10 @@ def test_a_batch_has_only_so_many_events(body):
 @pytest.mark.parametrize(("number", "pieces"), [(1_000, 1), (8_000, 8)])
 def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
     """A large batch of ordinary events, with objects within them, is not looked through symbol by symbol."""
-    monkeypatch.setattr(reading, "SHORT_BODY", 128 * 1024)
-    for module in (batches, reading):
+    monkeypatch.setattr(validation, "SHORT_BODY", 128 * 1024)
+    for module in (batches, validation):
         monkeypatch.setattr(module, "PIECE_BYTES", 1024 * 1024)
-    monkeypatch.setattr(reading, "_cut_strictly", lambda *_: pytest.fail("it was"))
+    monkeypatch.setattr(validation, "_cut_strictly", lambda *_: pytest.fail("it was"))
     item = {"sku": "A-1", "amount": 2, "price": {"amount": 12.5, "currency": "EUR"}, "tags": ["a", "b"]}
     order = {"number": "x" * 36, "customer": {"id": "c" * 20}, "items": [item] * 5, "comment": "y" * 140}
     batch = read(json.dumps([order] * number, separators=(",", ":")).encode())

@@ -5,8 +5,8 @@ import tracemalloc
 import pytest
 
 from nakadi.publishing import batch as batches
-from nakadi.publishing import reading
-from nakadi.publishing.reading import memory_needed, read
+from nakadi.publishing import validation
+from nakadi.publishing.validation import memory_needed, read
 
 SHAPES = {
     "empty objects": b'{"a":[' + b",".join([b"{}"] * 5_000) + b"]}",
@@ -21,8 +21,8 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
     """Reading a long body takes no more than its size beside it, and a constant for one piece, whatever it holds."""
-    monkeypatch.setattr(reading, "SHORT_BODY", 32 * 1024)
-    for module in (batches, reading):
+    monkeypatch.setattr(validation, "SHORT_BODY", 32 * 1024)
+    for module in (batches, validation):
         monkeypatch.setattr(module, "PIECE_BYTES", 128 * 1024)
         monkeypatch.setattr(module, "PIECE_MEMORY", 1024 * 1024)
     event = SHAPES[shape]

@@ -2,7 +2,7 @@ import pytest
 
 from nakadi.model.event_type import CleanupPolicy, PartitionStrategy
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.enrich import compaction_keys
+from nakadi.publishing.enrichment import compaction_keys
 from nakadi.publishing.outcome import BatchStatus
 from tests.support.builders import an_event_type
 

@@ -6,13 +6,13 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 
-from nakadi.common.turns import Turns, still_there
+from nakadi.common.work import Turns, still_there
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
 from nakadi.publishing import batch as batches
 from nakadi.publishing.batch import FREE_STEPS, BatchLimits, WorkBudget
 from nakadi.publishing.outcome import BatchStatus
-from nakadi.publishing.reading import LONG_BODY
+from nakadi.publishing.validation import LONG_BODY
 from nakadi.schemas.values import Exhausted
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import a_business_type, metadata, steps, the_failure

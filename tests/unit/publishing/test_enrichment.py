@@ -3,11 +3,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nakadi.model.event_type import EnrichmentStrategy
-from nakadi.model.schema import Version
-from nakadi.publishing.enrich import Origin, enriched, timestamp_text
+from nakadi.model.event_type import EnrichmentStrategy, Version
+from nakadi.publishing.enrichment import Origin, enriched, timestamp_text
 from nakadi.publishing.outcome import BatchRejected, Step
-from nakadi.publishing.reading import read
+from nakadi.publishing.validation import read
 from tests.support.builders import an_event_type
 from tests.support.publishing import metadata
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Features
 from nakadi.event_types.system_event_types import (
     ACCESS_LOG,
     BATCH_PUBLISHED,
@@ -15,8 +15,7 @@ from nakadi.event_types.system_event_types import (
     KPI_EVENT_TYPES,
     KPI_SCHEMAS,
 )
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import UNAUTHENTICATED, Subject
+from nakadi.model.authorization import UNAUTHENTICATED, Feature, Subject
 from nakadi.model.outcomes import Unavailable
 from nakadi.publishing import system_events as module
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus

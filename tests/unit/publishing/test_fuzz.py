@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from nakadi.http.application import Application
+from nakadi.http.application import Application, no_authentication
 from nakadi.http.message import Request
 from nakadi.http.routes import publishing as routes
-from nakadi.http.security import no_authentication
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from tests.support.builders import an_event_type
 from tests.support.publishing import House, a_business_type, metadata

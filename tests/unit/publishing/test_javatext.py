@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nakadi.publishing.partition import as_signed_32_bit, string_hash
+from nakadi.publishing.enrichment import as_signed_32_bit, string_hash
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 import pytest
 
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
+from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Feature, Subject
 from nakadi.model.event_type import OwnerSelector, OwnerSelectorType
 from nakadi.publishing.outcome import BatchStatus
 from tests.support.builders import an_event_type

@@ -3,11 +3,11 @@ import random
 
 import pytest
 
-from nakadi.common.turns import Turns, still_there
+from nakadi.common.work import Turns, still_there
 from nakadi.model.event_type import Category, PartitionStrategy
 from nakadi.publishing.batch import MOST_STEPS, WorkBudget
+from nakadi.publishing.enrichment import choose_partitions
 from nakadi.publishing.outcome import BatchRejected, Step
-from nakadi.publishing.partition import choose_partitions
 from tests.support.builders import an_event_type
 
 

@@ -3,12 +3,10 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import Attribute, Authorization, Subject
-from nakadi.model.event_type import CleanupPolicy, PartitionStrategy
+from nakadi.model.authorization import Attribute, Authorization, Feature, Subject
+from nakadi.model.event_type import CleanupPolicy, PartitionStrategy, Version
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Malformed, NotFound, NotPermitted, TryLater, Unavailable
-from nakadi.model.schema import Version
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from tests.support.builders import a_schema, a_timeline, an_event_type

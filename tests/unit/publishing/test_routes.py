@@ -4,15 +4,12 @@ import re
 import httpx
 import pytest
 
-from nakadi.auth.administration import Admins, Blacklist, SettingsDocument
-from nakadi.auth.permissions import Permissions
+from nakadi.auth.permissions import Admins, Blacklist, Permissions, SettingsDocument
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.registry import MemoryRegistry
-from nakadi.http.application import Application
+from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.http.application import Application, no_authentication
 from nakadi.http.routes import publishing as routes
-from nakadi.http.security import no_authentication
-from nakadi.model.administration import BlockedKind, Feature
-from nakadi.model.authorization import Attribute, Authorization, Subject
+from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature, Subject
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.model.outcomes import Unavailable
 from nakadi.publishing.system_events import FLUSH_AGE_SECONDS

@@ -3,8 +3,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
-from nakadi.model.schema import SchemaType, Version
+from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, SchemaType, Version
 from nakadi.publishing.outcome import BatchStatus
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import EID, House, a_business_type, metadata, steps, the_failure

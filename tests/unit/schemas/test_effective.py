@@ -6,8 +6,7 @@ import re
 import pytest
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
-from nakadi.schemas.document import SchemaDocument
-from nakadi.schemas.effective import EID, closed_schema, effective_schema, metadata_schema
+from nakadi.schemas.document import EID, SchemaDocument, closed_schema, effective_schema, metadata_schema
 from nakadi.schemas.submission import check_loadable
 
 DELETE = CleanupPolicy.DELETE

@@ -5,9 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.model.event_type import CompatibilityMode
+from nakadi.model.event_type import ChangeLevel, CompatibilityMode, Version
 from nakadi.model.outcomes import Incompatible, Invalid
-from nakadi.model.schema import ChangeLevel, Version
 from nakadi.schemas.diff import ChangeKind, differences
 from nakadi.schemas.evolution import level_of_change, next_schema
 from nakadi.schemas.submission import check_restricted

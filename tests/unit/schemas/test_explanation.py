@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
-from nakadi.schemas.effective import EID, effective_schema
+from nakadi.schemas.document import EID, effective_schema
 from nakadi.schemas.explanation import NO_EXPLANATION
 from nakadi.schemas.validation import compile_validator
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.effective import closed_schema, effective_schema
+from nakadi.schemas.document import closed_schema, effective_schema
 from nakadi.schemas.evolution import next_schema
 from nakadi.schemas.nodes import undefined_paths
 from nakadi.schemas.strict_json import MAX_DEPTH

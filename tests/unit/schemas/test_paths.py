@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.effective import effective_schema
+from nakadi.schemas.document import effective_schema
 from nakadi.schemas.nodes import MAX_SEGMENTS, defines, undefined_paths
 from tests.support.patience import effort
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.document import Draft
-from nakadi.schemas.effective import EID
+from nakadi.schemas.document import EID, Draft
 from nakadi.schemas.keywords import ALWAYS, CodeCheck, Constants, all_of, check_of_scalar
 
 

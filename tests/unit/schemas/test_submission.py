@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.model.event_type import Category, CompatibilityMode
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.effective import closed_schema
+from nakadi.schemas.document import closed_schema
 from nakadi.schemas.submission import check_language, parse_submitted
 
 FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
+from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, Version
 from nakadi.model.outcomes import Invalid
-from nakadi.model.schema import Version
-from nakadi.schemas.effective import effective_schema
+from nakadi.schemas.document import effective_schema
 from nakadi.schemas.explanation import NO_EXPLANATION
 from nakadi.schemas.validation import Validator, Validators, compile_validator
 from tests.support.builders import a_schema, an_event_type

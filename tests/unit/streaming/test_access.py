@@ -3,10 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from nakadi.auth.administration import Admins, Blacklist, Features
-from nakadi.auth.permissions import Permissions
+from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.streaming.access import AccessRefused, EventTypeChanged, ReadAccess

@@ -3,8 +3,8 @@
 import pytest
 
 from nakadi.model.authorization import Attribute
+from nakadi.model.event_type import Position
 from nakadi.model.events import Record, Slice, StoredEvent
-from nakadi.model.timeline import Position
 from nakadi.streaming.chunks import EventChunk, EventRun, is_public
 from tests.support.chunks import STORED_AT, a_chunk, a_record
 

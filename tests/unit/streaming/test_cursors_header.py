@@ -3,8 +3,8 @@
 import pytest
 
 from nakadi.event_types.cursors import CursorError
+from nakadi.model.event_type import Cursor
 from nakadi.model.outcomes import Malformed
-from nakadi.model.timeline import Cursor
 from nakadi.streaming.parameters import cursors_in
 
 ONE = Cursor("0", "001-0001-000000000000000012")

@@ -8,16 +8,14 @@ from msgspec.structs import replace
 
 from nakadi.event_types.snapshot import Cursors
 from nakadi.http.message import ClientGone
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotPermitted, Unavailable
-from nakadi.model.timeline import Position
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable
 from nakadi.streaming import driver as driver_module
-from nakadi.streaming.driver import LowLevelDriver
+from nakadi.streaming.driver import EventStreamFormat, JsonStreamFormat, LowLevelDriver
 from nakadi.streaming.feeds import Feeds, PartitionReader
-from nakadi.streaming.lines import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.parameters import StreamLimits
 from nakadi.streaming.session import LowLevelSession, StreamEnd
 from tests.support.builders import a_timeline, an_event_type

@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
+from nakadi.model.event_type import Timeline
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.timeline import Timeline
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
-from nakadi.streaming import feed as feed_module
-from nakadi.streaming.feed import FeedFollower
-from nakadi.streaming.feeds import Feeds
+from nakadi.streaming import feeds as feed_module
+from nakadi.streaming.feeds import FeedFollower, Feeds
 from tests.support.builders import a_timeline
 from tests.support.patience import PATIENCE
 from tests.support.streaming import SeenLog

@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from nakadi.model.timeline import Position
-from nakadi.streaming.lines import EventStreamFormat, JsonStreamFormat
+from nakadi.model.event_type import Position
+from nakadi.streaming.driver import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.parameters import cursors_in
 from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
 from tests.support.chunks import a_chunk, some_events

@@ -2,9 +2,9 @@
 
 import pytest
 
+from nakadi.model.event_type import Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotPermitted
-from nakadi.model.timeline import Position
 from nakadi.streaming import session as session_module
 from nakadi.streaming.parameters import StreamLimits
 from nakadi.streaming.session import (

@@ -9,24 +9,21 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from nakadi.auth.administration import Admins, Blacklist, Features
-from nakadi.auth.permissions import Permissions
+from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
 from nakadi.common.caching import Cache
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.http.message import Request
 from nakadi.http.problem import problem_of
 from nakadi.http.routes.streams import routes
-from nakadi.model.administration import BlockedKind, Feature
-from nakadi.model.authorization import Attribute, Authorization, Subject
+from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, NotPermitted, Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.streaming.access import ReadAccess
-from nakadi.streaming.driver import LowLevelDriver
-from nakadi.streaming.lines import JsonStreamFormat
+from nakadi.streaming.driver import JsonStreamFormat, LowLevelDriver
 from nakadi.streaming.parameters import StreamParameters
 from nakadi.streaming.streams import EventStreams
 from tests.support.builders import an_event_type

@@ -12,8 +12,7 @@ import pytest
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.model.coordination import Assignment, Session
-from nakadi.model.subscription import EventTypePartition
+from nakadi.model.subscription import Assignment, EventTypePartition, Session
 from nakadi.subscriptions.api import assignments
 from tests.support.api import created
 from tests.support.clock import HandMovedClock

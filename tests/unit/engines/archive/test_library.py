@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nakadi.engines.archive import library as libraries
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.library import AT_ONCE, Library, Unreadable
-from nakadi.engines.archive.manifest import archived
-from nakadi.engines.archive.reading import ArchiveReader
+from nakadi.engines.archive import reading as libraries
+from nakadi.engines.archive.objects import archived
+from nakadi.engines.archive.reading import AT_ONCE, ArchiveReader, Library, Unreadable
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from tests.support.patience import PATIENCE, until

@@ -7,13 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.engines.archive import maintenance, objects
-from nakadi.engines.archive.library import Library, Unreadable
 from nakadi.engines.archive.maintenance import MANY, Blocks, Busy, Merger, Sweep, alone
-from nakadi.engines.archive.reading import ArchiveReader
+from nakadi.engines.archive.reading import ArchiveReader, Library, Unreadable
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.dynamodb.client import Address, Attempts
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import Counted, Head, Location, Segment
 from nakadi.model.outcomes import Unavailable

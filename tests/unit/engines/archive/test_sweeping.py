@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nakadi.engines.archive import maintenance, manifest
+from nakadi.engines.archive import maintenance, objects
 from nakadi.engines.archive.maintenance import Sweep, Swept
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.log_index import Counted, Head, Location, Segment
 
 
@@ -70,12 +70,12 @@ def test_an_index_that_refers_to_nothing_sweeps_where_it_is_ordered(index, store
 
 def test_what_is_rewritten_stays_in_its_namespace():
     """The name of an object that replaces another tells the same owner, and is never one that was used."""
-    old = manifest.logged("mine", "order.placed", "t", datetime(2026, 11, 21, tzinfo=UTC))
-    new = manifest.rewritten(old, "t", 3, 7)
-    assert manifest.namespace_of(new) == manifest.namespace_of(old) == "mine"
+    old = objects.logged("mine", "order.placed", "t", datetime(2026, 11, 21, tzinfo=UTC))
+    new = objects.rewritten(old, "t", 3, 7)
+    assert objects.namespace_of(new) == objects.namespace_of(old) == "mine"
     assert new.startswith("compacted/mine/t/3/000000000000000007-")
-    assert new != manifest.rewritten(old, "t", 3, 7)
-    assert manifest.logged("mine", None, "t", datetime(2026, 11, 21, tzinfo=UTC)).startswith("log/mine/_/2026-11-21/t-")
+    assert new != objects.rewritten(old, "t", 3, 7)
+    assert objects.logged("mine", None, "t", datetime(2026, 11, 21, tzinfo=UTC)).startswith("log/mine/_/2026-11-21/t-")
 
 
 def test_what_cannot_be_removed_does_not_keep_the_rest(index, store, monkeypatch):

@@ -9,11 +9,11 @@ from math import inf
 import pytest
 
 from nakadi.engines.archive.archiver import Archiver, Tiers
-from nakadi.engines.archive.manifest import archived
+from nakadi.engines.archive.objects import archived
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic

@@ -7,13 +7,12 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from nakadi.engines.dynamodb import changes
-from nakadi.engines.dynamodb.changes import ECHO, LATE, MOMENT, PAUSE, Feed
+from nakadi.engines.dynamodb import coordination_table
 from nakadi.engines.dynamodb.client import Address, Attempts
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
-from nakadi.engines.dynamodb.coordination_table import NEWS, CoordinationTable
-from nakadi.model.coordination import NOTHING_YET, Changed, Verdict
-from nakadi.model.timeline import Position
+from nakadi.engines.dynamodb.coordination_table import ECHO, LATE, MOMENT, NEWS, PAUSE, CoordinationTable, Feed
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import NOTHING_YET, Changed, Verdict
 from tests.support.aws import REGION, no_answer_before, refused
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment, entries
@@ -150,7 +149,7 @@ class Clock:
 def clock(monkeypatch):
     """The time of day, by which news are named."""
     clock = Clock()
-    monkeypatch.setattr(changes, "time", Times(clock))
+    monkeypatch.setattr(coordination_table, "time", Times(clock))
     return clock
 
 

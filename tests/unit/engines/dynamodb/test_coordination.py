@@ -14,9 +14,9 @@ from nakadi.app.engines import UnknownEngine, open_coordination
 from nakadi.engines.dynamodb.client import PAUSES, Address, Attempts
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.engines.dynamodb.coordination_table import LEASES, CoordinationTable
-from nakadi.model.coordination import NOTHING_YET, Assignment, Entry, Verdict
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import NOTHING_YET, Assignment, Entry, Verdict
 from nakadi.ports.coordination import MOST_PARKED, MOST_PLACES, AssignmentChanged
 from tests.support.aws import (
     REGION,

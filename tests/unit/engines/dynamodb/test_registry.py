@@ -8,13 +8,11 @@ import pytest
 from pynamodb.expressions.operand import Path
 
 from nakadi.app.engines import UnknownEngine, open_registry
-from nakadi.engines.common.registry_documents import NUMBERS
-from nakadi.engines.dynamodb.client import PAUSES, TURNS, Address, Attempts, connected
+from nakadi.engines.common.documents import NUMBERS
+from nakadi.engines.dynamodb.client import DOCUMENTS, PAUSES, TURNS, Address, Attempts, connected
 from nakadi.engines.dynamodb.registry import DocumentItem, DynamoDbRegistry
-from nakadi.engines.dynamodb.tables import DOCUMENTS
-from nakadi.model.changes import BUCKETS, Changes
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put, Remove
+from nakadi.ports.registry import ABSENT, BUCKETS, ChangedMeanwhile, Changes, Check, Document, Put, Remove
 from tests.support.aws import (
     REGION,
     broken_after,

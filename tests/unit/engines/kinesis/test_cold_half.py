@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.engines.archive import maintenance
 from nakadi.engines.archive.maintenance import MANY, Merger, Sweep
-from nakadi.engines.archive.manifest import archived
+from nakadi.engines.archive.objects import archived
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.kinesis_faults import World

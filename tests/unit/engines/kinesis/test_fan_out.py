@@ -14,7 +14,7 @@ from nakadi.engines.kinesis.continuity import Cursor
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.recent_records import Arrived
 from nakadi.engines.kinesis.stream import Page, Patience, Stream
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.log_index import Mark
 from nakadi.ports.clock import SystemClock

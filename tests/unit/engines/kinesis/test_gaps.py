@@ -5,15 +5,14 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from nakadi.event_types import positions
+from nakadi.event_types.cursors import distance, next_event
 from nakadi.event_types.system_event_types import AUDIT_LOG
 from nakadi.event_types.timelines import next_timeline
 from nakadi.http.views import timeline_view
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.authorization import UNAUTHENTICATED, Feature
+from nakadi.model.event_type import Cursor, Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.timeline import Cursor, Position
 from nakadi.ports.event_log import UnknownTopic
 from tests.support.kinesis_hours import Hours, hours
 
@@ -40,7 +39,7 @@ def follow(world: Hours, name: str, log, after: Position, partition: int = 0) ->
     event_type = world.broker.event_types.get(name)
     found = []
     while True:
-        timeline, offset = positions.next_event(event_type, after, partition)
+        timeline, offset = next_event(event_type, after, partition)
         piece = log.read(timeline.topic, partition, offset)
         if piece.next_offset == offset:
             return found
@@ -211,7 +210,7 @@ def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(w
     event_type = world.broker.event_types.get(name)
     cursors.check_readable(event_type, "0", Position(1, 9))
     assert cursors.resolve(event_type, Cursor("0", "001-0001-000000000000000009")) == Position(2, -1)
-    assert positions.distance(event_type, "0", Position(1, 9), Position(2, 2)) == 3
+    assert distance(event_type, "0", Position(1, 9), Position(2, 2)) == 3
 
 
 def test_what_happened_is_reported(world: Hours, name: str, caplog):

@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 from nakadi.common.caching import ChangeWatch
-from nakadi.engines.archive.library import Library
+from nakadi.engines.archive.reading import Library
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis.continuity import Ancestry
 from nakadi.engines.kinesis.event_log import KinesisLog, Options
@@ -21,7 +21,7 @@ from nakadi.engines.kinesis.reading import Reader
 from nakadi.engines.kinesis.stream import Patience, ShardTree, Stream
 from nakadi.engines.kinesis.tails import Ours
 from nakadi.engines.kinesis.topics import Topics
-from nakadi.engines.memory.log_index import MemoryLogIndex
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record, Stored
 from nakadi.model.log_index import Progress
 from nakadi.ports.clock import SystemClock

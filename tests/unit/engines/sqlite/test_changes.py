@@ -8,9 +8,9 @@ import pytest
 from nakadi.engines.sqlite.changes import ARRIVED, SINCE, AppendsByOthers, SubscriptionChanges
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.event_log import SqliteLog
-from nakadi.model.coordination import NOTHING_YET
+from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import NOTHING_YET
 from nakadi.ports.clock import SystemClock
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from nakadi.model.coordination import Reset
 from nakadi.model.outcomes import Conflict
+from nakadi.model.subscription import Reset
 from nakadi.ports.coordination import MOST_PLACES
 from nakadi.subscriptions.api.assignments import handed_over, joined, left, rebalanced, with_entries
 from tests.support.builders import A_MOMENT

@@ -2,9 +2,8 @@
 
 import pytest
 
-from nakadi.model.coordination import Verdict
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import EventTypePartition, Verdict
 from nakadi.subscriptions.api.cursors import commit_results_in_order
 from tests.support.api import problem
 from tests.support.coordination import a_place

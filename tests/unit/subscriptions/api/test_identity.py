@@ -5,7 +5,7 @@ from datetime import timedelta
 from itertools import pairwise
 from uuid import RFC_4122, UUID
 
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
 from nakadi.subscriptions.api.repository import SubscriptionIds, key_of
 from tests.support.builders import A_MOMENT
 

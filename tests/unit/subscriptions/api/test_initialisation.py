@@ -3,8 +3,8 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from nakadi.model.coordination import NOTHING_YET
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import NOTHING_YET
 from nakadi.ports.coordination import MOST_PLACES
 from nakadi.subscriptions.api.initialisation import with_missing_entries
 from tests.support.coordination import a_place, an_assignment, told

@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.authorization import Attribute, Subject
-from nakadi.model.coordination import Redrive, Replay, SetOffsets
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Conflict, NotPermitted
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import Redrive, Replay, SetOffsets
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.subscriptions.api import parked_events as module
 from nakadi.subscriptions.api.parked_events import ParkedEventFilter, id_of, parsed_id

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
 from nakadi.subscriptions.api.assignments import given_to_next, moved_to, rebalance
 from tests.support.coordination import a_place, a_session, entries, entry, told
 

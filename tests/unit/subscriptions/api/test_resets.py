@@ -6,13 +6,12 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from nakadi.model.coordination import EndedReset, Redrive, Reset
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Conflict, Unavailable
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import EndedReset, EventTypePartition, Redrive, Reset
 from nakadi.ports.coordination import MOST_PLACES
 from nakadi.publishing.system_events import SystemEvents
-from nakadi.subscriptions.api import leases
+from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import being_reset, reset_ended
 from nakadi.subscriptions.api.resets import (
     GOING_ON,
@@ -123,9 +122,9 @@ class TestReset:
         """Sessions whose process has died are taken out, and not waited for. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew("another process", house.clock.now() + leases.LEASE_DURATION)
+        house.coordination.renew("another process", house.clock.now() + assignments.LEASE_DURATION)
         house.session(subscription, holder="another process")
-        house.clock.move((leases.LEASE_DURATION + leases.CLOCK_MARGIN).total_seconds())
+        house.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         assert cursors(house.api, subscription) == {(name, "0"): published(1)}
 
@@ -134,21 +133,21 @@ class TestReset:
         as long as the clock is behind. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew("another process", house.clock.now() + leases.LEASE_DURATION)
+        house.coordination.renew("another process", house.clock.now() + assignments.LEASE_DURATION)
         house.session(subscription, holder="another process")
         house.clock.set_back(3600)
         looks, read_leases = [], house.coordination.leases
         house.coordination.leases = lambda: looks.append(1) or read_leases()
         resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
         until(lambda: len(looks) > 1)
-        house.clock.move((leases.LEASE_DURATION + leases.CLOCK_MARGIN).total_seconds())
+        house.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
         assert resetting.result(60).status_code == 204
 
     def test_notices_who_dies_while_it_waits(self, house, threads):
         """A session that dies meanwhile is noticed before long. (S225)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew("another process", house.clock.now() + leases.LEASE_DURATION)
+        house.coordination.renew("another process", house.clock.now() + assignments.LEASE_DURATION)
         house.session(subscription, holder="another process")
         resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
         until(lambda: house.assignment(subscription).reset)
@@ -232,7 +231,7 @@ class TestMarkers:
         Clocks may differ a little. (S140, S144)"""
         up = an_assignment("", reset=replace(self.MINE, since=A_MOMENT))
         assert not being_reset(up, A_MOMENT - timedelta(hours=1))
-        assert being_reset(up, A_MOMENT - leases.CLOCK_MARGIN)
+        assert being_reset(up, A_MOMENT - assignments.CLOCK_MARGIN)
         assert being_reset(up, A_MOMENT)
         assert not being_reset(up, self.MINE.until)
 
@@ -296,10 +295,10 @@ class TestGoesOn:
         S143, S225)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
-        brief.coordination.renew("another process", brief.clock.now() + leases.LEASE_DURATION)
+        brief.coordination.renew("another process", brief.clock.now() + assignments.LEASE_DURATION)
         brief.session(subscription, holder="another process")
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == GOING_ON
-        brief.clock.move((leases.LEASE_DURATION + leases.CLOCK_MARGIN).total_seconds())
+        brief.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
         members = serving(subscription)
         LeaseKeeper(brief.coordination, brief.clock).remove_expired_sessions([(members, members.assignment())])
         members.join(a_session("new", started_at=brief.clock.now()))

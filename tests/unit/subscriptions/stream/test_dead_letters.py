@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from nakadi.model.coordination import Entry
 from nakadi.model.events import Record
+from nakadi.model.subscription import Entry
 from nakadi.subscriptions.api.fields import POLICY, SEND_COUNT, RetryPolicy, UnprocessablePolicy, policy_of
 from nakadi.subscriptions.stream.actions import DropEvent, RecordFailures
 from nakadi.subscriptions.stream.calls import dead_letter_of

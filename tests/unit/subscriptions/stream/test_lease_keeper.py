@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.engines.memory.coordination import MemoryCoordination
-from nakadi.model.coordination import NOTHING_YET
+from nakadi.engines.memory.stores import MemoryCoordination
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.timeline import Position
-from nakadi.subscriptions.api.leases import CLOCK_MARGIN, LEASE_DURATION
+from nakadi.model.subscription import NOTHING_YET
+from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LEASE_DURATION
 from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions, renew_and_clean_up
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment

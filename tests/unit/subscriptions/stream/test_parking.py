@@ -2,8 +2,8 @@
 
 import pytest
 
-from nakadi.model.coordination import Entry, Replay
 from nakadi.model.events import Record
+from nakadi.model.subscription import Entry, Replay
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.stream.actions import (

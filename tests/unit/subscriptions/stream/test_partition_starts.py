@@ -5,12 +5,12 @@ from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
+from nakadi.model.event_type import Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, Unusable
-from nakadi.model.timeline import Position
 from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStarts
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.clock import HandMovedClock

@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.model.events import Record
 from nakadi.subscriptions.stream.actions import AutoCommit, HandOver, OpenPartition, SessionEnd
-from nakadi.subscriptions.stream.parameters import LONGEST_SILENCE
+from nakadi.subscriptions.stream.batches import LONGEST_SILENCE
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import a_chunk, some_events
 from tests.support.consuming import ME, Table, at

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.model.coordination import Offset
+from nakadi.model.subscription import Offset
 from nakadi.subscriptions.stream.actions import ClosePartition, HandOver, OpenPartition, SessionEnd
 from tests.support.builders import A_MOMENT
 from tests.support.consuming import ME, Table, at

@@ -5,11 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.engines.memory.coordination import MemoryCoordination
-from nakadi.model.coordination import NOTHING_YET, Changed
-from nakadi.model.timeline import Position
-from nakadi.subscriptions.stream.members import SubscriptionSessions
-from nakadi.subscriptions.stream.watch import FULL_READ_SECONDS, SharedStateReader, SubscriptionWatch
+from nakadi.engines.memory.stores import MemoryCoordination
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import NOTHING_YET, Changed
+from nakadi.subscriptions.stream.members import (
+    FULL_READ_SECONDS,
+    SharedStateReader,
+    SubscriptionSessions,
+    SubscriptionWatch,
+)
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
 

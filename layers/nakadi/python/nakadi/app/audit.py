@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from nakadi.http import views
 from nakadi.http.audit import Audit, Audited, always, by_body, by_location, by_path, by_path_if_listed, by_paths
 from nakadi.http.views import subscription_view
-from nakadi.model.administration import Feature
-from nakadi.model.coordination import Redrive, SetOffsets
+from nakadi.model.authorization import Feature
 from nakadi.model.event_type import EventType
+from nakadi.model.subscription import Redrive, SetOffsets
 from nakadi.publishing.system_events import SystemEvents, name_hasher
 from nakadi.subscriptions.api.parked_events import event_key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nakadi.app.settings import BadSetting, Settings
-from nakadi.http.security import Scopes, ScopeTable, gateway_authentication, no_authentication, token_authentication
+from nakadi.http.application import Scopes, ScopeTable, gateway_authentication, no_authentication, token_authentication
 
 if TYPE_CHECKING:
     from nakadi.auth.tokens import Tokens

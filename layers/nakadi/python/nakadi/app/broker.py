@@ -18,7 +18,7 @@ from nakadi.app.engines import (
 )
 from nakadi.app.routes import AREAS, routes_of
 from nakadi.app.settings import Settings
-from nakadi.auth.administration import KIND
+from nakadi.auth.permissions import KIND
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Answered, Application
@@ -30,8 +30,7 @@ from nakadi.ports.event_log import Indexed, Registered
 
 if TYPE_CHECKING:
     from nakadi.app.subscriptions import SubscriptionMaintenance, SubscriptionServices
-    from nakadi.event_types.deletion import LazyDependents
-    from nakadi.event_types.housekeeping import Housekeeping
+    from nakadi.event_types.deletion import Housekeeping, LazyDependents
     from nakadi.event_types.snapshot import Cursors
     from nakadi.event_types.timelines import LostEvents
     from nakadi.model.event_type import EventType
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
 
 
-from nakadi.app.core import AroundLog, log_dependencies
-from nakadi.app.event_types import EventTypeServices
+from nakadi.app.core import AroundLog, EventTypeServices, log_dependencies
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +115,7 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def housekeeping(self) -> Housekeeping:
-        from nakadi.event_types.housekeeping import Housekeeping
+        from nakadi.event_types.deletion import Housekeeping
 
         watch = self.subscription_maintenance.stall_watch
         self.metrics.stalled_subscriptions.follow(lambda: {(): len(watch.stalled)})
@@ -202,7 +200,7 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def publisher(self) -> Publisher:
-        from nakadi.common.turns import Turns
+        from nakadi.common.work import Turns
         from nakadi.publishing.batch import BatchLimits
         from nakadi.publishing.publisher import Publisher
 

@@ -17,8 +17,8 @@ from msgspec import Struct, field
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
+from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.timeline import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
@@ -73,7 +73,7 @@ def open_registry(url: str) -> Registry:
 
 
 def _registry_in_memory(_url: str) -> Registry:
-    from nakadi.engines.memory.registry import MemoryRegistry
+    from nakadi.engines.memory.stores import MemoryRegistry
 
     return MemoryRegistry()
 
@@ -108,7 +108,7 @@ def open_log_index(url: str) -> LogIndex:
 
 
 def _log_index_in_memory(_url: str) -> LogIndex:
-    from nakadi.engines.memory.log_index import MemoryLogIndex
+    from nakadi.engines.memory.stores import MemoryLogIndex
 
     return MemoryLogIndex()
 
@@ -143,7 +143,7 @@ def open_coordination(url: str) -> Coordination:
 
 
 def _coordination_in_memory(_url: str) -> Coordination:
-    from nakadi.engines.memory.coordination import MemoryCoordination
+    from nakadi.engines.memory.stores import MemoryCoordination
 
     return MemoryCoordination()
 

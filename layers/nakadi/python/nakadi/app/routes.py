@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nakadi.app.broker import BrokerServices
+    from nakadi.http.application import Route
     from nakadi.http.message import Request
-    from nakadi.http.routing import Route
 
 # What the streaming service serves, and no function.
 STREAMED = ("streams", "subscription_streams")

@@ -7,8 +7,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from nakadi.app.settings import Settings
-from nakadi.auth.administration import Features
-from nakadi.auth.permissions import Permissions
+from nakadi.auth.permissions import Features, Permissions
 from nakadi.common.caching import Cache, ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.event_types.repository import EventTypes
@@ -19,17 +18,17 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import Registry
+from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
-from nakadi.subscriptions.api.event_types import RedriveAttachment, SubscribedEventTypes
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation
-from nakadi.subscriptions.api.leases import LeaseWatch
-from nakadi.subscriptions.api.listing import SubscriptionListing
 from nakadi.subscriptions.api.parked_events import ParkedEvents, RedrivePlanner
 from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
-from nakadi.subscriptions.api.repository import Subscriptions
+from nakadi.subscriptions.api.repository import SubscriptionListing, Subscriptions
 from nakadi.subscriptions.api.resets import ResetExecution, Resets
 from nakadi.subscriptions.api.resource import (
     DeletedSubscriptions,
+    RedriveAttachment,
+    SubscribedEventTypes,
     SubscriptionCreation,
     SubscriptionDeletion,
     SubscriptionUpdate,

@@ -1,24 +1,28 @@
-"""Permissions: what a subject may do, and which authorization sections are valid."""
+"""Permissions, and what administrators decide while the broker runs: features, administrators, and the blacklist."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import asdict
 
-from nakadi.auth.administration import Admins, Blacklist
-from nakadi.model.administration import AdminPermission
+from nakadi.common.caching import Cache
 from nakadi.model.authorization import (
+    AdminLists,
+    AdminPermission,
     Attribute,
     Authorization,
     AuthorizationDraft,
+    BlockedKind,
+    Feature,
     Operation,
     Resource,
     Subject,
 )
-from nakadi.model.outcomes import Invalid, NotPermitted
+from nakadi.model.outcomes import MOST_NAMES, Invalid, NotPermitted, TryLater
+from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put, Registry
 
 BLOCKED = "Application or event type is blocked"
 
@@ -102,3 +106,161 @@ def check_not_removed(old: Authorization | None, new: object | None) -> None:
     """Refuse a request that leaves the lists out: by accident it would open the resource to everyone."""
     if old is not None and new is None:
         raise Invalid("Changing authorization object to `null` is not possible due to existing one")
+
+
+# Features, administrators, and the blacklist --------------------------------------------------------------------------
+
+
+READ_ONLY = "Database is currently in read-only mode"
+
+
+# Documents ------------------------------------------------------------------------------------------------------------
+
+
+KIND = "settings"
+SettingsBody = Mapping[str, Any]
+
+# Two administrators rarely write at the same time, and never ten times in a row by chance.
+ATTEMPTS = 10
+
+
+class SettingsDocument:
+    """One JSON object of settings. `read` may return what the cache holds; `change` begins with what is stored."""
+
+    def __init__(self, registry: Registry, key: str, cache: Cache[str, SettingsBody]) -> None:
+        self._registry = registry
+        self._key = key
+        self._cache = cache
+
+    def read(self) -> SettingsBody:
+        return self._cache.get(self._key, lambda: self._stored()[0])
+
+    def change(self, new_body: Callable[[SettingsBody], SettingsBody]) -> None:
+        """Replace the stored body with `new_body(body)`, unless they are equal."""
+        for _ in range(ATTEMPTS):
+            body, revision = self._stored()
+            changed = new_body(body)
+            if changed == body:
+                return
+            try:
+                self._registry.write(Put(KIND, self._key, changed, expected=revision))
+            except ChangedMeanwhile:
+                continue
+            finally:
+                self._cache.forget(self._key)
+            return
+        raise TryLater("The settings are being changed by others, please repeat request")
+
+    def _stored(self) -> tuple[SettingsBody, int]:
+        document = self._registry.get(KIND, self._key)
+        return (document.body, document.revision) if document else ({}, ABSENT)
+
+
+# Features -------------------------------------------------------------------------------------------------------------
+
+
+class Features:
+    def __init__(self, document: SettingsDocument) -> None:
+        self._document = document
+
+    def is_on(self, feature: Feature) -> bool:
+        return bool(self._document.read().get(feature, False))
+
+    def all(self) -> Mapping[Feature, bool]:
+        return {feature: self.is_on(feature) for feature in Feature}
+
+    def switch(self, feature: Feature, *, on: bool) -> None:
+        self._document.change(lambda body: {**body, feature.value: on})
+
+    def require_writable(self) -> None:
+        """Raise while the registry is read-only."""
+        if self.is_on(Feature.DISABLE_DB_WRITE_OPERATIONS):
+            raise TryLater(READ_ONLY)
+
+
+# Administrators -------------------------------------------------------------------------------------------------------
+
+
+class Admins:
+    """The lists of administrators. The default administrators of the deployment are in each list, and stay there."""
+
+    def __init__(self, document: SettingsDocument, features: Features, default: tuple[Attribute, ...]) -> None:
+        self._document = document
+        self._features = features
+        self._default = default
+
+    def lists(self) -> AdminLists:
+        body = self._document.read()
+        return AdminLists(
+            admins=self._with_default(body, "admins"),
+            readers=self._with_default(body, "readers"),
+            writers=self._with_default(body, "writers"),
+        )
+
+    def replace(self, lists: AdminLists) -> None:
+        self._features.require_writable()
+        body = {
+            "admins": self._without_default(lists.admins),
+            "readers": self._without_default(lists.readers),
+            "writers": self._without_default(lists.writers),
+        }
+        self._document.change(lambda _: body)
+
+    def include(self, subject: Subject, permission: AdminPermission) -> bool:
+        """Whether the subject is an administrator with this permission; while authentication is off everyone is."""
+        return subject.trusted or subject.has_one_of(self.lists().granting(permission))
+
+    def require(
+        self,
+        subject: Subject,
+        permission: AdminPermission,
+        refusal: str = "Admin privileges are required to perform this operation",
+    ) -> None:
+        if not self.include(subject, permission):
+            raise NotPermitted(refusal)
+
+    def _with_default(self, body: SettingsBody, name: str) -> tuple[Attribute, ...]:
+        stored = tuple(Attribute(*pair) for pair in body.get(name, ()))
+        return tuple(dict.fromkeys(self._default + stored))
+
+    def _without_default(self, attributes: tuple[Attribute, ...]) -> list[list[str]]:
+        """The attributes to store: each once, and without the default administrators."""
+        kept = [each for each in dict.fromkeys(attributes) if each not in self._default]
+        return [[each.data_type, each.value] for each in kept]
+
+
+# The blacklist --------------------------------------------------------------------------------------------------------
+
+
+class Blacklist:
+    def __init__(self, document: SettingsDocument) -> None:
+        self._document = document
+
+    def entries(self) -> Mapping[BlockedKind, tuple[str, ...]]:
+        body = self._document.read()
+        return {kind: tuple(body.get(kind, ())) for kind in BlockedKind}
+
+    def block(self, kind: BlockedKind, name: str) -> None:
+        """Add a name. Raises `Invalid` when the list is full: every request is compared with all of its names."""
+        self._document.change(lambda body: _with_names(body, kind, {*body.get(kind, ()), name}))
+
+    def unblock(self, kind: BlockedKind, name: str) -> None:
+        self._document.change(lambda body: _with_names(body, kind, {*body.get(kind, ())} - {name}))
+
+    def blocks_producing(self, application: str, event_type: str) -> bool:
+        names = self._document.read()
+        return event_type in names.get(BlockedKind.PRODUCER_EVENT_TYPE, ()) or application in names.get(
+            BlockedKind.PRODUCER_APP, ()
+        )
+
+    def blocks_consuming(self, application: str, event_types: Iterable[str]) -> bool:
+        names = self._document.read()
+        return application in names.get(BlockedKind.CONSUMER_APP, ()) or not set(event_types).isdisjoint(
+            names.get(BlockedKind.CONSUMER_EVENT_TYPE, ())
+        )
+
+
+def _with_names(body: SettingsBody, kind: BlockedKind, names: set[str]) -> SettingsBody:
+    if len(names) > max(MOST_NAMES, len(body.get(kind, ()))):
+        raise Invalid(f"The blacklist has at most {MOST_NAMES} names of one kind")
+    return {**body, kind.value: sorted(names)}

@@ -10,9 +10,8 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from nakadi.model.changes import Changes, bucket_of
 from nakadi.ports.clock import Clock
-from nakadi.ports.registry import REMEMBERED
+from nakadi.ports.registry import REMEMBERED, Changes, bucket_of
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -20,7 +20,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from nakadi.common.chores import failures
+from nakadi.common.work import failures
 
 Labels = tuple[str, ...]
 Rows = Mapping[Labels, float]

@@ -20,9 +20,8 @@ from nakadi.event_types.deletion import DeletedEventTypes, Dependents
 from nakadi.event_types.repository import EventTypes, cleanup_note
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Subject
-from nakadi.model.event_type import CleanupPolicy, EventType
+from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
 from nakadi.model.outcomes import Conflict, Invalid
-from nakadi.model.timeline import Timeline
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import Adopting, EventLog, EventLogs, SealedTopic, UnknownTopic
 from nakadi.ports.registry import Change

@@ -22,10 +22,8 @@ from nakadi.event_types.documents import (
     schema_body,
     schema_of,
 )
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import EventType, Schema, Timeline
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
-from nakadi.model.schema import Schema
-from nakadi.model.timeline import Timeline
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Put, Registry, Remove
 

@@ -10,19 +10,17 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.auth.administration import Features
-from nakadi.auth.permissions import Permissions
-from nakadi.common.turns import Turns, still_there
+from nakadi.auth.permissions import Features, Permissions
+from nakadi.common.work import Turns, still_there
 from nakadi.event_types.documents import now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
 from nakadi.model.authorization import Operation, Subject
-from nakadi.model.event_type import EventType, EventTypeDraft
+from nakadi.model.event_type import EventType, EventTypeDraft, Schema, SchemaDraft, SchemaType
 from nakadi.model.outcomes import Incompatible, Incomplete, Invalid, Malformed, NotFound, Violations
-from nakadi.model.schema import Schema, SchemaDraft, SchemaType
 from nakadi.openapi.checks import body_violations
 from nakadi.ports.clock import Clock
-from nakadi.schemas.effective import effective_schema
+from nakadi.schemas.document import effective_schema
 from nakadi.schemas.evolution import next_schema
 from nakadi.schemas.limits import check_limits
 from nakadi.schemas.strict_json import StrictJsonError, parse

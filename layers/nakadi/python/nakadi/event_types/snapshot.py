@@ -14,23 +14,20 @@ from nakadi.event_types.cursors import (
     CursorErrorKind,
     NumberedOffset,
     TimeOffset,
-    fits_64_bits,
-    offset_digits,
-    parse_offset,
-)
-from nakadi.event_types.positions import (
     canonical_position,
     end_of,
+    fits_64_bits,
     next_event,
     not_past_loss,
+    offset_digits,
+    parse_offset,
     partition_number,
     timeline_of,
     timelines_with,
 )
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import Cursor, EventType, Position, Timeline
 from nakadi.model.events import Bounds
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.timeline import Cursor, Position, Timeline
 from nakadi.ports.event_log import EventLogs, UnknownTopic
 
 NO_ANSWER = "Error occurred when fetching partitions offsets"

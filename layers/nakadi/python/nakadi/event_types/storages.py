@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nakadi.auth.administration import Features, SettingsDocument
+from nakadi.auth.permissions import Features, SettingsDocument
+from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
 from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted, TryLater, Unavailable
-from nakadi.model.timeline import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
 from nakadi.openapi.checks import body_violations
 from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry
 

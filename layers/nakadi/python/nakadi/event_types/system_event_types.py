@@ -16,11 +16,10 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.auth.administration import Features
-from nakadi.event_types import drafts
+from nakadi.auth.permissions import Features
+from nakadi.event_types import documents
 from nakadi.event_types.repository import EventTypes
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import WILDCARD, Attribute, AttributeDraft, Authorization, AuthorizationDraft
+from nakadi.model.authorization import WILDCARD, Attribute, AttributeDraft, Authorization, AuthorizationDraft, Feature
 from nakadi.model.event_type import (
     Audience,
     Category,
@@ -28,10 +27,11 @@ from nakadi.model.event_type import (
     EnrichmentStrategy,
     EventTypeDraft,
     PartitionStrategy,
+    SchemaDraft,
+    SchemaType,
     StatisticsDraft,
 )
 from nakadi.model.outcomes import Fault, Outcome
-from nakadi.model.schema import SchemaDraft, SchemaType
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
     def _correct_authorization(self, each: SystemEventType) -> None:
         """Replace the authorization of an event type that was created with other settings or by an older version."""
         found = self.event_types.find(each.name)
-        wanted = drafts.authorization(each.draft.authorization)
+        wanted = documents.authorization(each.draft.authorization)
         if not self.closed or found is None or not _needs_correction(found.authorization, wanted):
             return
         if found.updated_at != found.created_at:

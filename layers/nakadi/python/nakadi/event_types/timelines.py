@@ -17,18 +17,15 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.auth.administration import Features
-from nakadi.auth.permissions import Permissions, denied
-from nakadi.common.chores import attempted
+from nakadi.auth.permissions import Features, Permissions, denied
+from nakadi.common.work import attempted
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
-from nakadi.model.administration import AdminPermission
-from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
-from nakadi.model.event_type import CleanupPolicy, EventType
+from nakadi.model.authorization import AdminPermission, Operation, Resource, ResourceType, Subject
+from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
 from nakadi.model.events import Continuation
 from nakadi.model.log_index import Gap
 from nakadi.model.outcomes import Conflict, Invalid, NotFound
-from nakadi.model.timeline import Timeline
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs, Forgetful, UnknownTopic
 from nakadi.ports.registry import Change, ChangedMeanwhile

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
-from nakadi.http import compression
+from nakadi.http import negotiation
 from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, Streaming, headers_of
 from nakadi.http.problem import NotAcceptable
@@ -91,7 +91,7 @@ def _header_pairs(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _packed(request: Request, answer: Response) -> Response:
-    return compression.packed(request, answer) if request.headers.get("accept") else answer
+    return negotiation.packed(request, answer) if request.headers.get("accept") else answer
 
 
 def _proxy_response(response: Response) -> dict[str, Any]:

@@ -7,24 +7,248 @@ nothing that a request does can raise beyond this module.
 
 from __future__ import annotations
 
-import logging
 import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from msgspec import Struct, field
+
+from nakadi.http.message import Answer, Request
+from nakadi.http.problem import MethodNotAllowed
+from nakadi.model.authorization import UNAUTHENTICATED, Subject
+from nakadi.model.outcomes import NotAuthenticated, NotFound, NotPermitted
+
+if TYPE_CHECKING:
+    from nakadi.auth.tokens import Tokens
+import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from urllib.parse import unquote_to_bytes
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.http import compression, negotiation
-from nakadi.http.message import JSON, Answer, Request, Response, Streaming, is_about_figures
+from nakadi.http import negotiation
+from nakadi.http.message import JSON, Response, Streaming, is_about_figures
 from nakadi.http.problem import logged_problem, problem_of, token_problem
-from nakadi.http.routing import Lane, Route, Router
-from nakadi.model.authorization import Subject
-from nakadi.model.outcomes import MOST_CHARACTERS, Malformed, NotAuthenticated, NotPermitted, Outcome, TooLarge
+from nakadi.model.outcomes import MOST_CHARACTERS, Malformed, Outcome, TooLarge
 from nakadi.schemas.strict_json import memory_exceeds
+
+# Routes: a table, looked through segment by segment -------------------------------------------------------------------
+
+
+Handler = Callable[[Request], Answer]
+
+# What a schema may have in any spelling, or thousands of cursors; and that in memory, once it is parsed.
+MOST_BODY = 2 * 1024 * 1024
+MOST_PARSED = 8 * 1024 * 1024
+
+
+class Lane(StrEnum):
+    """Which threads of a process work on a request.
+
+    Each lane has threads of its own. So requests that wait for something, such as a registry that does not answer, can
+    fill their own lane and no other.
+    """
+
+    IMMEDIATE = "immediate"
+    """No thread at all: the handler waits for nothing, and runs on the event loop."""
+    MONITORING = "monitoring"
+    EVENTS = "events"
+    """Publishing, and the commits without which open streams come to a halt."""
+    STREAMS = "streams"
+    """Opening streams; those that are open have threads of their own."""
+    REGISTRY = "registry"
+    """Everything else."""
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """One operation.
+
+    `any_body` reads a body of every content type; otherwise it must be JSON. `any_accept` sends JSON also to clients
+    that do not accept it; otherwise these get 406 instead of a success with a body. `most_body` is how many bytes a
+    body may have, as it is sent and unpacked, and `most_parsed` how many its values may take in memory.
+    """
+
+    method: str
+    template: str
+    handler: Handler
+    operation: str
+    any_body: bool = False
+    lane: Lane = Lane.REGISTRY
+    any_accept: bool = False
+    most_body: int = MOST_BODY
+    most_parsed: int | None = MOST_PARSED
+
+
+class _Node(Struct):
+    literals: dict[str, _Node] = field(default_factory=dict)
+    parameter: _Node | None = None
+    # By method, with the names of the parameters on the way.
+    routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
+
+
+class Router:
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._root = _Node()
+        for route in self.routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node, names = self._root, []
+        for segment in route.template.removeprefix("/").split("/"):
+            if segment.startswith("{"):
+                names.append(segment[1:-1])
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
+            else:
+                node = node.literals.setdefault(segment, _Node())
+        assert route.method not in node.routes, f"two routes for {route.method} {route.template}"
+        node.routes[route.method] = route, tuple(names)
+
+    def find(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
+        """The route and its path parameters. `HEAD` goes where `GET` goes."""
+        found = self._match(raw_path)
+        if found is None:
+            raise NotFound(f"There is nothing at {unquote(raw_path)}")
+        node, values = found
+        entry = node.routes.get("GET" if method == "HEAD" else method)
+        if entry is None:
+            raise MethodNotAllowed(method, _allowed(node))
+        route, names = entry
+        return route, dict(zip(names, values, strict=True))
+
+    def lane(self, method: str, raw_path: str) -> Lane:
+        """The lane of a request, also of one that no route is for."""
+        found = self._match(raw_path)
+        if found is None:
+            return Lane.REGISTRY
+        node, _ = found
+        # A path that lacks the method is refused where the methods that it has are answered.
+        route, _ = node.routes.get("GET" if method == "HEAD" else method) or next(iter(node.routes.values()))
+        return route.lane
+
+    def allowed(self, raw_path: str) -> str:
+        """The methods of a path, as the `Allow` header lists them."""
+        found = self._match(raw_path)
+        if found is None:
+            raise NotFound(f"There is nothing at {unquote(raw_path)}")
+        return _allowed(found[0])
+
+    def _match(self, raw_path: str) -> tuple[_Node, tuple[str, ...]] | None:
+        """The node with routes that a path leads to, and the values of its parameters.
+
+        One slash at the end means nothing. A word goes before a parameter, unless it leads nowhere: then the parameter,
+        which waits on the stack, is next.
+        """
+        segments = [*map(unquote, raw_path.removeprefix("/").removesuffix("/").split("/"))]
+        waiting: list[tuple[_Node, int, tuple[str, ...]]] = [(self._root, 0, ())]
+        while waiting:
+            node, depth, values = waiting.pop()
+            if depth == len(segments):
+                if node.routes:
+                    return node, values
+                continue
+            segment = segments[depth]
+            if node.parameter is not None:
+                waiting.append((node.parameter, depth + 1, (*values, segment)))
+            if segment in node.literals:
+                waiting.append((node.literals[segment], depth + 1, values))
+        return None
+
+
+def _allowed(node: _Node) -> str:
+    implied = ("HEAD", "OPTIONS") if "GET" in node.routes else ("OPTIONS",)
+    return ", ".join((*node.routes, *implied))
+
+
+# Who is asking, and which scope a request needs -----------------------------------------------------------------------
+
+
+# What anyone may look at: whether the broker is alive and at work, and how to speak to it.
+PUBLIC = re.compile(r"/(health(/.*)?|ready|openapi\.json|docs)/?")
+
+READING = r"/event-types/[^/]+/(partitions|events|cursor-distances|shifted-cursors|cursors-lag)(/.*)?"
+
+
+class Scopes(Struct, frozen=True, kw_only=True):
+    uid: str
+    config_write: str
+    event_type_write: str
+    event_stream_read: str
+    event_stream_write: str
+
+
+class ScopeTable:
+    """Method and path -> scope, first match wins."""
+
+    def __init__(self, scopes: Scopes) -> None:
+        read, write = scopes.event_stream_read, scopes.event_stream_write
+        self._otherwise = scopes.uid
+        self._rows = [
+            (re.compile(method), re.compile(path), scope)
+            for method, path, scope in (
+                ("GET|HEAD", READING, read),
+                ("GET|HEAD|POST", r"/subscriptions(/.*)?", read),
+                ("DELETE", r"/subscriptions/[^/]+(/.*)?", read),
+                ("POST", r"/event-types/[^/]+/(shifted-cursors|cursors-lag|cursor-distances)", read),
+                ("POST", r"/event-types/[^/]+/events(/.*)?", write),
+                ("DELETE", r"/event-types/[^/]+(/.*)?", scopes.config_write),
+                ("POST|PUT", r"/event-types(/.*)?", scopes.event_type_write),
+            )
+        ]
+
+    def needed(self, method: str, path: str) -> str:
+        path = path.rstrip("/") or "/"
+        for methods, paths, scope in self._rows:
+            if methods.fullmatch(method) and paths.fullmatch(path):
+                return scope
+        return self._otherwise
+
+
+def no_authentication(_: Request) -> Subject:
+    """Authentication off: a token may be sent, and is not looked at."""
+    return UNAUTHENTICATED
+
+
+def token_authentication(tokens: Tokens, table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
+    """Authentication by bearer token, with the scope that the operation needs and one of the realms, if any are set."""
+    return _authentication(lambda request: tokens.subject(request.headers.get("authorization")), table, realms)
+
+
+def gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
+    """Behind a gateway whose authorizer has looked at the token: the subject is the one that it found."""
+
+    def subject_of(request: Request) -> Subject:
+        if request.subject == UNAUTHENTICATED:
+            raise NotAuthenticated("Full authentication is required to access this resource")
+        return request.subject
+
+    return _authentication(subject_of, table, realms)
+
+
+def _authentication(
+    subject_of: Callable[[Request], Subject], table: ScopeTable, realms: tuple[str, ...]
+) -> Callable[[Request], Subject]:
+    def authenticate(request: Request) -> Subject:
+        if PUBLIC.fullmatch(request.path):
+            return UNAUTHENTICATED
+        subject = subject_of(request)
+        if realms and subject.realm not in realms:
+            raise NotPermitted("Insufficient realms for this resource")
+        scope = table.needed(request.method, request.path)
+        if scope and scope not in subject.scopes:
+            raise NotPermitted("Insufficient scope for this resource")
+        return subject
+
+    return authenticate
+
+
+# The application ------------------------------------------------------------------------------------------------------
+
 
 access_log = logging.getLogger("nakadi.access")
 
@@ -102,7 +326,7 @@ class Application:
                     answer = token_problem(refusal)
                 else:
                     if "content-encoding" in request.headers:
-                        compression.check(request)
+                        negotiation.check(request)
                     if request.method != "OPTIONS":
                         route, parameters = self.router.find(request.method, path)
                         known = replace(request, flow_id=flow_id, subject=subject, path_parameters=parameters)
@@ -184,7 +408,7 @@ def _with_readable_body(request: Request, route: Route) -> Request:
     if len(request.body) > route.most_body:
         raise TooLarge(f"The body is longer than {route.most_body} bytes")
     if "content-encoding" in request.headers:
-        request = compression.unpacked(request, route.most_body)
+        request = negotiation.unpacked(request, route.most_body)
     if route.most_parsed is not None and request.body and memory_exceeds(request.body, route.most_parsed):
         raise TooLarge("The body has too many values within it")
     if request.body and not route.any_body and request.headers.get("content-type") != JSON:

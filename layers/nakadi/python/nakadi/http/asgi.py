@@ -16,9 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.turns import still_there
-from nakadi.http import compression
-from nakadi.http.application import Admitted, flow_of_this_request, logged_path
+from nakadi.common.work import still_there
+from nakadi.http import negotiation
+from nakadi.http.application import Admitted, Lane, flow_of_this_request, logged_path
 from nakadi.http.message import (
     WORTH_RETURNING,
     Answer,
@@ -32,7 +32,6 @@ from nakadi.http.message import (
     trim_memory,
 )
 from nakadi.http.problem import TooSlow, logged_problem
-from nakadi.http.routing import Lane
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 
 log = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """What a client may take of our memory and patience."""
 
     # Packed or not: a body that is not packed is bounded by the same figure as one that was.
-    max_body: int = compression.MAX_UNPACKED
+    max_body: int = negotiation.MAX_UNPACKED
     # What all bodies in work may take together, as sent, unpacked and parsed.
     memory: int = 1024 * 1024 * 1024
     # For the whole body: the largest one at a megabyte a second, and with a margin.
@@ -190,7 +189,7 @@ class Edge:
         else:
             # Packing a long list takes as long as many a request: not on the loop either.
             packing = len(answer.body) > PACKED_IN_A_THREAD and request.method != "HEAD"
-            pack = compression.packed
+            pack = negotiation.packed
             packed = await self._in_a_thread(lane, pack, request, answer) if packing else pack(request, answer)
             await _respond(packed, send)
         if share.taken > WORTH_RETURNING:
@@ -291,7 +290,7 @@ class Edge:
             await self._in_a_thread(Lane.STREAMS, answer.given_up)
             return
         packer = (
-            compression.StreamPacker() if compression.wants_gzip(request.headers.get("accept-encoding", "")) else None
+            negotiation.StreamPacker() if negotiation.wants_gzip(request.headers.get("accept-encoding", "")) else None
         )
         packing = {"content-encoding": "gzip"} if packer else {}
         await send(_start(answer.status, {**answer.headers, **packing, "vary": "Accept-Encoding"}, None))
@@ -361,7 +360,7 @@ def _gone(scope: Message) -> Callable[[], bool]:
 
 class _AsgiOutlet:
     def __init__(
-        self, send: Send, packer: compression.StreamPacker | None, draining: asyncio.Event, limits: Limits
+        self, send: Send, packer: negotiation.StreamPacker | None, draining: asyncio.Event, limits: Limits
     ) -> None:
         self._send = send
         self._packer = packer

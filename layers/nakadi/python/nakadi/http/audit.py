@@ -14,11 +14,11 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Features
 from nakadi.event_types.system_event_types import AUDIT_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG
+from nakadi.http.application import Handler, Route
 from nakadi.http.message import Answer, Request
-from nakadi.http.routing import Handler, Route
-from nakadi.model.administration import Feature
+from nakadi.model.authorization import Feature
 from nakadi.model.outcomes import GoesOn
 from nakadi.publishing.system_events import BROKER, SystemEvents
 

@@ -11,10 +11,9 @@ from email.utils import formatdate
 from pathlib import Path
 from stat import S_ISREG
 
-from nakadi.http.application import Admitted
+from nakadi.http.application import Admitted, Lane
 from nakadi.http.asgi import Answering
 from nakadi.http.message import Answer, Request, Response
-from nakadi.http.routing import Lane
 from nakadi.model.outcomes import Outcome
 
 PREFIX = "/console"

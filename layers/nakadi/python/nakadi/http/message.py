@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import orjson
 from msgspec import Struct, field
 
-from nakadi.common.turns import still_there
+from nakadi.common.work import still_there
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import Malformed, TooLarge, TryLater
 

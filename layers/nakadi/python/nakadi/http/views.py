@@ -11,13 +11,9 @@ from uuid import uuid4
 from msgspec.structs import asdict
 
 from nakadi.event_types.documents import MeasuredStatistics
-from nakadi.model.administration import AdminLists, BlockedKind, Feature
-from nakadi.model.authorization import Attribute, Authorization
-from nakadi.model.coordination import Verdict
-from nakadi.model.event_type import EventType
-from nakadi.model.schema import Schema
-from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor
-from nakadi.model.timeline import Position, Storage, Timeline
+from nakadi.model.authorization import AdminLists, Attribute, Authorization, BlockedKind, Feature
+from nakadi.model.event_type import EventType, Position, Schema, Storage, Timeline
+from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor, Verdict
 
 if TYPE_CHECKING:
     from nakadi.subscriptions.api.stats import EventTypeStats, PartitionStats

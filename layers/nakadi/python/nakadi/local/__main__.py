@@ -1,13 +1,13 @@
 """`python -m nakadi.local`."""
 
-from nakadi.app.signals import Signals
+from nakadi.app.shutdown import Signals
 
 if __name__ == "__main__":
     signals = Signals()
     signals.install()
 
     # Takes a second, in which signals may come.
-    from nakadi.app.grace import leave
+    from nakadi.app.shutdown import leave
     from nakadi.local.program import main
 
     leave(main(signals=signals))

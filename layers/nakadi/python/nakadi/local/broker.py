@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from nakadi.app.broker import open_broker
-from nakadi.app.grace import at_work
 from nakadi.app.settings import Settings
+from nakadi.app.shutdown import at_work
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.faults import Faults, FaultyLog
 from nakadi.http.asgi import Answering, Limits

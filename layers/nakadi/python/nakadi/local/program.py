@@ -17,9 +17,8 @@ from nakadi.app import logs
 from nakadi.app.broker import open_broker
 from nakadi.app.engines import UnknownEngine as UnknownLog
 from nakadi.app.engines import UnknownEngine as UnknownRegistry
-from nakadi.app.grace import Grace
 from nakadi.app.settings import BadSetting, Settings
-from nakadi.app.signals import Signals
+from nakadi.app.shutdown import Grace, Signals
 from nakadi.engines.archive.stores import UnknownStore
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
 from nakadi.engines.sqlite.mark import Marker, examine

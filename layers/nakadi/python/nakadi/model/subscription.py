@@ -1,4 +1,4 @@
-"""Subscriptions: many consumers of some event types, and one cursor for each of their partitions."""
+"""Subscriptions: many consumers of some event types, one cursor for each partition, and what their streams share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from nakadi.model.authorization import Authorization, AuthorizationDraft, Resource, ResourceType
+from nakadi.model.authorization import Attribute, Authorization, AuthorizationDraft, Resource, ResourceType
+from nakadi.model.event_type import Position
 
 
 class ReadFrom(StrEnum):
@@ -88,3 +89,169 @@ class SubscriptionDraft(Struct, frozen=True, kw_only=True):
     authorization: AuthorizationDraft | None = None
     annotations: Mapping[str, str | None] | None = None
     labels: Mapping[str, str | None] | None = None
+
+
+# What the streams of a subscription share: who reads what, how far it is committed, who is alive ----------------------
+
+
+class EntryState(StrEnum):
+    UNASSIGNED = "unassigned"
+    ASSIGNED = "assigned"
+    REASSIGNING = "reassigning"
+
+
+class Replay(Struct, frozen=True):
+    """Parked events of a partition are sent once more, out of the lot: those up to `until` that have one of these keys
+    and were not parked again since; None stands for every key. Everything else up to there is consumed or parked.
+    """
+
+    id: str
+    until: Position
+    keys: tuple[str, ...] | None = None
+
+    def has(self, parked: Parked) -> bool:
+        wanted = self.keys is None or parked.key in self.keys
+        return wanted and parked.position <= self.until and parked.replay != self.id
+
+
+class Entry(Struct, frozen=True):
+    """A partition's line in the assignment.
+
+    `owner` is the session that reads it and alone may commit; `next` the one that gets it once the owner lets go.
+    `fails` counts streams that ended without a commit; `search_end` is how far the search for the event behind that
+    goes on.
+    """
+
+    place: EventTypePartition
+    owner: str | None = None
+    next: str | None = None
+    fails: int = 0
+    search_end: Position | None = None
+    replay: Replay | None = None
+
+    @property
+    def state(self) -> EntryState:
+        if self.owner is None:
+            return EntryState.UNASSIGNED
+        return EntryState.ASSIGNED if self.next is None else EntryState.REASSIGNING
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """A stream that takes part: with the partitions that it asked for by name, or as one of those that share the rest.
+
+    It lives as long as it is in the assignment and its `holder`, the process that serves it, has a lease.
+    """
+
+    id: str
+    holder: str
+    started_at: datetime
+    commit_timeout: float
+    requested: tuple[EventTypePartition, ...] = ()
+
+
+class SetOffsets(Struct, frozen=True):
+    """Offsets are to be set. Without any, streams are only to end."""
+
+    positions: tuple[tuple[EventTypePartition, Position], ...] = ()
+
+
+class Redrive(Struct, frozen=True):
+    """Parked events are to be sent once more: those of one partition with one key; None stands for all of them."""
+
+    of: tuple[EventTypePartition, str] | None = None
+
+
+Wish = SetOffsets | Redrive
+
+
+class Reset(Struct, frozen=True):
+    """Streams end, and none may begin until then at the latest, because of what is to be done without them.
+
+    `since` is when that began, by the clock of the process that wrote it. `wish` is what is to be done; any process may
+    do it once the last session is gone. Older versions of the broker write neither. `claimed` says that one process is
+    about to do it, and no other may.
+    """
+
+    id: str
+    until: datetime
+    since: datetime | None = None
+    wish: Wish | None = None
+    claimed: bool = False
+
+
+class EndedReset(Struct, frozen=True):
+    """How the last reset ended: `failure` says why not well. `wish` is there until the caller has learned the end."""
+
+    id: str
+    at: datetime
+    failure: str = ""
+    wish: Wish | None = None
+
+
+class Assignment(Struct, frozen=True, kw_only=True):
+    """The one record of a subscription that everything is decided by, and written only as it was read.
+
+    `initialised` says that every partition has got its first offset; until then there is nothing to stream.
+    """
+
+    revision: int = 0
+    initialised: bool = False
+    entries: tuple[Entry, ...] = ()
+    sessions: tuple[Session, ...] = ()
+    reset: Reset | None = None
+    ended: EndedReset | None = None
+
+    def entry(self, place: EventTypePartition) -> Entry | None:
+        return next((each for each in self.entries if each.place == place), None)
+
+    def session(self, session_id: str) -> Session | None:
+        return next((each for each in self.sessions if each.id == session_id), None)
+
+
+NOTHING_YET = Assignment()
+"""The assignment of a subscription without streams so far."""
+
+
+class Offset(Struct, frozen=True):
+    """Everything up to and with `position` is consumed. `since` is when position or owner last changed."""
+
+    position: Position
+    owner: str | None
+    since: datetime
+
+
+class Parked(Struct, frozen=True, kw_only=True):
+    """An event in a subscription's lot; its value is kept beside it.
+
+    `fails` is how many streams had failed at it; 0 says that it had to follow another one of its `key`. `replay` is the
+    one during which it was parked. `owner` is who may read this single event.
+    """
+
+    place: EventTypePartition
+    position: Position
+    key: str
+    fails: int
+    stored_at: datetime
+    parked_at: datetime
+    replay: str | None = None
+    owner: Attribute | None = None
+
+
+class ParkedEvent(Struct, frozen=True):
+    parked: Parked
+    value: bytes
+
+
+class Verdict(StrEnum):
+    """What became of a commit."""
+
+    COMMITTED = "committed"
+    OUTDATED = "outdated"
+    NOT_OWNED = "not_owned"
+
+
+class Changed(StrEnum):
+    """What can change in a subscription, for its listeners."""
+
+    ASSIGNMENT = "assignment"
+    OFFSETS = "offsets"

@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
 
 if TYPE_CHECKING:
     # A function that publishes knows no subscriptions, and starts sooner without them.
-    from nakadi.model.coordination import Assignment, Changed, Offset, Parked, ParkedEvent, Verdict
-    from nakadi.model.subscription import EventTypePartition
+    from nakadi.model.subscription import Assignment, Changed, EventTypePartition, Offset, Parked, ParkedEvent, Verdict
 
 
 MOST_PLACES = 99

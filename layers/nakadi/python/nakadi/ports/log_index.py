@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from nakadi.model.changes import Changes
 from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
+from nakadi.ports.registry import Changes
 
 TOPICS = "topics"
 """The kind of topics in `LogIndex.changes`."""

@@ -18,7 +18,7 @@ import msgspec
 import orjson
 from msgspec import Struct
 
-from nakadi.common.turns import GIVEN_UP, Turns
+from nakadi.common.work import GIVEN_UP, Turns
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import Text, memory_exceeds, parsed_memory

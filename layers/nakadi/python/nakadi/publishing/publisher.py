@@ -19,21 +19,18 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.auth.administration import Features
-from nakadi.auth.permissions import Permissions, denied
+from nakadi.auth.permissions import Features, Permissions, denied
 from nakadi.common.metrics import Metrics
-from nakadi.common.turns import Turns, still_there
+from nakadi.common.work import Turns, still_there
 from nakadi.event_types.repository import BUSY, EventTypes
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import Operation, Subject
-from nakadi.model.event_type import EventType, OwnerSelector
+from nakadi.model.authorization import Feature, Operation, Subject
+from nakadi.model.event_type import EventType, OwnerSelector, Schema, SchemaType
 from nakadi.model.events import Record, Refused
 from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
-from nakadi.model.schema import Schema, SchemaType
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import Append, EventLogs, Fates, SealedTopic, UnknownTopic
 from nakadi.publishing.batch import Batch, BatchLimits, BatchPiece, WorkBudget
-from nakadi.publishing.enrich import Origin, compaction_keys, enriched
+from nakadi.publishing.enrichment import Origin, RandomNumber, choose_partitions, compaction_keys, enriched
 from nakadi.publishing.outcome import (
     BatchOutcome,
     BatchRejected,
@@ -43,9 +40,15 @@ from nakadi.publishing.outcome import (
     outcome_of_append,
     outcome_of_rejection,
 )
-from nakadi.publishing.partition import RandomNumber, choose_partitions
-from nakadi.publishing.reading import read
-from nakadi.publishing.validate import Owners, check_deletable, check_owners, effective_schema_of, find_owners, validate
+from nakadi.publishing.validation import (
+    Owners,
+    check_deletable,
+    check_owners,
+    effective_schema_of,
+    find_owners,
+    read,
+    validate,
+)
 from nakadi.schemas.validation import Validators
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from uuid import uuid4
 import orjson
 from msgspec import Struct
 
-from nakadi.auth.administration import Features
+from nakadi.auth.permissions import Features
 from nakadi.common.metrics import Metrics
 from nakadi.event_types.system_event_types import (
     ACCESS_LOG,
@@ -34,8 +34,7 @@ from nakadi.event_types.system_event_types import (
     KPI_SCHEMAS,
     SystemEventTypes,
 )
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import Subject
+from nakadi.model.authorization import Feature, Subject
 from nakadi.model.outcomes import Fault, Outcome
 from nakadi.ports.clock import Clock
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus

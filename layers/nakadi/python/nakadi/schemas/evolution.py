@@ -7,9 +7,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from nakadi.model.event_type import CompatibilityMode, EventType
+from nakadi.model.event_type import ChangeLevel, CompatibilityMode, EventType, Schema
 from nakadi.model.outcomes import Incompatible, Invalid, Reason
-from nakadi.model.schema import ChangeLevel, Schema
 from nakadi.schemas.diff import ChangeKind, SchemaChange, differences
 from nakadi.schemas.strict_json import parse
 from nakadi.schemas.values import Exhausted, first_that_fit

@@ -14,8 +14,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from nakadi.schemas.document import Draft, escaped_step
-from nakadi.schemas.effective import EID
+from nakadi.schemas.document import EID, Draft, escaped_step
 from nakadi.schemas.formats import FORMATS, UNBOUNDED, Patterns
 from nakadi.schemas.values import Steps, all_differ, equality_key, exact_fraction, is_multiple, spend_steps, text_of
 

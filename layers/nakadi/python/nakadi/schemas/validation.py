@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType
+from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType, Version
 from nakadi.model.outcomes import Invalid
-from nakadi.model.schema import Version
 from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable
 from nakadi.schemas.explanation import STEPS_OF_LONG_EXPLANATION, STEPS_OF_SHORT_EXPLANATION, explain_violations
 from nakadi.schemas.formats import BadPattern, Patterns

@@ -16,11 +16,9 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from nakadi.auth.administration import Features
-from nakadi.auth.permissions import Permissions
+from nakadi.auth.permissions import Features, Permissions
 from nakadi.event_types.repository import EventTypes, not_found
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
+from nakadi.model.authorization import Attribute, Authorization, Feature, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, NotPermitted, TryLater, Unavailable

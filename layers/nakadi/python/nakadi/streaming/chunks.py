@@ -8,8 +8,8 @@ from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
 
+from nakadi.model.event_type import Position
 from nakadi.model.events import Record, Slice
-from nakadi.model.timeline import Position
 
 MayRead = Callable[[Record], bool]
 

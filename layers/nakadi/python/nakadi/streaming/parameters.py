@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from nakadi.event_types.cursors import CursorError, CursorErrorKind
+from nakadi.model.event_type import Cursor
 from nakadi.model.outcomes import Invalid, Malformed
-from nakadi.model.timeline import Cursor
 
 DEFAULT_FLUSH_SECONDS = 30
 LONGEST_SECONDS = 4200

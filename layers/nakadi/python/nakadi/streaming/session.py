@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from msgspec import Struct
 
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
 from nakadi.streaming.chunks import EventRun, MayRead, is_public
 from nakadi.streaming.parameters import StreamLimits
 

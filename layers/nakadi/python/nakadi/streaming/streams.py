@@ -15,15 +15,13 @@ from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Subject
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Unusable
-from nakadi.model.timeline import Position
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
-from nakadi.streaming.driver import DescribeProblem, LowLevelDriver, Outlet
+from nakadi.streaming.driver import DescribeProblem, LowLevelDriver, Outlet, StreamFormat
 from nakadi.streaming.feeds import Feeds, PartitionReader
-from nakadi.streaming.lines import StreamFormat
 from nakadi.streaming.parameters import PickSeconds, StreamLimits, StreamParameters, cursors_in, limits_of
 from nakadi.streaming.session import LowLevelSession
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
-from nakadi.engines.archive import manifest
+from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import Packer
 from nakadi.model.events import Bounds, microseconds, moment_of
 from nakadi.model.log_index import Counted, Head, Location, Segment
@@ -200,7 +200,7 @@ class Archiver:
         return Packed(partition, revision, packer.finish(), before, place, events, since, until), size
 
     def _write(self, topic: str, packed: Sequence[Packed]) -> None:
-        key = manifest.logged(
+        key = objects.logged(
             self._namespace, self._directory.event_type_of(topic), topic, moment_of(min(each.since for each in packed))
         )
         self._store.put(key, b"".join([each.content for each in packed]))

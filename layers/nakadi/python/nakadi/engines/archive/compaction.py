@@ -7,11 +7,10 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from nakadi.engines.archive import library
+from nakadi.engines.archive import reading
 from nakadi.engines.archive.archiver import Directory, Tiers
 from nakadi.engines.archive.maintenance import GROUP_BYTES, GROUP_EVENTS, Busy, alone, stored_for
-from nakadi.engines.archive.manifest import archived
-from nakadi.engines.archive.objects import Packer
+from nakadi.engines.archive.objects import Packer, archived
 from nakadi.model.events import Bounds, StoredEvent, microseconds, moment_of
 from nakadi.model.log_index import Segment
 from nakadi.ports.archive_store import ArchiveStore
@@ -86,7 +85,7 @@ class Rewriter:
         packer = Packer(topic, partition, self._directory.event_type_of(topic))
         found = kept = 0
         for each in group:
-            events = library.read(self._store, topic, partition, each)
+            events = reading.read(self._store, topic, partition, each)
             staying = [event for event in events if keeps(event)]
             tombstones += [
                 microseconds(event.stored_at)
@@ -102,7 +101,7 @@ class Rewriter:
 
     def _events(self, topic: str, partition: int, segments: Sequence[Segment]) -> Iterator[StoredEvent]:
         for each in segments:
-            yield from library.read(self._store, topic, partition, each)
+            yield from reading.read(self._store, topic, partition, each)
 
 
 def _groups(segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:

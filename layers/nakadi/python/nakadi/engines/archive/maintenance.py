@@ -15,10 +15,10 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from nakadi.common.chores import attempted
-from nakadi.engines.archive import manifest
-from nakadi.engines.archive.library import Library, read
+from nakadi.common.work import attempted
+from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import Packer
+from nakadi.engines.archive.reading import Library, read
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
 from nakadi.ports.archive_store import ArchiveStore, Kept
@@ -73,7 +73,7 @@ class Sweep(Struct, frozen=True):
     def _namespaces(self) -> Collection[str]:
         if self.namespaces is not None:
             return self.namespaces
-        return {manifest.namespace_of(key) for key in self.index.referred_to()}
+        return {objects.namespace_of(key) for key in self.index.referred_to()}
 
     def _written_before(self, moment: datetime, namespaces: Collection[str]) -> list[Kept]:
         return [
@@ -81,7 +81,7 @@ class Sweep(Struct, frozen=True):
         ]
 
     def _objects_in(self, namespace: str) -> Iterator[Kept]:
-        for folder in (manifest.LOG, manifest.REWRITTEN):
+        for folder in (objects.LOG, objects.REWRITTEN):
             yield from self.store.listed(f"{folder}{namespace}/")
 
 
@@ -240,7 +240,7 @@ def stored_for(
 ) -> Segment:
     """Store what is left of neighbours as an object of its own, and give the one segment that may replace them."""
     assert group[0].archived is not None
-    key = manifest.rewritten(group[0].archived.key, topic, partition, group[0].first)
+    key = objects.rewritten(group[0].archived.key, topic, partition, group[0].first)
     store.put(key, content)
     return Segment(
         before=group[0].before,

@@ -9,10 +9,12 @@ from typing import Any, assert_never
 import orjson
 from msgspec.structs import replace
 
-from nakadi.model.coordination import (
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import (
     Assignment,
     EndedReset,
     Entry,
+    EventTypePartition,
     Offset,
     ParkedEvent,
     Redrive,
@@ -23,8 +25,6 @@ from nakadi.model.coordination import (
     Verdict,
     Wish,
 )
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES
 
 # Assignments as text --------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from nakadi.model.coordination import Changed
 from nakadi.model.events import Slice
+from nakadi.model.subscription import Changed
 
 # Events ---------------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from pynamodb.expressions.condition import Condition
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.log_index_documents import (
+from nakadi.engines.common.documents import (
     as_open_as,
     counted_body,
     counted_in,
@@ -33,14 +33,22 @@ from nakadi.engines.common.log_index_documents import (
     topic_body,
     topic_in,
 )
-from nakadi.engines.dynamodb.client import TURNS, Address, Attempts, condition_failed, connected, transaction_of
+from nakadi.engines.dynamodb.client import (
+    DOCUMENTS,
+    LOG_INDEX,
+    TURNS,
+    Address,
+    Attempts,
+    condition_failed,
+    connected,
+    transaction_of,
+)
 from nakadi.engines.dynamodb.registry import DocumentItem, add_count, changes_in
-from nakadi.engines.dynamodb.tables import DOCUMENTS, LOG_INDEX
-from nakadi.model.changes import Changes, bucket_of
 from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS
+from nakadi.ports.registry import Changes, bucket_of
 
 # Items ----------------------------------------------------------------------------------------------------------------
 

@@ -17,9 +17,10 @@ from pynamodb.expressions.update import Action
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.registry_documents import NUMBERS, check_changes_of_one_write, counted_buckets
+from nakadi.engines.common.documents import NUMBERS, check_changes_of_one_write, counted_buckets
 from nakadi.engines.dynamodb.client import (
     CONDITION_FAILED,
+    DOCUMENTS,
     TURNS,
     Address,
     Attempts,
@@ -27,10 +28,8 @@ from nakadi.engines.dynamodb.client import (
     connected,
     reasons_of,
 )
-from nakadi.engines.dynamodb.tables import DOCUMENTS
-from nakadi.model.changes import Changes
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Remove
+from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Changes, Check, Document, Put, Remove
 
 # Items ----------------------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,20 @@
 
 What the port leaves open is this here. An append that timed out may have been stored; a publisher that tries again may
 store its events twice, each time whole and in order. Bounds, and offsets that are asked for by time, are exact: they
-have whatever was acknowledged before the question. A read sees at once what this process stored, and what others
-stored at the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes it, and `push_silence`
-seconds later where it fails to. A topic that is deleted takes appends of other processes for a lease longer; they
-are gone with it.
+have whatever was acknowledged before the question. A read sees at once what this process stored, and what others stored
+at the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes it, and `push_silence` seconds
+later where it fails to. A topic that is deleted takes appends of other processes for a lease longer; they are gone with
+it.
+
+A partition's part of an append is one record, or several that follow each other. What was throttled is sent again, for
+it was not stored. What failed in another way may have been stored after all: it is not sent again, so that it is not
+stored twice by us, and its publisher gets that the outcome is unknown.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,21 +24,20 @@ from msgspec import Struct
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
-from nakadi.engines.archive.library import Library
+from nakadi.engines.archive.reading import Library
+from nakadi.engines.common import frames
 from nakadi.engines.common.appending import AppendThreads
 from nakadi.engines.common.listeners import PartitionListeners
-from nakadi.engines.kinesis.compaction import Compactor
+from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import Ancestry
-from nakadi.engines.kinesis.envelopes import LONGEST_TOPIC
+from nakadi.engines.kinesis.envelopes import LONGEST_TOPIC, hash_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
-from nakadi.engines.kinesis.gaps import GapCloser
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.reading import LastingReader, Reader
-from nakadi.engines.kinesis.stream import Stream
+from nakadi.engines.kinesis.maintenance import Compactor, GapCloser
+from nakadi.engines.kinesis.reading import LastingReader, Reader, Watcher
+from nakadi.engines.kinesis.stream import Failure, Outgoing, Patience, Stream, Trouble
 from nakadi.engines.kinesis.tails import Ours
 from nakadi.engines.kinesis.topics import Known, Topics
-from nakadi.engines.kinesis.watching import Watcher
-from nakadi.engines.kinesis.writing import GIVE_UP_AFTER, RECORD_BYTES, TIMED_OUT, Writer
 from nakadi.model.events import Bounds, Continuation, Fate, Record, Refused, Slice, Stored, microseconds
 from nakadi.model.log_index import Gap, Head, Mark
 from nakadi.model.outcomes import Unavailable
@@ -40,6 +45,117 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import Appended, SealedTopic, UnknownTopic
 from nakadi.ports.log_index import LogIndex
+
+RECORD_BYTES = 1_048_576
+CALL_BYTES = 5_000_000
+CALL_RECORDS = 500
+
+GIVE_UP_AFTER = 3.0
+"""Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and there are only so many of
+them; it can try again better than we can. Well below what a reader waits for the last part of an append."""
+
+TIMED_OUT = Refused("timed out")
+FAILED = Refused("internal error")
+
+log = logging.getLogger(__name__)
+
+
+class _Queue(Struct):
+    """What is left to be sent to one partition, in its order."""
+
+    records: list[Outgoing]
+    fate: Mark | Refused | None = None
+    sent: int = 0
+
+    @property
+    def following(self) -> Outgoing:
+        return self.records[self.sent]
+
+    def stored(self, mark: Mark) -> None:
+        self.sent += 1
+        if self.sent == len(self.records):
+            self.fate = mark
+
+
+class Writer:
+    def __init__(self, stream: Stream, record_bytes: int = RECORD_BYTES, give_up_after: float = GIVE_UP_AFTER) -> None:
+        self._stream = stream
+        self._record_bytes = record_bytes
+        self._give_up_after = give_up_after
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], now: int) -> Mapping[int, Mark | Refused]:
+        """Each partition's fate: where its last record lies, or why it is not known to be stored."""
+        queues = {number: _Queue(self._records(topic, number, batch, now)) for number, batch in batches.items()}
+        return self._send(queues)
+
+    def seal(self, topic: str, partitions: Sequence[int], now: int) -> Mapping[int, Mark | Refused]:
+        data = envelopes.seal(now)
+        return self._send({number: _Queue([_outgoing(topic, number, data)]) for number in partitions})
+
+    def _records(self, topic: str, partition: int, batch: Sequence[Record], now: int) -> list[Outgoing]:
+        frame = frames.encode(batch)
+        most = self._record_bytes - len(partition_key(topic, partition).encode())
+        if len(frame) + envelopes.LONGEST_HEAD <= most:
+            pieces = [envelopes.whole(len(batch), now, frame)]
+        else:
+            pieces = envelopes.parts(len(batch), now, frame, os.urandom(8), most)
+        return [_outgoing(topic, partition, piece) for piece in pieces]
+
+    def _send(self, queues: Mapping[int, _Queue]) -> Mapping[int, Mark | Refused]:
+        patience = Patience(self._give_up_after)
+        while waiting := [queue for queue in queues.values() if queue.fate is None]:
+            held_back = [self._put(call) for call in _calls(waiting)]
+            if patience.over:
+                for queue in waiting:
+                    queue.fate = queue.fate or TIMED_OUT
+            elif any(held_back):
+                patience.pause()
+        return {number: queue.fate for number, queue in queues.items() if queue.fate is not None}
+
+    def _put(self, call: Sequence[_Queue]) -> bool:
+        """Send the next record of each. Whether any has to wait."""
+        try:
+            fates = self._stream.put([queue.following for queue in call])
+        except Trouble as trouble:
+            if trouble.passing and trouble.undone:
+                return True
+            log.warning("Append of %s records failed, outcome unknown: %s", len(call), trouble)
+            for queue in call:
+                queue.fate = FAILED if trouble.undone else TIMED_OUT
+            return False
+        for queue, fate in zip(call, fates, strict=True):
+            _learn(queue, fate)
+        return any(isinstance(fate, Failure) and fate.undone for fate in fates)
+
+
+def _learn(queue: _Queue, fate: Mark | Failure) -> None:
+    if isinstance(fate, Mark):
+        queue.stored(fate)
+    elif not fate.undone:
+        log.warning("A record is not known to be stored: %s", fate.reason)
+        queue.fate = FAILED
+
+
+def _calls(queues: Sequence[_Queue]) -> Iterator[list[_Queue]]:
+    """Queues whose next records fit into one call."""
+    call: list[_Queue] = []
+    size = 0
+    for queue in queues:
+        if call and (len(call) == CALL_RECORDS or size + queue.following.size > CALL_BYTES):
+            yield call
+            call, size = [], 0
+        call.append(queue)
+        size += queue.following.size
+    if call:
+        yield call
+
+
+def _outgoing(topic: str, partition: int, data: bytes) -> Outgoing:
+    key = partition_key(topic, partition)
+    return Outgoing(key, hash_key(key), data)
+
+
+# The log --------------------------------------------------------------------------------------------------------------
 
 
 class Options(Struct, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ import orjson
 
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.writing import Arrival
-from nakadi.model.coordination import Changed
 from nakadi.model.outcomes import Unavailable
+from nakadi.model.subscription import Changed
 
 # Events ---------------------------------------------------------------------------------------------------------------
 

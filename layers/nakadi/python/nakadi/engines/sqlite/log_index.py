@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from nakadi.engines.common.log_index_documents import (
+from nakadi.engines.common.documents import (
     as_open_as,
     counted_body,
     counted_in,
@@ -29,10 +29,10 @@ from nakadi.engines.common.log_index_documents import (
 )
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.registry import count, numbers_in
-from nakadi.model.changes import Changes, bucket_of
 from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS
+from nakadi.ports.registry import Changes, bucket_of
 
 HEAD = "SELECT body, revision FROM log_index_heads WHERE topic = ? AND partition = ?"
 

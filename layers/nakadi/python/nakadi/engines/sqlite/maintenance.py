@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from nakadi.common.chores import attempted
+from nakadi.common.work import attempted
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import ROW, Row, outline_of, records_in, rows_from

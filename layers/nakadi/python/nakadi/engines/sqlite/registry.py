@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 
-from nakadi.engines.common.registry_documents import (
+from nakadi.engines.common.documents import (
     NUMBERS,
     check_changes_of_one_write,
     counted_buckets,
@@ -18,8 +18,7 @@ from nakadi.engines.common.registry_documents import (
     outcome_of,
 )
 from nakadi.engines.sqlite.file import PATIENCE, SqliteFile
-from nakadi.model.changes import Changes
-from nakadi.ports.registry import ABSENT, Change, Document, Remove
+from nakadi.ports.registry import ABSENT, Change, Changes, Document, Remove
 
 # One row, however many documents there are: SQLite's binding lets other threads run at every row.
 LIST = """

@@ -9,17 +9,22 @@ from typing import Any
 from msgspec import Struct
 
 from nakadi.auth.permissions import Permissions
-from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_as_sent
-from nakadi.event_types.positions import PARTITION_NOT_FOUND, distance, shifted
+from nakadi.event_types.cursors import (
+    PARTITION_NOT_FOUND,
+    CursorError,
+    CursorErrorKind,
+    distance,
+    offset_as_sent,
+    shifted,
+)
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import DUPLICATE_PARTITIONS, Cursors, PartitionSnapshot
+from nakadi.http.application import Route
 from nakadi.http.bodies import Members, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
-from nakadi.http.routing import Route
 from nakadi.model.authorization import Operation
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Incomplete, Invalid, Malformed, NotFound, Violation
-from nakadi.model.timeline import Cursor, Position
 
 MALFORMED = "malformed cursors"
 NOT_CONVERTIBLE = "problem converting cursors"

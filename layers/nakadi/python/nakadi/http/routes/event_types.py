@@ -6,22 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from nakadi.auth.administration import Features
-from nakadi.auth.permissions import Permissions
+from nakadi.auth.permissions import Features, Permissions
 from nakadi.event_types.adoption import AdoptedTimeline, Adoption
-from nakadi.event_types.creation import EventTypeCreation
 from nakadi.event_types.deletion import EventTypeDeletion
+from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.schema_versions import SchemaEvaluation, SchemaVersions
 from nakadi.event_types.timelines import Timelines
-from nakadi.event_types.update import EventTypeUpdate, Repartitioning
-from nakadi.http.bodies import Members, object_body
-from nakadi.http.drafts import attribute_parameter, event_type_draft, schema_draft
+from nakadi.http.application import Handler, Route
+from nakadi.http.bodies import Members, attribute_parameter, event_type_draft, object_body, schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
-from nakadi.http.routing import Handler, Route
 from nakadi.http.views import View, event_type_view, measured_view, page_links, schema_view, timeline_view
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import Attribute, Operation
+from nakadi.model.authorization import Attribute, Feature, Operation
 from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType, PartitionStrategy
 from nakadi.model.outcomes import Violations
 from nakadi.openapi.checks import body_violations

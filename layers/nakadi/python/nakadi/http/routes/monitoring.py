@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from nakadi import openapi
 from nakadi.common.metrics import Counter, Distribution, Histogram, Labels, Metric, Metrics
 from nakadi.http import docs_page
+from nakadi.http.application import Lane, Route
 from nakadi.http.message import JSON, Request, Response, json_response
 from nakadi.http.negotiation import text_of_metrics
 from nakadi.http.readiness import Readiness
-from nakadi.http.routing import Lane, Route
 from nakadi.ports.clock import Clock
 
 if TYPE_CHECKING:

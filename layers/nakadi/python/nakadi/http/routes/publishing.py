@@ -10,15 +10,15 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nakadi.auth.permissions import Permissions
-from nakadi.http.compression import MAX_UNPACKED
+from nakadi.http.application import Lane, Route
 from nakadi.http.message import JSON, Request, Response, json_response
+from nakadi.http.negotiation import MAX_UNPACKED
 from nakadi.http.problem import UnsupportedMediaType
-from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Publisher
-from nakadi.publishing.reading import memory_needed
 from nakadi.publishing.system_events import KpiCollector
+from nakadi.publishing.validation import memory_needed
 
 AVRO = "application/avro-binary"
 

@@ -7,17 +7,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from nakadi.auth.administration import Admins, Blacklist, Features
+from nakadi.auth.permissions import Admins, Blacklist, Features
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
-from nakadi.http.bodies import Members, illegal_word, object_body
-from nakadi.http.drafts import admin_lists, authorization_draft
+from nakadi.http.application import Route
+from nakadi.http.bodies import Members, admin_lists, authorization_draft, illegal_word, object_body
 from nakadi.http.message import Request, Response, empty_response, json_response, json_text
-from nakadi.http.routing import Route
 from nakadi.http.views import admins_view, blacklist_view, features_view, storage_view
-from nakadi.model.administration import AdminPermission, BlockedKind, Feature
+from nakadi.model.authorization import AdminPermission, BlockedKind, Feature
+from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import MOST_CHARACTERS, Incomplete, Invalid
-from nakadi.model.timeline import Storage, StorageType
 from nakadi.openapi.checks import body_violations
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from nakadi.http.application import Lane, Route
 from nakadi.http.message import ClientGone, Outlet, Request, Streaming
 from nakadi.http.negotiation import preferred
 from nakadi.http.problem import logged_problem
-from nakadi.http.routing import Lane, Route
 from nakadi.publishing.system_events import StreamKpis
-from nakadi.streaming.lines import EventStreamFormat, JsonStreamFormat, StreamFormat
+from nakadi.streaming.driver import EventStreamFormat, JsonStreamFormat, StreamFormat
 from nakadi.streaming.parameters import StreamParameters
 from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
 from nakadi.streaming.streams import AcceptedStream, EventStreams

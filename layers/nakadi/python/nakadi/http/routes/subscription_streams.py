@@ -9,17 +9,17 @@ from uuid import uuid4
 from msgspec import Struct
 
 from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
+from nakadi.http.application import Lane, Route
 from nakadi.http.bodies import Members, object_body
 from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response, is_about_figures
 from nakadi.http.routes.streams import wants_server_sent_events
-from nakadi.http.routing import Lane, Route
 from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import EventTypePartition
 from nakadi.openapi.checks import body_violations
 from nakadi.publishing.system_events import StreamKpis
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
-from nakadi.subscriptions.stream.lines import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
-from nakadi.subscriptions.stream.parameters import SubscriptionStreamParameters
+from nakadi.subscriptions.stream.batches import SubscriptionStreamParameters
+from nakadi.subscriptions.stream.driver import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
 from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
 
 STREAM_ID = "X-Nakadi-StreamId"

@@ -9,28 +9,17 @@ from urllib.parse import urlencode
 import orjson
 from msgspec import Struct
 
-from nakadi.auth.administration import Features
-from nakadi.auth.permissions import Permissions
+from nakadi.auth.permissions import Features, Permissions
 from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
-from nakadi.http.bodies import Members, json_body, object_body
-from nakadi.http.drafts import attribute_parameter, subscription_draft
+from nakadi.http.application import Lane, Route
+from nakadi.http.bodies import Members, attribute_parameter, json_body, object_body, subscription_draft
 from nakadi.http.message import Request, Response, empty_response, is_about_figures, json_response
-from nakadi.http.routing import Lane, Route
 from nakadi.http.views import View, committed_view, results_view, stats_view, subscription_view, timestamp
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import Operation
-from nakadi.model.coordination import Verdict
+from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
-from nakadi.model.subscription import SubscriptionCursor
+from nakadi.model.subscription import SubscriptionCursor, Verdict
 from nakadi.openapi.checks import body_violations, conforms
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
-from nakadi.subscriptions.api.listing import (
-    DEFAULT_LIMIT,
-    FIRST_PAGE,
-    SubscriptionFilters,
-    SubscriptionListing,
-    SubscriptionPage,
-)
 from nakadi.subscriptions.api.parked_events import (
     ParkedEventFilter,
     ParkedEvents,
@@ -38,7 +27,14 @@ from nakadi.subscriptions.api.parked_events import (
     event_key,
     parsed_id,
 )
-from nakadi.subscriptions.api.repository import Subscriptions
+from nakadi.subscriptions.api.repository import (
+    DEFAULT_LIMIT,
+    FIRST_PAGE,
+    SubscriptionFilters,
+    SubscriptionListing,
+    SubscriptionPage,
+    Subscriptions,
+)
 from nakadi.subscriptions.api.resource import SubscriptionCreation, SubscriptionDeletion, SubscriptionUpdate
 from nakadi.subscriptions.api.stats import SubscriptionStats
 

@@ -9,16 +9,13 @@ from msgspec import Struct, field
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.metrics import Metrics
-from nakadi.event_types import cursors, positions
-from nakadi.event_types.cursors import CursorError, CursorErrorKind
+from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_digits, timeline_of
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Operation, Subject
-from nakadi.model.coordination import Verdict
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Invalid, NotFound
-from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor
-from nakadi.model.timeline import Cursor, Position
+from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor, Verdict
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation
@@ -215,9 +212,9 @@ def _check_partition_and_timeline(meant: _ResolvedCursor) -> None:
     partition = meant.cursor.partition
     if not _NUMBER.fullmatch(partition):
         raise Invalid(str(_no_partition(meant)))
-    timeline = positions.timeline_of(meant.event_type, meant.position.timeline)
+    timeline = timeline_of(meant.event_type, meant.position.timeline)
     if timeline is None or timeline.deleted:
-        digits = cursors.offset_digits(meant.position, meant.cursor.offset)
+        digits = offset_digits(meant.position, meant.cursor.offset)
         raise Invalid(str(CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, meant.event_type.name)))
 
 

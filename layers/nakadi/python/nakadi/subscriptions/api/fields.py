@@ -12,10 +12,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nakadi.auth import permissions
-from nakadi.event_types.drafts import annotation_violations, label_violations
-from nakadi.model.coordination import Entry
+from nakadi.event_types.documents import annotation_violations, label_violations
 from nakadi.model.outcomes import Violation, Violations
-from nakadi.model.subscription import SubscriptionDraft
+from nakadi.model.subscription import Entry, SubscriptionDraft
 from nakadi.openapi.checks import body_violations
 
 SEND_COUNT = "nakadi.zalando.org/subscription-max-event-send-count"

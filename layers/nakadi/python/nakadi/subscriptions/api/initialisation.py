@@ -10,11 +10,9 @@ from msgspec.structs import replace
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
-from nakadi.model.coordination import Assignment, Entry
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import TryLater
-from nakadi.model.subscription import EventTypePartition, ReadFrom, Subscription
-from nakadi.model.timeline import Cursor, Position
+from nakadi.model.subscription import Assignment, Entry, EventTypePartition, ReadFrom, Subscription
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 

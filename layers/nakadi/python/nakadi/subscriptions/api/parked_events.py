@@ -15,17 +15,14 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.auth.administration import Features
-from nakadi.auth.permissions import Permissions
-from nakadi.event_types import positions
+from nakadi.auth.permissions import Features, Permissions
+from nakadi.event_types import cursors
 from nakadi.event_types.cursors import MAX_OFFSET
 from nakadi.event_types.repository import EventTypes
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import Authorization, Operation, Resource, ResourceType, Subject
-from nakadi.model.coordination import Entry, Offset, Parked, Redrive, Replay
+from nakadi.model.authorization import Authorization, Feature, Operation, Resource, ResourceType, Subject
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Conflict, NotFound
-from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import Entry, EventTypePartition, Offset, Parked, Redrive, Replay, Subscription
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api.cursors import CONSUMER_BLOCKED
@@ -204,7 +201,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         for name, group in groupby(events, key=lambda each: each.place.event_type):
             event_type = self.event_types.get(name)
             for each in group:
-                timeline = positions.timeline_of(event_type, each.position.timeline)
+                timeline = cursors.timeline_of(event_type, each.position.timeline)
                 if timeline is None or timeline.deleted:
                     raise Conflict(f"{id_of(each)} cannot be redriven, its timeline is gone: read it here, and skip it")
 

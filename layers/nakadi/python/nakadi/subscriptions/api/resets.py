@@ -20,15 +20,14 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.model.coordination import Assignment, Entry, Redrive, Reset, SetOffsets, Wish
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Conflict, Fault, GoesOn, TryLater
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import Assignment, Entry, EventTypePartition, Redrive, Reset, SetOffsets, Wish
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
+from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LeaseWatch, sessions_without_lease
 from nakadi.subscriptions.api.initialisation import ATTEMPTS, BUSY
-from nakadi.subscriptions.api.leases import CLOCK_MARGIN, LeaseWatch, sessions_without_lease
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
-"""Creating, updating and deleting subscriptions."""
+"""Creating, updating and deleting subscriptions; also what happens to them when an event type changes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -11,19 +11,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nakadi.auth import permissions
-from nakadi.auth.administration import Features
-from nakadi.auth.permissions import Permissions
-from nakadi.common.chores import attempted
-from nakadi.event_types import drafts
-from nakadi.event_types.cursors import CursorError
-from nakadi.event_types.documents import now_in_milliseconds
-from nakadi.event_types.drafts import AUTHORIZATION_MANDATORY
+from nakadi.auth.permissions import Features, Permissions
+from nakadi.common.work import attempted
+from nakadi.event_types import documents
+from nakadi.event_types.cursors import CursorError, end_of
+from nakadi.event_types.documents import AUTHORIZATION_MANDATORY, now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
-from nakadi.model.administration import Feature
-from nakadi.model.authorization import Operation, Subject
-from nakadi.model.event_type import EventType
-from nakadi.model.outcomes import Fault, Invalid, TryLater
+from nakadi.model.authorization import WILDCARD, Feature, Operation, Subject
+from nakadi.model.event_type import Cursor, EventType, Position
+from nakadi.model.outcomes import Conflict, Fault, Invalid, TryLater
 from nakadi.model.subscription import (
     EventTypePartition,
     ReadFrom,
@@ -32,12 +29,14 @@ from nakadi.model.subscription import (
     SubscriptionCursorDraft,
     SubscriptionDraft,
 )
-from nakadi.model.timeline import Cursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
-from nakadi.ports.registry import ChangedMeanwhile
+from nakadi.ports.event_log import EventLogs
+from nakadi.ports.registry import Change, ChangedMeanwhile
 from nakadi.subscriptions.api.fields import check_fields
-from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, key_of
+from nakadi.subscriptions.api.initialisation import OffsetInitialisation
+from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, key_of, removal
+from nakadi.subscriptions.api.resets import Resets
 
 # Creation -------------------------------------------------------------------------------------------------------------
 
@@ -86,7 +85,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         self._check_size(event_types)
         if draft.read_from is ReadFrom.CURSORS:
             self._check_cursors(cursors_of(draft.initial_cursors), event_types)
-        drafts.check_authorization(draft.authorization)
+        documents.check_authorization(draft.authorization)
         subscription = self._new(draft)
         # Before it is stored: a client that may not see it could never use it.
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
@@ -136,7 +135,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             consumer_group=draft.consumer_group,
             read_from=draft.read_from,
             initial_cursors=cursors_of(draft.initial_cursors),
-            authorization=drafts.authorization(draft.authorization),
+            authorization=documents.authorization(draft.authorization),
             annotations=draft.annotations or {},
             labels=draft.labels or {},
             created_at=now,
@@ -199,10 +198,10 @@ class SubscriptionUpdate(Struct, frozen=True, kw_only=True):
         self.permissions.require(Operation.ADMIN, old.resource, subject)
         check_unchanged(old, draft)
         permissions.check_not_removed(old.authorization, draft.authorization)
-        drafts.check_authorization(draft.authorization)
+        documents.check_authorization(draft.authorization)
         new = replace(
             old,
-            authorization=drafts.authorization(draft.authorization),
+            authorization=documents.authorization(draft.authorization),
             annotations=old.annotations if draft.annotations is None else draft.annotations,
             labels=old.labels if draft.labels is None else draft.labels,
             # Every change moves the time of the last change, also two within one millisecond.
@@ -280,3 +279,167 @@ class DeletedSubscriptions(Struct, frozen=True):
             self.clear_all()
         except Fault:
             log.warning("What deleted subscriptions left is still to be cleared away", exc_info=True)
+
+
+# What happens to subscriptions when an event type is deleted, or gets more partitions ---------------------------------
+
+
+# What an event type's own removal needs beside.
+MOST_CHANGES_BESIDES = 90
+
+
+class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
+    """What happens to subscriptions when an event type is deleted, or gets partitions."""
+
+    subscriptions: Subscriptions
+    features: Features
+    initialisation: OffsetInitialisation
+    resets: Resets
+    leftovers: DeletedSubscriptions
+    deletable_owner: str
+    deletable_group: str
+    attachment: RedriveAttachment
+
+    def depend_on(self, name: str) -> bool:
+        return bool(self.subscriptions.of_event_type(name))
+
+    def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
+        """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
+        stand against it."""
+        if event_type.name == self.attachment.name and self.attachment.is_attached():
+            raise _has_subscriptions(event_type)
+        mark = self.subscriptions.mark(event_type)
+        found = self.subscriptions.of_event_type(event_type.name)
+        if not self._may_go_too(found) or self.subscriptions.is_being_subscribed(event_type.name):
+            raise _has_subscriptions(event_type)
+        changes = tuple(change for each in found for change in removal(each))
+        if len(changes) <= MOST_CHANGES_BESIDES:
+            return (mark, *changes)
+        for each in found:
+            self.subscriptions.remove(each)
+        return (mark,)
+
+    def clean_up(self) -> None:
+        """An event type is deleted, and with it perhaps subscriptions: end what is left of them."""
+        self.leftovers.try_to_clear_all()
+
+    def before_repartitioning(self, event_type: EventType) -> None:
+        """Subscriptions that were never streamed get their first offsets now, while the new partitions can be
+        distinguished."""
+        for each in self.subscriptions.of_event_type(event_type.name):
+            self.initialisation.initialised(each)
+
+    def after_repartitioning(self, event_type: EventType) -> None:
+        """Have the subscriptions consume all partitions; the streams of those that got some end and come back."""
+        found = self.subscriptions.of_event_type(event_type.name)
+        extended = [each.id for each in found if self.initialisation.extended(each, event_type)[1]]
+        self.resets.close_streams(extended)
+        # An earlier request may have been answered before streams had ended.
+        self.resets.wait_for_end([each.id for each in found])
+
+    def _may_go_too(self, subscriptions: Sequence[Subscription]) -> bool:
+        if not subscriptions or self.features.is_on(Feature.DELETE_EVENT_TYPE_WITH_SUBSCRIPTIONS):
+            return True
+        return all(
+            (each.owning_application, each.consumer_group) == (self.deletable_owner, self.deletable_group)
+            for each in subscriptions
+        )
+
+
+def _has_subscriptions(event_type: EventType) -> Conflict:
+    return Conflict(f"Can't remove event type {event_type.name}, as it has subscriptions")
+
+
+# The redrive event type -----------------------------------------------------------------------------------------------
+
+
+class _ScannedPositions(Struct):
+    """How far an event type has been looked through."""
+
+    event_type: str = ""
+    positions: dict[str, Position] = field(default_factory=dict)
+
+
+class RedriveAttachment(Struct, frozen=True, kw_only=True):
+    subscriptions: Subscriptions
+    event_types: EventTypes
+    features: Features
+    cursors: Cursors
+    logs: EventLogs
+    coordination: Coordination
+    initialisation: OffsetInitialisation
+    name: str
+    guarded: bool = False
+    """Whether tokens are asked for."""
+    _looked: _ScannedPositions = field(default_factory=_ScannedPositions)
+
+    def run(self) -> None:
+        """Attach the redrive event type to the subscriptions that its new events are tagged with.
+
+        The feature that is named after this job switches it off.
+        """
+        event_type = self.event_types.find(self.name)
+        if event_type is None or self.features.is_on(Feature.DLQ_REDRIVE_EVENT_TYPE_ATTACHMENT_JOB):
+            return
+        if self.guarded and _anyone_may_write(event_type):
+            log.warning("%s is not attached: it names no writers, so all subjects may write", self.name)
+            return
+        if self._looked.event_type != event_type.id:
+            self._looked.event_type = event_type.id
+            self._looked.positions = dict(self.cursors.beginning(event_type))
+        for partition in event_type.partitions:
+            attempted(
+                "search for redriven events", f"partition {partition}", partial(self._look_on, event_type, partition)
+            )
+
+    def is_attached(self) -> bool:
+        """Whether any subscription is attached."""
+        return any(
+            entry.place.event_type == self.name
+            for each in self.subscriptions.newest_first()
+            for entry in self.coordination.assignment(each.id).entries
+        )
+
+    def _look_on(self, event_type: EventType, partition: str) -> None:
+        """What was looked through before something failed is looked through once more."""
+        named: set[str] = set()
+        start = self._looked.positions.get(partition, Position(event_type.timeline.order, -1))
+        end = start
+        for tags, reached in self._stretches(event_type, partition, start):
+            named |= tags
+            end = reached
+        for subscription_id in named:
+            self._attach(subscription_id, event_type)
+        self._looked.positions[partition] = end
+
+    def _attach(self, subscription_id: str, event_type: EventType) -> None:
+        subscription = self.subscriptions.find(subscription_id)
+        if subscription is None:
+            return
+        beginnings = self.cursors.beginning(event_type)
+        places = {EventTypePartition(event_type.name, name): at for name, at in beginnings.items()}
+        self.initialisation.with_places(subscription, places)
+
+    def _stretches(
+        self, event_type: EventType, partition: str, position: Position
+    ) -> Iterator[tuple[set[str], Position]]:
+        """What follows a position, stretch by stretch: who is named in it, and where it ends."""
+        number = int(partition)
+        while True:
+            timeline, offset = self.cursors.next_event(event_type, position, partition)
+            event_log = self.logs.of(timeline.storage_id)
+            bounds = event_log.bounds(timeline.topic, [number])[number]
+            offset = max(offset, bounds.oldest)
+            while offset < bounds.next:
+                found = event_log.read(timeline.topic, number, offset)
+                offset = found.next_offset
+                named = {each.record.directed_to for each in found.events if each.record.directed_to is not None}
+                yield named, Position(timeline.order, offset - 1)
+            end = end_of(timeline, number)
+            if end is None:
+                return
+            position = Position(timeline.order, end)
+
+
+def _anyone_may_write(event_type: EventType) -> bool:
+    return event_type.authorization is None or WILDCARD in event_type.authorization.writers

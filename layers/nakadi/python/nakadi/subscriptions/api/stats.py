@@ -12,21 +12,19 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nakadi.auth.permissions import Permissions
-from nakadi.common.chores import attempted
-from nakadi.event_types import positions
+from nakadi.common.work import attempted
+from nakadi.event_types import cursors
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Operation, Subject
-from nakadi.model.coordination import Assignment, Entry, EntryState, Offset, Session
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import Assignment, Entry, EntryState, EventTypePartition, Offset, Session, Subscription
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs, OffsetUnavailable, UnknownTopic
-from nakadi.subscriptions.api.leases import LeaseWatch
+from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.repository import Subscriptions
 
 log = logging.getLogger(__name__)
@@ -157,7 +155,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def _unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
         """A commit may be ahead of the newest event; then nothing waits."""
         try:
-            return max(0, positions.distance(event_type, partition, committed, newest))
+            return max(0, cursors.distance(event_type, partition, committed, newest))
         except Invalid:
             log.warning("A committed offset of %s is in no timeline: %s", event_type.name, committed)
             return 0
@@ -177,7 +175,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             event_log = self.logs.of(timeline.storage_id)
             oldest = event_log.bounds(timeline.topic, [number])[number].oldest
             found = event_log.read(timeline.topic, number, max(offset, oldest), limit=1, max_bytes=1)
-            end = positions.end_of(timeline, number)
+            end = cursors.end_of(timeline, number)
             if found.events or end is None:
                 return found.events[0].stored_at if found.events else None
             # What was left of this timeline is gone.

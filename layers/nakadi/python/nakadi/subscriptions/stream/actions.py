@@ -9,9 +9,8 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from nakadi.model.coordination import Assignment, Offset, Replay
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import Assignment, EventTypePartition, Offset, Replay
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.stream.partition_progress import IsDeliverable, MeasureDistance
 

@@ -10,17 +10,15 @@ from msgspec import Struct
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.caching import Cache
-from nakadi.event_types import positions
+from nakadi.event_types import cursors
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors, PartitionSnapshot
 from nakadi.model.authorization import Operation, Subject
-from nakadi.model.coordination import Parked
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Invalid, NotFound, TryLater, Unusable
-from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import EventTypePartition, Parked, Subscription
 from nakadi.ports.clock import Clock
 from nakadi.streaming.access import ReadAccess
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation
@@ -228,7 +226,7 @@ def distance(event_type: EventType | None, place: EventTypePartition, first: Pos
         return last.offset - first.offset
     try:
         if event_type is not None:
-            return positions.distance(event_type, place.partition, first, last)
+            return cursors.distance(event_type, place.partition, first, last)
     except Invalid:
         pass
     return 1  # the number is not known, or not any more; but there were some

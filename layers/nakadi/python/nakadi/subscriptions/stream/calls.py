@@ -16,10 +16,9 @@ from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
 from nakadi.event_types.system_event_types import SystemEventTypes
-from nakadi.model.coordination import Replay, Verdict
+from nakadi.model.event_type import Position
 from nakadi.model.outcomes import TryLater
-from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import EventTypePartition, Replay, Subscription, Verdict
 from nakadi.ports.clock import Clock
 from nakadi.publishing import outcome as publishing_outcome
 from nakadi.publishing.publisher import Publisher

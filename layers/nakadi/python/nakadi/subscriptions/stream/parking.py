@@ -17,12 +17,10 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from nakadi.model.coordination import Parked, ParkedEvent, Replay, Verdict
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import EventTypePartition, Parked, ParkedEvent, Replay, Verdict
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
 from nakadi.streaming.chunks import EventChunk, EventRun

@@ -11,10 +11,9 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from nakadi.model.coordination import Entry, Replay
+from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.subscription import Entry, EventTypePartition, Replay
 from nakadi.streaming.chunks import EventRun
 
 IsDeliverable = Callable[[EventTypePartition, Record], bool]

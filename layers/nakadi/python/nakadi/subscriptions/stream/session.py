@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from operator import attrgetter
 
-from nakadi.model.coordination import Assignment, Entry
-from nakadi.model.subscription import EventTypePartition
-from nakadi.model.timeline import Position
+from nakadi.model.event_type import Position
+from nakadi.model.subscription import Assignment, Entry, EventTypePartition
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy, failure_info
 from nakadi.subscriptions.stream.actions import (
@@ -36,8 +35,7 @@ from nakadi.subscriptions.stream.actions import (
     SessionResult,
     SharedState,
 )
-from nakadi.subscriptions.stream.outbox import Outbox
-from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.batches import Outbox, SubscriptionStreamLimits
 from nakadi.subscriptions.stream.parking import parking_calls
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 

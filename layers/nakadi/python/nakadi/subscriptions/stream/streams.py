@@ -16,12 +16,11 @@ from msgspec.structs import replace
 
 from nakadi.common.metrics import Labels, Metrics, Rows
 from nakadi.event_types.snapshot import Cursors
-from nakadi.model import coordination as shared
+from nakadi.model import subscription as shared
 from nakadi.model.authorization import Subject
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import NotFound, TryLater, Unavailable
 from nakadi.model.subscription import EventTypePartition, Subscription
-from nakadi.model.timeline import Position
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
@@ -40,20 +39,19 @@ from nakadi.subscriptions.stream.admission import (
     StreamAdmission,
     delivery_filter,
 )
+from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor, UnprocessableEventHandler
-from nakadi.subscriptions.stream.driver import CallThreads, SubscriptionDriver
-from nakadi.subscriptions.stream.lines import SubscriptionFormat
+from nakadi.subscriptions.stream.driver import CallThreads, SubscriptionDriver, SubscriptionFormat
 from nakadi.subscriptions.stream.members import (
     RENEWAL_SECONDS,
     LeaseKeeper,
     ProcessLease,
     SubscriptionSessions,
+    SubscriptionWatch,
     renew_and_clean_up,
 )
-from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
 from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
 from nakadi.subscriptions.stream.session import SubscriptionSession
-from nakadi.subscriptions.stream.watch import SubscriptionWatch
 
 log = logging.getLogger(__name__)
 

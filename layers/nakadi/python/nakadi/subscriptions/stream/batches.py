@@ -1,15 +1,102 @@
-"""The outbox: which events leave when, and in which batches."""
+"""What a client asks of a stream, and the outbox: which events leave when, and in which batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import inf
 
+from msgspec import Struct
+
+from nakadi.model.outcomes import Invalid
 from nakadi.model.subscription import EventTypePartition
+from nakadi.streaming.parameters import DEFAULT_FLUSH_SECONDS, DEFAULT_SECONDS, LONGEST_SECONDS, PickSeconds, shortened
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.stream.actions import DropEvent, SendBatch, SendKeepAlive, SessionAction, SessionContext
-from nakadi.subscriptions.stream.parameters import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
+
+DEFAULT_WINDOW = 10
+
+# Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
+LONGEST_SILENCE = 25.0
+
+
+class SubscriptionStreamParameters(Struct, frozen=True, kw_only=True):
+    """The parameters of a request; None for those that it leaves out."""
+
+    batch_limit: int | None = None
+    max_uncommitted_events: int | None = None
+    stream_limit: int | None = None
+    batch_flush_timeout: int | None = None
+    batch_timespan: int | None = None
+    stream_timeout: int | None = None
+    stream_keep_alive_limit: int | None = None
+    commit_timeout: int | None = None
+    partitions: tuple[EventTypePartition, ...] = ()
+
+
+class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
+    """How a stream goes. Times are in seconds; a limit or a timespan of 0 is none.
+
+    `window` is how many events may be sent and not yet committed, all partitions together.
+    """
+
+    batch_limit: int = 1
+    window: int = DEFAULT_WINDOW
+    stream_limit: int = 0
+    flush_seconds: float = DEFAULT_FLUSH_SECONDS
+    timespan_seconds: float = 0
+    stream_seconds: float = LONGEST_SECONDS
+    keep_alive_limit: int = 0
+    commit_seconds: float = 60
+    silence_seconds: float = LONGEST_SILENCE
+
+
+def limits_of(
+    asked: SubscriptionStreamParameters,
+    most_commit_seconds: int,
+    pick_seconds: PickSeconds,
+    longest_seconds: int | None = None,
+) -> SubscriptionStreamLimits:
+    """The limits of a stream, or `Invalid` for the first rule that they break.
+
+    Zeros mean what leaving the parameter out means, because there are clients that always name everything.
+    """
+    batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
+    commit_timeout = asked.commit_timeout or most_commit_seconds
+    _check(batch_limit >= 1, "batch_limit can't be lower than 1")
+    _check(commit_timeout <= most_commit_seconds, f"commit_timeout can not be more than {most_commit_seconds}")
+    _check(commit_timeout >= 0, "commit_timeout can not be less than 0")
+    for name in ("max_uncommitted_events", "stream_limit", "batch_flush_timeout", "batch_timespan"):
+        _check_not_negative(name, getattr(asked, name))
+    _check_not_negative("stream_keep_alive_limit", asked.stream_keep_alive_limit)
+    seconds = _stream_seconds(asked.stream_timeout, pick_seconds)
+    return SubscriptionStreamLimits(
+        batch_limit=batch_limit,
+        window=asked.max_uncommitted_events or DEFAULT_WINDOW,
+        stream_limit=asked.stream_limit or 0,
+        flush_seconds=asked.batch_flush_timeout or DEFAULT_FLUSH_SECONDS,
+        timespan_seconds=asked.batch_timespan or 0,
+        stream_seconds=shortened(seconds, longest_seconds, pick_seconds),
+        keep_alive_limit=asked.stream_keep_alive_limit or 0,
+        commit_seconds=commit_timeout,
+    )
+
+
+def _stream_seconds(asked: int | None, pick_seconds: PickSeconds) -> int:
+    return asked if asked is not None and 0 < asked <= LONGEST_SECONDS else pick_seconds(*DEFAULT_SECONDS)
+
+
+def _check_not_negative(name: str, value: int | None) -> None:
+    _check((value or 0) >= 0, f"{name} can't be lower than 0")
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Invalid(otherwise)
+
+
+# The outbox -----------------------------------------------------------------------------------------------------------
+
 
 MOST_BUFFERED_BYTES = 50_000_000
 

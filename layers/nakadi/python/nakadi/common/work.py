@@ -1,17 +1,22 @@
-"""Turns at long work: one at a time, while a few others wait.
+"""Long work, and chores: maintenance that runs on a schedule, for one thing after the other.
 
 Python lets one thread compute at a time. Several that compute for seconds would only take longer each, and every other
 request has to get a word in between them. So long work is done by one thread after the other, and there is always room
 for what is short.
+
+A chore that fails for one thing goes on with the others. It has no caller that could get an answer, so each failure is
+logged with the operation, the thing and the cause; and counted.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from nakadi.model.outcomes import TryLater
+from nakadi.model.outcomes import Fault, TryLater
 
 MOST_WAITING = 16
 PATIENCE_SECONDS = 5.0
@@ -69,3 +74,38 @@ class Turns:
         finally:
             with self._lock:
                 self._waiting -= 1
+
+
+# Chores ---------------------------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+_lock = threading.Lock()
+_failed: Counter[str] = Counter()
+
+
+class Stopped(BaseException):
+    """Raised in the midst of a chore when the process is about to end: it ends the whole, and is no failure of the part
+    that it was at."""
+
+
+def attempted(operation: str, thing: str, work: Callable[[], object]) -> bool:
+    """Do a part of a chore, whatever comes of it; whether it succeeded. `operation` is one of few, and goes before "of"
+    and the thing. What is no `Exception` is raised: it ends the whole."""
+    try:
+        work()
+    except Exception as error:
+        with _lock:
+            _failed[operation] += 1
+        # A service that did not answer needs one line; an unexpected error needs its traceback.
+        trace = None if isinstance(error, Fault) else error
+        log.warning("The %s of %s failed, it is tried again later: %r", operation, thing, error, exc_info=trace)
+        return False
+    return True
+
+
+def failures() -> Mapping[str, int]:
+    """How many parts of chores have failed in this process, by operation."""
+    with _lock:
+        return dict(_failed)

@@ -1,0 +1,449 @@
+"""Registry, log index and coordination in memory: dictionaries under a lock. They do not survive the process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice, takewhile
+from uuid import uuid4
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nakadi.engines.common.assignments import (
+    Positions,
+    moved,
+    moves,
+    parking_place,
+    parking_verdict,
+    successor,
+    verdict,
+)
+from nakadi.engines.common.documents import (
+    as_open_as,
+    check_changes_of_one_write,
+    counted_buckets,
+    document_in,
+    entry_of,
+    following_topic,
+    is_signpost,
+    last_honest,
+    outcome_of,
+    progress_body,
+    signpost,
+)
+from nakadi.engines.common.listeners import SubscriptionListeners
+from nakadi.model.event_type import Position
+from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.subscription import (
+    NOTHING_YET,
+    Assignment,
+    Changed,
+    EventTypePartition,
+    Offset,
+    Parked,
+    ParkedEvent,
+    Verdict,
+)
+from nakadi.ports.coordination import AssignmentChanged
+from nakadi.ports.event_log import UnknownTopic
+from nakadi.ports.log_index import TOPICS
+from nakadi.ports.registry import ABSENT, Change, Changes, Document, Remove, bucket_of
+
+# Registry -------------------------------------------------------------------------------------------------------------
+
+
+class _Kind(Struct):
+    """Revision and text of documents: a caller may change the document it got without changing the stored one."""
+
+    entries: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
+
+    def revision(self, key: str) -> int:
+        return self.entries[key][0] if key in self.entries else ABSENT
+
+    def put(self, key: str, revision: int, entry: bytes) -> None:
+        if key not in self.entries:
+            insort(self.keys, key)
+        self.entries[key] = (revision, entry)
+
+    def remove(self, key: str) -> None:
+        if self.entries.pop(key, None):
+            del self.keys[bisect_left(self.keys, key)]
+
+    def keys_from(self, prefix: str, after: str) -> Iterator[str]:
+        start = max(bisect_left(self.keys, prefix), bisect_right(self.keys, after))
+        return takewhile(lambda key: key.startswith(prefix), islice(self.keys, start, None))
+
+
+class MemoryRegistry:
+    """Nothing of it survives the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
+        self._numbers: Counter[int] = Counter()
+        self._closed = False
+
+    def get(self, kind: str, key: str) -> Document | None:
+        with self._while_open() as kinds:
+            found = kinds[kind].entries.get(key)
+        return document_in(found[1]) if found else None
+
+    def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
+        with self._while_open() as kinds:
+            kept = kinds[kind]
+            found = [kept.entries[key][1] for key in islice(kept.keys_from(prefix, after), limit)]
+        return [document_in(entry) for entry in found]
+
+    def write(self, *changes: Change) -> None:
+        check_changes_of_one_write(changes)
+        with self._while_open() as kinds:
+            outcomes = [outcome_of(change, kinds[change.kind].revision(change.key)) for change in changes]
+            entries = [entry_of(document) if document else b"" for document in outcomes]
+            for change, document, entry in zip(changes, outcomes, entries, strict=True):
+                if document is not None:
+                    kinds[change.kind].put(change.key, document.revision, entry)
+                elif isinstance(change, Remove):
+                    kinds[change.kind].remove(change.key)
+            self._numbers.update(counted_buckets(changes))
+
+    def changes(self) -> Changes:
+        with self._while_open():
+            return Changes(dict(self._numbers))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+
+    @contextmanager
+    def _while_open(self) -> Iterator[dict[str, _Kind]]:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("The registry is closed.")
+            yield self._kinds
+
+
+# Log index ------------------------------------------------------------------------------------------------------------
+
+
+Place = tuple[str, int]
+
+
+class _Partition(Struct):
+    head: Head = field(default_factory=Head)
+    segments: list[Segment] = field(default_factory=list)
+
+
+class MemoryLogIndex:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: dict[str, Topic] = {}
+        self._partitions: dict[Place, _Partition] = {}
+        self._progress: dict[tuple[str, str], Progress] = {}
+        self._claims: dict[str, tuple[str, float]] = {}
+        self._numbers: Counter[int] = Counter()
+        self._identity = uuid4().hex[:16]
+        self._closed = False
+
+    def identity(self) -> str:
+        with self._while_open():
+            return self._identity
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        with self._while_open():
+            self._topics.setdefault(topic, Topic(partitions=partitions))
+
+    def topic(self, topic: str) -> Topic | None:
+        with self._while_open():
+            return self._topics.get(topic)
+
+    def topics(self) -> Sequence[str]:
+        with self._while_open():
+            return sorted(name for name, known in self._topics.items() if not is_signpost(known))
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        with self._while_open():
+            known = self._known_topic(topic)
+            self._topics[topic] = replace(known, partitions=max(known.partitions, partitions))
+
+    def seal_topic(self, topic: str) -> None:
+        with self._while_open():
+            self._topics[topic] = replace(self._known_topic(topic), sealed=True)
+            self._numbers[bucket_of(TOPICS, topic)] += 1
+
+    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+        with self._while_open():
+            known = self._known_topic(topic)
+            there = self._topics.setdefault(following, following_topic(topic, known, behind))
+            self._topics[topic] = replace(known, continued_in=following)
+            self._topics[following] = as_open_as(known, there)
+            self._numbers[bucket_of(TOPICS, topic)] += 1
+
+    def delete_topic(self, topic: str) -> None:
+        with self._while_open():
+            gone = self._topics.pop(topic, None)
+            if gone is not None and gone.continued_in in self._topics:
+                self._topics[topic] = signpost(gone)
+            elif gone is not None:
+                self._remove_signposts(gone.continues)
+            self._numbers[bucket_of(TOPICS, topic)] += 1
+            for place in [place for place in self._partitions if place[0] == topic]:
+                del self._partitions[place]
+
+    def changes(self) -> Changes:
+        with self._while_open():
+            return Changes(dict(self._numbers))
+
+    def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
+        with self._while_open():
+            return {place: self._partition_at(place).head for place in places}
+
+    def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
+        with self._while_open():
+            there = self._partitions.setdefault((topic, partition), _Partition())
+            if there.head.revision != expected:
+                return False
+            there.head = replace(head, revision=expected + 1)
+            if segment is not None:
+                there.segments.append(segment)
+            return True
+
+    def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
+        with self._while_open():
+            segments = self._partition_at((topic, partition)).segments
+            at = bisect_right(segments, offset, key=_first)
+            return segments[at - 1] if at else None
+
+    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
+        with self._while_open():
+            segments = self._partition_at((topic, partition)).segments
+            at = bisect_left(segments, start, key=_first)
+            return segments[at : at + limit]
+
+    def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
+        with self._while_open():
+            there = self._partition_at((topic, partition)).segments
+            first = bisect_left(there, segments[0].first, key=_first)
+            there[first : bisect_left(there, end, key=_first)] = segments
+
+    def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
+        with self._while_open():
+            known = self._known_topic(topic)
+            grown = max(oldest, known.oldest.get(partition, 0))
+            self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
+            there = self._partition_at((topic, partition)).segments
+            gone = [segment for segment in there if segment.end <= grown]
+            del there[: len(gone)]
+            return [segment.archived for segment in gone if segment.archived]
+
+    def note_compacted(self, topic: str, partition: int, before: int) -> None:
+        with self._while_open():
+            known = self._known_topic(topic)
+            grown = max(before, known.compacted.get(partition, 0))
+            self._topics[topic] = replace(known, compacted={**known.compacted, partition: grown})
+
+    def referred_to(self) -> Collection[str]:
+        with self._while_open():
+            there = [
+                segment
+                for (topic, _), each in self._partitions.items()
+                if topic in self._topics
+                for segment in each.segments
+            ]
+        return {segment.archived.key for segment in there if segment.archived}
+
+    def claim(self, name: str, owner: str, seconds: float) -> bool:
+        now = time.monotonic()
+        with self._while_open():
+            holder, until = self._claims.get(name, (owner, now))
+            if holder != owner and now < until <= last_honest(now, seconds):
+                return False
+            self._claims[name] = (owner, now + seconds)
+            return True
+
+    def release(self, name: str, owner: str) -> None:
+        with self._while_open():
+            if self._claims.get(name, ("", 0.0))[0] == owner:
+                del self._claims[name]
+
+    def progress(self, stream: str) -> Mapping[str, Progress]:
+        with self._while_open():
+            return {shard: progress for (of, shard), progress in self._progress.items() if of == stream}
+
+    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
+        with self._while_open():
+            known = self._progress.get((stream, shard), progress)
+            self._progress[stream, shard] = max(progress, known, key=progress_body)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+
+    @contextmanager
+    def _while_open(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("The log index is closed.")
+            yield
+
+    def _known_topic(self, topic: str) -> Topic:
+        if topic not in self._topics:
+            raise UnknownTopic(topic)
+        return self._topics[topic]
+
+    def _remove_signposts(self, topic: str | None) -> None:
+        while topic in self._topics and is_signpost(self._topics[topic]):
+            topic = self._topics.pop(topic).continues
+
+    def _partition_at(self, place: Place) -> _Partition:
+        return self._partitions.get(place) or _Partition()
+
+
+def _first(segment: Segment) -> int:
+    return segment.first
+
+
+# Coordination ---------------------------------------------------------------------------------------------------------
+
+
+class _Kept(Struct):
+    assignment: Assignment = NOTHING_YET
+    offsets: dict[EventTypePartition, Offset] = field(default_factory=dict)
+    lot: dict[tuple[EventTypePartition, Position], ParkedEvent] = field(default_factory=dict)
+
+
+class MemoryCoordination:
+    """Nothing of it survives the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, _Kept] = {}
+        self._leases: dict[str, datetime] = {}
+        self._listeners = SubscriptionListeners()
+        self._closed = False
+
+    def assignment(self, subscription: str) -> Assignment:
+        with self._while_open():
+            return self._kept_of(subscription).assignment
+
+    def write(
+        self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
+    ) -> Assignment:
+        positions = positions or {}
+        touched = moves(old, new, positions)
+        with self._while_open():
+            kept = self._kept_of(subscription)
+            if kept.assignment.revision != old.revision:
+                raise AssignmentChanged(subscription)
+            kept.assignment = successor(old, new)
+            for place, owner in touched.items():
+                kept.offsets[place] = moved(kept.offsets.get(place), owner, positions.get(place), now)
+            self._kept[subscription] = kept
+            stored = kept.assignment
+        self._listeners.tell(subscription, Changed.ASSIGNMENT)
+        return stored
+
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+        with self._while_open():
+            return dict(self._kept_of(subscription).offsets)
+
+    def commit(
+        self, subscription: str, session: str, positions: Positions, now: datetime
+    ) -> Mapping[EventTypePartition, Verdict]:
+        with self._while_open():
+            offsets = self._kept_of(subscription).offsets
+            verdicts = {place: verdict(offsets.get(place), session, at) for place, at in positions.items()}
+            for place, found in verdicts.items():
+                if found is Verdict.COMMITTED:
+                    offsets[place] = replace(offsets[place], position=positions[place], since=now)
+        if Verdict.COMMITTED in verdicts.values():
+            self._listeners.tell(subscription, Changed.OFFSETS)
+        return verdicts
+
+    def park(
+        self,
+        subscription: str,
+        session: str,
+        events: Sequence[ParkedEvent],
+        now: datetime,
+        upto: Position | None = None,
+    ) -> Verdict:
+        place = parking_place(events)
+        with self._while_open():
+            kept = self._kept_of(subscription)
+            found = parking_verdict(kept.offsets.get(place), session, upto)
+            if found is Verdict.COMMITTED:
+                kept.lot.update({(place, each.parked.position): each for each in events})
+                if upto is not None:
+                    kept.offsets[place] = replace(kept.offsets[place], position=upto, since=now)
+        if found is Verdict.COMMITTED:
+            self._listeners.tell(subscription, Changed.OFFSETS)
+        return found
+
+    def parked(
+        self,
+        subscription: str,
+        *,
+        place: EventTypePartition | None = None,
+        after: tuple[EventTypePartition, Position] | None = None,
+        limit: int = 1000,
+    ) -> Sequence[Parked]:
+        with self._while_open():
+            lot = self._kept_of(subscription).lot
+            wanted = sorted(
+                each for each in lot if (place is None or each[0] == place) and (after is None or each > after)
+            )
+            return [lot[each].parked for each in wanted[:limit]]
+
+    def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
+        with self._while_open():
+            found = self._kept_of(subscription).lot.get((place, position))
+        return None if found is None else found.value
+
+    def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
+        with self._while_open():
+            lot = self._kept_of(subscription).lot
+            for position in positions:
+                lot.pop((place, position), None)
+
+    def forget(self, subscription: str) -> None:
+        with self._while_open():
+            self._kept.pop(subscription, None)
+        self._listeners.tell(subscription, Changed.ASSIGNMENT)
+
+    def renew(self, holder: str, until: datetime) -> None:
+        with self._while_open():
+            self._leases[holder] = until
+
+    def release(self, holder: str) -> None:
+        with self._while_open():
+            self._leases.pop(holder, None)
+
+    def leases(self) -> Mapping[str, datetime]:
+        with self._while_open():
+            return dict(self._leases)
+
+    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
+        with self._while_open():
+            return self._listeners.add(subscription, changed)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+
+    def _kept_of(self, subscription: str) -> _Kept:
+        return self._kept.get(subscription) or _Kept()
+
+    @contextmanager
+    def _while_open(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise Unavailable("The coordination is closed.")
+            yield
