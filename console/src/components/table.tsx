@@ -50,13 +50,15 @@ const ROW = 38;
 // Rows beyond the edges, so that scrolling does not show empty space.
 const MARGIN = 8;
 
-export function VirtualTable<T>({ label, rows, columns, rowKey, sorting, onSort }: {
+export function VirtualTable<T>({ label, rows, columns, rowKey, sorting, onSort, chosen }: {
   label: string;
   rows: T[];
   columns: Column<T>[];
   rowKey: (row: T) => string;
   sorting?: Sorting;
   onSort?: (sorting: Sorting) => void;
+  /** The key of a row that stands out. */
+  chosen?: string;
 }) {
   const box = useRef<HTMLDivElement>(null);
   const { top, height, narrow } = useSight(box);
@@ -87,7 +89,7 @@ export function VirtualTable<T>({ label, rows, columns, rowKey, sorting, onSort 
       </div>
       <div role="rowgroup" class="rows" style={{ height: `${rows.length * ROW}px` }}>
         {rows.slice(first, last).map((row, at) => (
-          <div role="row" key={rowKey(row)} aria-rowindex={first + at + 2}
+          <div role="row" key={rowKey(row)} aria-rowindex={first + at + 2} aria-current={rowKey(row) === chosen || undefined}
             style={{ gridTemplateColumns: tracks, top: `${(first + at) * ROW}px`, height: `${ROW}px` }}>
             {shown.map((column) => (
               <div role="cell" class={column.right ? "right" : ""}>{column.cell(row)}</div>

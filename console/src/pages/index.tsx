@@ -2,6 +2,13 @@
 
 import type { ComponentType } from "preact";
 import type { PageProps } from "../components/page";
+import { Definition } from "./event-type/definition";
+import { SingleEvent } from "./event-type/event";
+import { Events } from "./event-type/events";
+import { Partitions } from "./event-type/partitions";
+import { Publish } from "./event-type/publish";
+import { Schema } from "./event-type/schema";
+import { Subscriptions as SubscriptionsOfType } from "./event-type/subscriptions";
 import { EventTypes } from "./event-types";
 
 type Page = {
@@ -14,4 +21,11 @@ type Page = {
 export const pages: Page[] = [
   { path: [], page: EventTypes },
   { path: ["event-types"], page: EventTypes, menu: "Event types" },
+  { path: ["event-types", ":name"], page: Definition },
+  { path: ["event-types", ":name", "schema"], page: Schema },
+  { path: ["event-types", ":name", "events"], page: Events },
+  { path: ["event-types", ":name", "events", ":partition", ":offset"], page: SingleEvent },
+  { path: ["event-types", ":name", "publish"], page: Publish },
+  { path: ["event-types", ":name", "partitions"], page: Partitions },
+  { path: ["event-types", ":name", "subscriptions"], page: SubscriptionsOfType },
 ];

@@ -1,0 +1,99 @@
+/** An event type as it is defined: what holds for its events, how long they stay, and who may do what. */
+
+import type { EventType, Schemas } from "../../api";
+import { Chips, Facts, type PageProps } from "../../components/page";
+import { Table } from "../../components/table";
+import { bytes, count, duration, moment } from "../../format";
+import { EventTypeFrame } from "./frame";
+
+export function Definition({ names: [name = ""] }: PageProps) {
+  return (
+    <EventTypeFrame name={name} tab="">
+      {(type) => (
+        <div class="cards">
+          <section class="card">
+            <h2>Definition</h2>
+            <Facts facts={factsOf(type)} />
+          </section>
+          <section class="card">
+            <h2>Who may do what</h2>
+            <Authorization of={type.authorization} />
+          </section>
+          <section class="card">
+            <h2>Load</h2>
+            <Load type={type} />
+          </section>
+        </div>
+      )}
+    </EventTypeFrame>
+  );
+}
+
+function factsOf(type: EventType): [string, preact.ComponentChildren][] {
+  const retention = type.options?.retention_time;
+  const kept = type.cleanup_policy === "compact" ? "The newest event of each key, for ever" : retention && duration(retention);
+  return [
+    ["Owner", type.owning_application],
+    ["Category", type.category],
+    ["Retention", kept],
+    ["Cleanup policy", type.cleanup_policy],
+    ["Compatibility", type.compatibility_mode],
+    ["Partition strategy", type.partition_strategy],
+    ["Partition keys", type.partition_key_fields.join(", ")],
+    ["Ordering keys", type.ordering_key_fields.join(", ")],
+    ["Ordered within", type.ordering_instance_ids.join(", ")],
+    ["Enrichment", type.enrichment_strategies.join(", ")],
+    ["Audience", type.audience],
+    ["Owner selector", type.event_owner_selector && <code>{JSON.stringify(type.event_owner_selector)}</code>],
+    ["Labels", Object.keys(type.labels).length > 0 && <Chips of={type.labels} />],
+    ["Annotations", Object.keys(type.annotations).length > 0 && <Chips of={type.annotations} />],
+    ["Schema version", type.schema.version],
+    ["Created", moment(type.created_at)],
+    ["Changed", moment(type.updated_at)],
+  ].map(([title, value]) => [title as string, value || undefined]);
+}
+
+function Authorization({ of: section }: { of: Schemas["EventTypeAuthorization"] }) {
+  if (!section) return <p>Open to everyone: it has no section about authorization.</p>;
+  const rows: [string, Schemas["AuthorizationAttribute"][]][] = [
+    ["Read", section.readers],
+    ["Publish", section.writers],
+    ["Change and delete", section.admins],
+  ];
+  return (
+    <Table label="Authorization" rows={rows} columns={[
+      { title: "May", cell: ([may]) => may },
+      {
+        title: "Who",
+        cell: ([, who]) => who.length
+          ? who.map((each) => <span class="chip">{each.data_type === "*" ? "everyone" : `${each.data_type}: ${each.value}`}</span>)
+          : "administrators of the broker only",
+      },
+    ]} />
+  );
+}
+
+function Load({ type }: { type: EventType }) {
+  const measured = type.measured_statistic;
+  const expected = type.default_statistic;
+  if (!measured && !expected) {
+    return <p>Nothing is known: no load was named, and none has been measured. <code>make jobs</code> measures it.</p>;
+  }
+  const rows: [string, string, string][] = [
+    ["Events a minute", shown(expected?.messages_per_minute), shown(measured?.messages_per_minute)],
+    ["Bytes of an event", size(expected?.message_size), size(measured?.message_size)],
+    ["Consumers side by side", shown(expected?.read_parallelism), shown(measured?.read_parallelism)],
+    ["Producers side by side", shown(expected?.write_parallelism), shown(measured?.write_parallelism)],
+    ["Partitions recommended", "", shown(measured?.recommended_partitions)],
+  ];
+  return (
+    <Table label="Load" rows={rows} columns={[
+      { title: "Figure", cell: (row) => row[0] },
+      { title: "Expected", cell: (row) => row[1], right: true },
+      { title: "Measured", cell: (row) => row[2], right: true },
+    ]} />
+  );
+}
+
+const shown = (value: number | undefined) => (value === undefined ? "–" : count(value));
+const size = (value: number | undefined) => (value === undefined ? "–" : bytes(value));

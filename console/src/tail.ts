@@ -1,0 +1,86 @@
+/** Reading events as they come: server-sent events over `fetch`, which unlike an event source can send a token. */
+
+import { address, Problem, problemOf, send } from "./api";
+
+export type Cursor = { partition: string; offset: string };
+export type Received = Cursor & { event: unknown; text: string };
+
+export type Stream = {
+  /** Cursors to begin behind; without them all partitions are read from now on. */
+  cursors?: Cursor[];
+  onEvents: (events: Received[]) => void;
+  /** The cursors of all partitions, to go on from. */
+  onCursors: (cursors: Cursor[]) => void;
+  onOpen: () => void;
+};
+
+/** Reads until `signal` is aborted or the broker ends the stream. Each event comes alone, so that each has its cursor. */
+export async function read(eventType: string, stream: Stream, signal: AbortSignal): Promise<void> {
+  const url = `${address}/event-types/${encodeURIComponent(eventType)}/events?batch_limit=1&batch_flush_timeout=5`;
+  const headers = new Headers({ Accept: "text/event-stream" });
+  if (stream.cursors) headers.set("X-Nakadi-Cursors", JSON.stringify(stream.cursors));
+  const response = await send(new Request(url, { headers, signal }));
+  if (!response.ok) throw await problemOf(response);
+  stream.onOpen();
+  const decoder = new TextDecoderStream() as unknown as ReadableWritablePair<string, Uint8Array>;
+  const reader = response.body!.pipeThrough(decoder).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop() ?? "";
+    const events: Received[] = [];
+    let id = "";
+    for (const block of blocks) {
+      const fields = fieldsOf(block);
+      id = fields.id ?? id;
+      if (fields.event === "problem") throw problemIn(fields.data ?? "");
+      if (fields.data) events.push(...eventsOf(fields.data));
+    }
+    if (events.length) stream.onEvents(events);
+    if (id) stream.onCursors(JSON.parse(id) as Cursor[]);
+  }
+}
+
+function fieldsOf(block: string): { id?: string; data?: string; event?: string } {
+  return Object.fromEntries(
+    block.split("\n").map((line) => {
+      const at = line.indexOf(":");
+      return [line.slice(0, at), line.slice(at + 1).trimStart()];
+    }),
+  );
+}
+
+function eventsOf(data: string): Received[] {
+  const batch = JSON.parse(data) as { cursor: Cursor; events?: unknown[] };
+  return (batch.events ?? []).map((event) => ({ ...batch.cursor, event, text: JSON.stringify(event) }));
+}
+
+function problemIn(data: string): Problem {
+  const body = JSON.parse(data) as { status?: number; title?: string; detail?: string };
+  return new Problem(body.status ?? 0, body.title ?? "The stream ended", body.detail ?? "", "");
+}
+
+/** One event by its place; `undefined` if there is none any more. */
+export async function readOne(eventType: string, before: Cursor, signal: AbortSignal): Promise<Received | undefined> {
+  const stopping = new AbortController();
+  const stop = () => stopping.abort();
+  signal.addEventListener("abort", stop);
+  let found: Received | undefined;
+  const done = (events: Received[]) => {
+    found ??= events[0];
+    stop();
+  };
+  const patience = setTimeout(stop, 7000);
+  const begun = { cursors: [before], onEvents: done, onCursors: () => undefined, onOpen: () => undefined };
+  try {
+    await read(eventType, begun, stopping.signal);
+  } catch (error) {
+    if (!stopping.signal.aborted) throw error;
+  } finally {
+    clearTimeout(patience);
+    signal.removeEventListener("abort", stop);
+  }
+  return found;
+}

@@ -1,0 +1,6 @@
+"""The pages of an event type in the console."""
+
+
+def test_event_type(failure):
+    """The console does what the sentence says."""
+    assert not failure, failure

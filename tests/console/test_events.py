@@ -1,0 +1,6 @@
+"""Events in the console: watched, filtered, exported and published."""
+
+
+def test_events(failure):
+    """The console does what the sentence says."""
+    assert not failure, failure
