@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from infra.laptop.laptop import Laptop
-from nakadi.local import Broker
 from nakadi_cli.__main__ import main
 from tests.support.laptop import ALL, HURRIED, OPEN, STRICTNESS, OnALaptop
 from tests.support.patience import PATIENCE
+from tests.support.served import ServedBroker
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Done:
 
 
 @pytest.fixture(scope="session", params=["aws-local" if ALL else "embedded"])
-def broker(request, tmp_path_factory) -> Iterator[Broker | OnALaptop]:
+def broker(request, tmp_path_factory) -> Iterator[ServedBroker | OnALaptop]:
     """A broker in this process; in `make test-aws-local` the deployment on this machine."""
     if request.param == "embedded":
-        with Broker() as broker:
+        with ServedBroker() as broker:
             yield broker
         return
     with Laptop(tmp_path_factory.mktemp("laptop"), HURRIED, STRICTNESS) as laptop:

@@ -14,7 +14,7 @@ def parking(run, api, broker):
     body = {"owning_application": a_name(), "event_types": [event_type], "read_from": "begin", "annotations": PARKING}
     subscription = api.post("/subscriptions", json=body).json()
     published(api, event_type, "a1", "b1")
-    give_up_on_the_next(broker, api, subscription)
+    give_up_on_the_next(broker.services, api, subscription)
     assert [each["event"] for each in run("consume", subscription["id"], "--no-follow").lines] == ["b1"]
     return subscription
 

@@ -1,14 +1,20 @@
 """What survives in both halves of a log when a process is killed."""
 
 from collections import defaultdict
+from contextlib import closing
 from itertools import pairwise
 from math import inf
+from pathlib import Path
 
+from nakadi.app.engines import open_event_log, open_log_index
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import Tiers
 from nakadi.engines.archive.objects import archived
 from nakadi.engines.archive.reading import read
-from tests.support.archive_until_killed import PARTITIONS, TOPIC, opened
+from nakadi.engines.archive.stores import open_archive
+from nakadi.engines.archive.tiered_log import TieredLog
+from nakadi.ports.clock import SystemClock
+from tests.support.archive_until_killed import PARTITIONS, TOPIC, opened, url_of
 from tests.support.until_killed import lines_until_killed
 
 KILLS = 8
@@ -40,29 +46,27 @@ def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path,
         assert cold > 0
         for names in found.values():
             assert len(set(names)) == len(names)
-        see_that_the_archive_is_in_order(log)
+        see_that_the_archive_is_in_order(log, tmp_path)
     finally:
         log.close()
 
 
 def in_the_archive_alone(folder) -> int:
-    """How many events the hot half has let go of."""
-    log = opened(folder, Tiers(after=inf, hot=0, grace=0))
-    try:
-        return sum(log._hot.bounds(TOPIC, [partition])[partition].oldest for partition in range(PARTITIONS))
-    finally:
-        log.close()
+    """How many events the hot half has removed."""
+    with closing(open_event_log(url_of(folder), SystemClock())) as hot:
+        return sum(each.oldest for each in hot.bounds(TOPIC, range(PARTITIONS)).values())
 
 
-def see_that_the_archive_is_in_order(log) -> None:
-    for partition in range(PARTITIONS):
-        segments = list(archived(log._index, TOPIC, partition))
-        assert all(one.end == following.first for one, following in pairwise(segments))
-        for segment in segments:
-            read(log._store, TOPIC, partition, segment)
-    log.sweep()
-    kept = {each.key for folder in (objects.LOG, objects.REWRITTEN) for each in log._store.listed(folder)}
-    assert kept == set(log._index.referred_to())
+def see_that_the_archive_is_in_order(log: TieredLog, folder: Path) -> None:
+    with closing(open_log_index(url_of(folder))) as index, closing(open_archive(f"{folder}/archive")) as store:
+        for partition in range(PARTITIONS):
+            segments = list(archived(index, TOPIC, partition))
+            assert all(one.end == following.first for one, following in pairwise(segments))
+            for segment in segments:
+                read(store, TOPIC, partition, segment)
+        log.sweep()
+        kept = {each.key for part in (objects.LOG, objects.REWRITTEN) for each in store.listed(part)}
+        assert kept == set(index.referred_to())
 
 
 def everything_in(log, partition: int) -> list[str]:

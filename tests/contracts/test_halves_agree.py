@@ -12,15 +12,16 @@ import pytest
 
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.archiver import Tiers
+from nakadi.engines.archive.archiver import NoDirectory, Tiers
 from nakadi.engines.archive.objects import archived
 from nakadi.engines.archive.reading import read
+from nakadi.engines.archive.tiered_log import Worker
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
-from tests.support.tiers import BY_HAND, tiered
+from tests.support.tiers import BY_HAND, Parts
 
 TOPICS = ("first", "second")
 PARTITIONS = 2
@@ -68,13 +69,24 @@ class Walk:
         self.made = (hot, folder, self.clock, tiers)
         self.hot = hot
         self.plain = open_event_log("memory:", self.clock)
-        self.halves = tiered(*self.made)
+        self.open_halves()
         self.seen: Counter[str] = Counter()
         for topic in TOPICS:
             self.both(lambda log, topic=topic: log.create_topic(topic, PARTITIONS))
 
+    def open_halves(self) -> None:
+        """A log of two halves, and what is between them, which is at work only when it is asked."""
+        hot, folder, clock, tiers = self.made
+        self.parts = Parts(hot, folder, clock)
+        self.halves = self.parts.log(tiers)
+        self.worker = Worker(self.parts.hot, self.parts.index, self.parts.store, clock, NoDirectory(), tiers)
+
     def close(self) -> None:
         self.plain.close()
+        self.close_halves()
+
+    def close_halves(self) -> None:
+        self.worker.stop()
         self.halves.close()
 
     def both(self, work):
@@ -115,13 +127,13 @@ class Walk:
 
     def archive_only(self) -> None:
         with suppress(UnknownTopic):
-            self.halves._worker.archive(*self.place())
+            self.worker.archive(*self.place())
 
     def cool(self) -> None:
-        self.halves._worker.cool_all()
+        self.worker.cool_all()
 
     def merge(self) -> None:
-        self.halves._worker.merge(lambda: None)
+        self.worker.merge(lambda: None)
 
     def read(self) -> None:
         """A slice may be shorter than it could be, though not empty."""
@@ -139,7 +151,7 @@ class Walk:
         self.seen["read"] += isinstance(found, tuple) and bool(found) and not self.is_hot(topic, partition, start)
 
     def is_hot(self, topic: str, partition: int, offset: int) -> bool:
-        return offset >= self.halves._hot.bounds(topic, [partition])[partition].oldest
+        return offset >= self.parts.hot.bounds(topic, [partition])[partition].oldest
 
     def find_a_moment(self) -> None:
         topic, partition = self.place()
@@ -162,8 +174,8 @@ class Walk:
 
     def start_again(self) -> None:
         if self.hot == "sqlite":
-            self.halves.close()
-            self.halves = tiered(*self.made)
+            self.close_halves()
+            self.open_halves()
 
     def grow(self) -> None:
         self.both(lambda log: log.add_partitions(TOPICS[0], PARTITIONS))
@@ -185,7 +197,7 @@ class Walk:
 
     def see_that_the_index_tells_the_truth(self) -> None:
         """Segments follow each other without a gap, and each is in the archive as it was written."""
-        index, store = self.halves._index, self.halves._store
+        index, store = self.parts.index, self.parts.store
         for topic in index.topics():
             for partition in range(PARTITIONS):
                 segments = list(archived(index, topic, partition))
@@ -195,7 +207,7 @@ class Walk:
 
     def see_that_nothing_is_left_over(self) -> None:
         self.halves.sweep()
-        index, store = self.halves._index, self.halves._store
+        index, store = self.parts.index, self.parts.store
         kept = {each.key for folder in (objects.LOG, objects.REWRITTEN) for each in store.listed(folder)}
         assert kept == set(index.referred_to())
 

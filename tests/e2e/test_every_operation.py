@@ -162,7 +162,7 @@ class Tour:
         subscription = subscribed(self.api, name, read_from="begin", annotations=PARKING)
         there = subscription["id"]
         published(self.api, name, "a1", "a2", "a3")
-        give_up_on_the_next(self.broker, self.api, subscription)
+        give_up_on_the_next(self.broker._inside, self.api, subscription)
         with Consumer(self.api, subscription):
             until(lambda: len(lot(self.api, subscription)) == 3)
         first, second, _ = lot(self.api, subscription)

@@ -7,7 +7,6 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from nakadi.local import Broker
 from tests.support.api import a_business_definition, created
 from tests.support.consumer import Consumer
 from tests.support.http import described
@@ -15,6 +14,7 @@ from tests.support.metrics import PROMETHEUS, TEXT, scraped, value
 from tests.support.open_stream import OpenStream
 from tests.support.parking import COUNT, PARKING, POLICY, give_up_on_the_next, keyed, lot, published
 from tests.support.patience import PATIENCE, until
+from tests.support.served import ServedBroker
 from tests.support.subscriptions import publish, subscribed
 
 
@@ -24,7 +24,7 @@ def running(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     url = f"sqlite:///{folder}/nakadi.db"
     settings = {"archive": str(folder / "archive"), "archive_after_seconds": 0, "hot_retention_ms": 0}
-    with Broker(registry=url, event_log=url, max_partitions=4, **settings) as broker:
+    with ServedBroker(registry=url, event_log=url, max_partitions=4, **settings) as broker:
         yield broker
 
 
@@ -240,7 +240,7 @@ def test_parked_events_are_counted(api, moved, running, consumer):
     name = created(api, keyed())["name"]
     subscription = subscribed(api, name, read_from="begin", annotations=PARKING)
     published(api, name, "a1", "a2", "b1")
-    give_up_on_the_next(running, api, subscription)
+    give_up_on_the_next(running.services, api, subscription)
     assert [each["event"] for each in consumer(subscription).consumed(1)] == ["b1"]
     until(lambda: len(lot(api, subscription)) == 2)
 
@@ -260,7 +260,7 @@ def test_events_that_are_given_up_are_counted(api, moved, running, consumer, pol
     name = created(api)["name"]
     subscription = subscribed(api, name, read_from="begin", annotations={COUNT: "2", POLICY: policy})
     publish(api, name, 2)
-    give_up_on_the_next(running, api, subscription)
+    give_up_on_the_next(running.services, api, subscription)
     assert [each["n"] for each in consumer(subscription, batch_flush_timeout=1).consumed(1)] == [1]
 
     assert moved(metric, **labels) == 1
@@ -276,7 +276,7 @@ def test_the_archive_is_counted(api, moved, running):
         publish(api, name)
     until(lambda: moved("nakadi_archive_events_written_total") >= 5)
     until(lambda: value(scraped(api), "nakadi_archive_partitions_waiting") == 0)
-    running._inside.logs.of("default")._log.archive()
+    running.log.archive()
 
     assert moved("nakadi_archive_segments_written_total") >= 1
     assert moved("nakadi_archive_bytes_written_total") > 0
@@ -289,7 +289,7 @@ def test_the_archive_is_counted(api, moved, running):
 
 def test_housekeeping_is_counted(api, moved, running):
     """Each round counts with its time, and says when it ended; the last one's stalled subscriptions are told."""
-    running._inside.housekeeping.run()
+    running.services.housekeeping.run()
 
     assert moved("nakadi_housekeeping_duration_seconds_count") >= 1
     assert moved("nakadi_housekeeping_last_round_timestamp_seconds") > 0

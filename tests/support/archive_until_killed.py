@@ -24,8 +24,12 @@ PARTITIONS = 3
 TOPIC = "crash"
 
 
+def url_of(folder: Path) -> str:
+    return f"sqlite:///{folder}/nakadi.db"
+
+
 def opened(folder: Path, tiers: Tiers) -> TieredLog:
-    url = f"sqlite:///{folder}/nakadi.db"
+    url = url_of(folder)
     clock = SystemClock()
     return TieredLog(
         open_event_log(url, clock), open_log_index(url), open_archive(f"{folder}/archive"), clock, None, tiers

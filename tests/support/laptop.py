@@ -53,7 +53,7 @@ class OnALaptop:
         self._endpoints = laptop.cloud.endpoints
 
     @cached_property
-    def _inside(self) -> BrokerServices:
+    def services(self) -> BrokerServices:
         tables = f"{TABLES}&endpoint={self._endpoints['dynamodb']}"
         settings = Settings(
             registry=tables,
@@ -63,8 +63,8 @@ class OnALaptop:
         return open_broker(settings)
 
     def close(self) -> None:
-        if "_inside" in vars(self):
-            self._inside.close()
+        if "services" in vars(self):
+            self.services.close()
 
 
 def is_here(test: str) -> bool:

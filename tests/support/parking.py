@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from nakadi.local import Broker
+from nakadi.app.broker import BrokerServices
 from nakadi.model.event_type import Position
 from tests.support.api import a_definition
 from tests.support.consumer import Consumer
@@ -52,11 +52,11 @@ def lot(api: httpx.Client, subscription: dict[str, Any]) -> list[str]:
     return [each["id"] for each in api.get(f"/subscriptions/{subscription['id']}/parked-events").json()["items"]]
 
 
-def give_up_on_the_next(broker: Broker, api: httpx.Client, subscription: dict[str, Any]) -> None:
+def give_up_on_the_next(services: BrokerServices, api: httpx.Client, subscription: dict[str, Any]) -> None:
     """As if so many consumers had failed at the next event of a partition that it is given up."""
     assert api.patch(f"/subscriptions/{subscription['id']}/cursors", json={"items": []}).status_code == 204
-    coordination = broker._inside.coordination
+    coordination = services.coordination
     old = coordination.assignment(subscription["id"])
     [entry], [offset] = old.entries, coordination.offsets(subscription["id"]).values()
     failed = replace(entry, fails=2, search_end=Position(offset.position.timeline, offset.position.offset + 1))
-    coordination.write(subscription["id"], old, replace(old, entries=(failed,)), broker._inside.clock.now())
+    coordination.write(subscription["id"], old, replace(old, entries=(failed,)), services.clock.now())

@@ -31,15 +31,30 @@ def tiered(
     directory: Directory | None = None,
 ) -> TieredLog:
     """A log whose hot half is in memory or in a file in this folder, and its archive in the folder."""
-    url = f"sqlite:///{folder}/nakadi.db" if hot == "sqlite" else "memory:"
-    return TieredLog(
-        open_event_log(url, clock),
-        index or open_log_index(url),
-        store or open_archive("memory:" if hot == "memory" else f"{folder}/archive"),
-        clock,
-        directory,
-        tiers,
-    )
+    return Parts(hot, folder, clock, index=index, store=store).log(tiers, directory)
+
+
+class Parts:
+    """The hot half, the index and the archive of a log, for those who look at each."""
+
+    def __init__(
+        self,
+        hot: str,
+        folder: Path,
+        clock: Clock,
+        *,
+        index: LogIndex | None = None,
+        store: ArchiveStore | None = None,
+    ) -> None:
+        url = f"sqlite:///{folder}/nakadi.db" if hot == "sqlite" else "memory:"
+        self.hot = open_event_log(url, clock)
+        self.index = index or open_log_index(url)
+        self.store = store or open_archive("memory:" if hot == "memory" else f"{folder}/archive")
+        self._clock = clock
+
+    def log(self, tiers: Tiers, directory: Directory | None = None) -> TieredLog:
+        """It closes the parts when it is closed."""
+        return TieredLog(self.hot, self.index, self.store, self._clock, directory, tiers)
 
 
 class ColdLog:

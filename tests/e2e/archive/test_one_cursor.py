@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from nakadi.engines.archive.tiered_log import TieredLog
-from nakadi.local import Broker
 from tests.support.api import created
 from tests.support.consumer import Consumer
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE, until
+from tests.support.served import ServedBroker
 from tests.support.stream_lines import cursors, position
 
 LONG_AGO_ENOUGH = 1.1
@@ -26,7 +26,7 @@ class World:
     def __init__(self, engine: str, folder: Path) -> None:
         url = "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"
         self.folder = folder / "archive"
-        self.broker = Broker(
+        self.broker = ServedBroker(
             registry=url,
             event_log=url,
             archive=str(self.folder),
@@ -39,7 +39,9 @@ class World:
 
     @property
     def log(self) -> TieredLog:
-        return self.broker._inside.logs.of("default")._log
+        log = self.broker.log
+        assert isinstance(log, TieredLog)
+        return log
 
     def publish(self, *numbers: int) -> None:
         for number in numbers:
@@ -49,7 +51,7 @@ class World:
     def archived(self) -> int:
         """Archive everything; answers how many events only the archive has from now on."""
         self.log.archive()
-        topic = self.broker._inside.event_types.get(self.name).timeline.topic
+        topic = self.broker.services.event_types.get(self.name).timeline.topic
         return self.log._hot.bounds(topic, [0])[0].oldest
 
     def stream(self, query: str, offset: str) -> OpenStream:
@@ -147,7 +149,7 @@ def test_retention_reaches_into_the_archive(world: World):
     assert world.api.put(f"/event-types/{world.name}", json=definition).status_code == 200
 
     def oldest() -> str:
-        world.broker._inside.housekeeping.run()
+        world.broker.services.housekeeping.run()
         [partition] = world.api.get(f"/event-types/{world.name}/partitions").json()
         return partition["oldest_available_offset"]
 

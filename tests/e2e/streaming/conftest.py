@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.api import created
+from tests.support.metrics import scraped, value
 from tests.support.open_stream import OpenStream
 from tests.support.stream_lines import event
 
@@ -47,7 +48,6 @@ def stream(running, event_type):
 
 
 @pytest.fixture
-def live(running):
-    """How many streams the broker serves."""
-    oversight = running._inside.streams._monitor
-    return lambda: sum(len(audience.drivers) for audience in list(oversight._readers.values()))
+def live(api):
+    """How many low-level streams the broker serves."""
+    return lambda: value(scraped(api), "nakadi_open_streams", api="low-level")

@@ -1,47 +1,43 @@
 """The lease of a process, and the sessions that hang on it, whatever goes wrong in it."""
 
 import threading
-from contextlib import ExitStack
 
 import httpx
 import pytest
 
-from nakadi.local import Broker
 from nakadi.model.outcomes import Unavailable
 from nakadi.subscriptions.stream import streams
 from tests.support.api import created, problem
-from tests.support.consumer import Consumer, soon
+from tests.support.consumer import soon
 from tests.support.http import described
+from tests.support.patience import PATIENCE
+from tests.support.served import ServedBroker
 from tests.support.subscriptions import publish, subscribed
 
-PATIENCE_SECONDS = 60
-
 
 @pytest.fixture
-def inside(monkeypatch):
+def running(monkeypatch):
     """A broker of its own that renews its lease all the time."""
     monkeypatch.setattr(streams, "RENEWAL_SECONDS", 0.02)
-    with Broker() as broker:
-        inside = broker._inside
-        inside.url = broker.url
-        yield inside
+    with ServedBroker() as broker:
+        yield broker
 
 
 @pytest.fixture
-def api(inside):
-    with described(httpx.Client(base_url=inside.url, timeout=30)) as client:
+def inside(running):
+    """Its parts."""
+    return running.services
+
+
+@pytest.fixture
+def api(running):
+    with described(httpx.Client(base_url=running.url, timeout=PATIENCE)) as client:
         yield client
 
 
 @pytest.fixture
 def subscription(api):
     return subscribed(api, created(api)["name"], read_from="begin")
-
-
-@pytest.fixture
-def consumer(api):
-    with ExitStack() as opened:
-        yield lambda *args, **parameters: opened.enter_context(Consumer(api, *args, **parameters))
 
 
 def sessions(inside, subscription):
@@ -61,7 +57,7 @@ def test_the_lease_is_renewed_again_whatever_happened(inside, api, subscription,
         renewed.set()
 
     monkeypatch.setattr(inside.coordination, "renew", unreliable)
-    assert renewed.wait(PATIENCE_SECONDS)
+    assert renewed.wait(PATIENCE)
     publish(api, *subscription["event_types"])
     stream.consumed(1)
     said = [each for each in caplog.records if each.getMessage().startswith("Renewing the lease failed, tried again")]
@@ -74,27 +70,37 @@ def test_the_lease_is_renewed_while_all_threads_wait(inside, subscription, consu
     consumer(subscription)
     answered = threading.Event()
     for _ in range(streams.THREADS):
-        inside.subscription_streams._threads.submit(answered.wait, PATIENCE_SECONDS)
+        inside.subscription_streams._threads.submit(answered.wait, PATIENCE)
     renewed, renew = threading.Event(), inside.coordination.renew
     monkeypatch.setattr(inside.coordination, "renew", lambda *lease: (renew(*lease), renewed.set()))
-    assert renewed.wait(PATIENCE_SECONDS)
+    assert renewed.wait(PATIENCE)
     answered.set()
 
 
 def test_a_stream_that_could_not_be_opened_leaves_no_session(inside, api, subscription, monkeypatch):
     """Whatever goes wrong once a session has joined, it does not stay without a stream. (S223)"""
-    monkeypatch.setattr(inside.subscription_streams._starts, "find", lambda *_: 1 / 0)
+    offsets, joined = inside.coordination.offsets, threading.Event()
+
+    def failing_once(subscription_id):
+        if sessions(inside, subscription) and not joined.is_set():
+            joined.set()
+            raise ZeroDivisionError
+        return offsets(subscription_id)
+
+    monkeypatch.setattr(inside.coordination, "offsets", failing_once)
     problem(api.get(f"/subscriptions/{subscription['id']}/events"), 500)
+    assert joined.is_set()
     assert sessions(inside, subscription) == ()
 
 
 def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscription, consumer, monkeypatch):
     """A session whose removal fails, for whatever reason, goes with one of the next turns. (S227)"""
     other = consumer(subscribed(api, created(api)["name"], read_from="begin"), batch_flush_timeout=1)
-    write, failing = inside.coordination.write, threading.Event()
+    write, failing, failed = inside.coordination.write, threading.Event(), threading.Event()
 
     def unless_failing(*args, **more):
         if failing.is_set():
+            failed.set()
             raise RuntimeError("a mistake")
         return write(*args, **more)
 
@@ -102,10 +108,10 @@ def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscrip
     monkeypatch.setattr(inside.coordination, "write", unless_failing)
     failing.set()
     stream.close()
-    soon(lambda: inside.subscription_streams._keeper.has_unremoved, PATIENCE_SECONDS)
+    assert failed.wait(PATIENCE)
     assert len(sessions(inside, subscription)) == 1
     failing.clear()
-    soon(lambda: sessions(inside, subscription) == (), PATIENCE_SECONDS)
+    soon(lambda: sessions(inside, subscription) == (), PATIENCE)
     publish(api, *other.subscription["event_types"])
     other.consumed(1)
 

@@ -3,30 +3,22 @@
 What it takes until an event is given up is shown with the other policies, on every engine; here it is made up.
 """
 
-from contextlib import ExitStack
-
 import pytest
 
-from nakadi.local import Broker
 from tests.e2e.conftest import engine_settings
 from tests.support.api import a_definition, created, problem
 from tests.support.consumer import Consumer, owners
 from tests.support.own_events import told
 from tests.support.parking import PARKING, give_up_on_the_next, keyed, lot, published
 from tests.support.patience import until
+from tests.support.served import ServedBroker
 from tests.support.subscriptions import a_cursor, cursors, its_lists, reset, subscribed
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def running(request, tmp_path_factory):
-    with Broker(**engine_settings(request.param, tmp_path_factory.mktemp("data"))) as broker:
+    with ServedBroker(**engine_settings(request.param, tmp_path_factory.mktemp("data"))) as broker:
         yield broker
-
-
-@pytest.fixture
-def consumer(api):
-    with ExitStack() as streams:
-        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
 
 
 @pytest.fixture
@@ -34,7 +26,7 @@ def subscription(api, running):
     """Its first event, which is a's, is about to be given up."""
     subscription = subscribed(api, created(api, keyed())["name"], read_from="begin", annotations=PARKING)
     published(api, *subscription["event_types"], "a1", "b1", "a2", "b2", "a3")
-    give_up_on_the_next(running, api, subscription)
+    give_up_on_the_next(running.services, api, subscription)
     return subscription
 
 
@@ -142,7 +134,7 @@ def test_a_key_that_fails_again_is_parked_again(api, running, consumer, parked):
     [name] = parked["event_types"]
     before = lot(api, parked)
     assert api.post(f"/subscriptions/{parked['id']}/parked-events/{before[0]}/redrive").status_code == 204
-    give_up_on_the_next(running, api, parked)
+    give_up_on_the_next(running.services, api, parked)
     published(api, name, "b3", "a4")
     assert received(consumer(parked, batch_flush_timeout=1), 1) == ["b3"]
     until(lambda: lot(api, parked) == [*before, f"{name}:0:001-0001-{6:018d}"])
@@ -164,7 +156,7 @@ def test_events_without_a_key_are_parked_alone(api, running, consumer):
     name = created(api, a_definition())["name"]
     subscription = subscribed(api, name, read_from="begin", annotations=PARKING)
     published(api, name, "a1", "a2")
-    give_up_on_the_next(running, api, subscription)
+    give_up_on_the_next(running.services, api, subscription)
     with Consumer(api, subscription) as stream:
         assert received(stream, 1) == ["a2"]
     [found] = items(api, subscription)

@@ -1,13 +1,11 @@
 """Events that are published once more, for one subscription, to the event type for that purpose."""
 
-from contextlib import ExitStack
-
 import pytest
 
-from nakadi.local import Broker
 from tests.e2e.conftest import engine_settings
 from tests.support.api import a_definition, created, problem
-from tests.support.consumer import Consumer, owners
+from tests.support.consumer import owners
+from tests.support.served import ServedBroker
 from tests.support.subscriptions import a_cursor, cursors, publish, reset, subscribed
 
 REDRIVE = "nakadi.dead.letter.redrive"
@@ -17,20 +15,14 @@ JOB = "dlq_redrive_event_type_attachment_job"
 @pytest.fixture(params=["memory", "sqlite"])
 def running(request, tmp_path):
     """A broker of its own, for there is one redrive event type."""
-    with Broker(**engine_settings(request.param, tmp_path), default_partitions=1) as broker:
+    with ServedBroker(**engine_settings(request.param, tmp_path), default_partitions=1) as broker:
         yield broker
 
 
 @pytest.fixture
 def look_around(running):
     """Let the broker do now what it does once a minute."""
-    return running._inside.housekeeping.run
-
-
-@pytest.fixture
-def consumer(api):
-    with ExitStack() as streams:
-        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
+    return running.services.housekeeping.run
 
 
 @pytest.fixture

@@ -158,12 +158,12 @@ def test_failed_chores_are_counted(metrics):
 
 def test_a_commit_that_fails_is_counted(metrics, tmp_path):
     """A commit of the event log that fails counts, and its appends do not wait any more."""
-    clock = HandMovedClock()
-    with closing(SqliteLog(tmp_path / "nakadi.db", clock, metrics)) as log:
+    with closing(SqliteLog(tmp_path / "nakadi.db", HandMovedClock(), metrics, patience=0.0)) as log:
         log.create_topic("t", 1)
-        log._writer._clock = None
-        with pytest.raises(AttributeError):
-            log.append("t", {0: []})
+        with closing(sqlite3.connect(tmp_path / "nakadi.db")) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Unavailable):
+                log.append("t", {0: []})
 
     assert seen(metrics, "nakadi_sqlite_commit_failures_total") == 1
     assert seen(metrics, "nakadi_sqlite_appends_waiting") == 0
@@ -173,16 +173,19 @@ def test_appends_that_wait_are_reported(metrics, tmp_path):
     """While the writer is busy, what waits for it has a number and bytes."""
     busy, free = threading.Event(), threading.Event()
 
-    def hold(_connection: sqlite3.Connection) -> None:
-        busy.set()
-        assert free.wait(PATIENCE)
+    class Held(HandMovedClock):
+        """Keeps the writer in its first commit."""
 
-    with closing(SqliteLog(tmp_path / "nakadi.db", HandMovedClock(), metrics)) as log:
+        def now(self) -> datetime:
+            busy.set()
+            assert free.wait(PATIENCE)
+            return super().now()
+
+    with closing(SqliteLog(tmp_path / "nakadi.db", Held(), metrics)) as log:
         log.create_topic("t", 1)
-        threads = [threading.Thread(target=log._writer.run, args=(hold,))]
+        threads = [threading.Thread(target=log.append, args=("t", {0: []})) for _ in range(2)]
         threads[0].start()
         assert busy.wait(PATIENCE)
-        threads.append(threading.Thread(target=log.append, args=("t", {0: []})))
         threads[1].start()
         until(lambda: seen(metrics, "nakadi_sqlite_appends_waiting") == 1)
         bytes_waiting = seen(metrics, "nakadi_sqlite_bytes_waiting")
@@ -191,7 +194,7 @@ def test_appends_that_wait_are_reported(metrics, tmp_path):
             each.join(PATIENCE)
 
     assert bytes_waiting == 0
-    assert seen(metrics, "nakadi_sqlite_commit_appends_count") == 1
+    assert seen(metrics, "nakadi_sqlite_commit_appends_count") == 2
 
 
 def test_work_on_the_archive_that_fails_is_counted(metrics):

@@ -1,0 +1,39 @@
+"""A broker behind a socket whose parts a test holds, wired as the one that runs inside other programs."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from nakadi.app.broker import open_broker
+from nakadi.app.core import AroundLog
+from nakadi.app.settings import Settings
+from nakadi.local.broker import Serving
+from nakadi.ports.event_log import EventLog
+
+
+class ServedBroker:
+    """Has no thread for its housekeeping, which a test does when it wants it."""
+
+    def __init__(self, *, around_log: AroundLog = lambda log: log, **settings: Any) -> None:
+        self.services = open_broker(Settings(**settings), around_log=around_log)
+        self.services.prepare()
+        self._serving = Serving(self.services.application, metrics=self.services.metrics)
+        self.url = self._serving.url
+
+    @property
+    def log(self) -> EventLog:
+        """That of the storage which is there without being registered."""
+        return self.services.logs.of("default")
+
+    def close(self) -> None:
+        self._serving.close()
+        self.services.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
