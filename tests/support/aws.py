@@ -173,6 +173,21 @@ def no_answer_after_and(meanwhile: Callable[[], None]) -> Fault:
     return fault
 
 
+PASSING_FAULTS = {
+    "throttled": refused("ThrottlingException"),
+    "no capacity": refused("ProvisionedThroughputExceededException"),
+    "in a conflict": refused("TransactionConflictException"),
+    "cancelled by a conflict": cancelled("TransactionConflict"),
+    "broken before": broken_before,
+    "broken after": broken_after,
+    "no answer before": no_answer_before,
+    "no answer after": no_answer_after,
+    "cut off after": cut_off_after,
+    "no connection": no_connection,
+}
+"""Faults of DynamoDB after which another attempt may succeed, by what a test is called that meets them."""
+
+
 def _error(request: AWSPreparedRequest, status: int, body: Mapping[str, Any]) -> AWSResponse:
     raw: Any = MockRawResponse(json.dumps(body))
     return AWSResponse(request.url, status, {"content-type": "application/x-amz-json-1.0"}, raw)

@@ -1,12 +1,10 @@
 """Unprocessable events, from the first failure to the dead letter."""
 
 import json
-from contextlib import ExitStack
 
 import pytest
 
 from tests.support.api import a_business_definition, created
-from tests.support.consumer import Consumer
 from tests.support.open_stream import OpenStream
 from tests.support.parking import PARKING, fail_until_parked, keyed, published
 from tests.support.patience import until
@@ -14,12 +12,6 @@ from tests.support.subscriptions import subscribed
 
 COUNT = "nakadi.zalando.org/subscription-max-event-send-count"
 POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
-
-
-@pytest.fixture
-def consumer(api):
-    with ExitStack() as streams:
-        yield lambda *args, **parameters: streams.enter_context(Consumer(api, *args, **parameters))
 
 
 def with_policy(api, policy, count=2):

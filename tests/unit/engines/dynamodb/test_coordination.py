@@ -19,15 +19,11 @@ from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.model.subscription import NOTHING_YET, Assignment, Entry, Verdict
 from nakadi.ports.coordination import MOST_PARKED, MOST_PLACES, AssignmentChanged
 from tests.support.aws import (
+    PASSING_FAULTS,
     REGION,
-    broken_after,
-    broken_before,
-    cancelled,
-    cut_off_after,
     no_answer_after,
     no_answer_after_and,
     no_answer_before,
-    no_connection,
     refused,
 )
 from tests.support.builders import A_MOMENT
@@ -36,19 +32,6 @@ from tests.support.coordination import a_parked_event, a_place, a_session, an_as
 SUBSCRIPTION = "1b6c"
 ATTEMPTS = len(PAUSES) + 1
 LATER = A_MOMENT + timedelta(seconds=1)
-
-PASSING = {
-    "throttled": refused("ThrottlingException"),
-    "no capacity": refused("ProvisionedThroughputExceededException"),
-    "in a conflict": refused("TransactionConflictException"),
-    "cancelled by a conflict": cancelled("TransactionConflict"),
-    "broken before": broken_before,
-    "broken after": broken_after,
-    "no answer before": no_answer_before,
-    "no answer after": no_answer_after,
-    "cut off after": cut_off_after,
-    "no connection": no_connection,
-}
 
 
 @pytest.fixture
@@ -92,7 +75,7 @@ def handed(coordination, *owners: str, positions=None) -> Assignment:
 
 
 class TestFaultsThatPass:
-    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_a_commit(self, world, coordination, fault):
         """A commit that meets faults is made once and acknowledged once, whether they came before its effect or after.
         (S120, S124)"""
@@ -101,7 +84,7 @@ class TestFaultsThatPass:
         assert position(coordination) == 5
         assert commit(coordination, "a", 5) is Verdict.OUTDATED
 
-    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_a_write(self, world, coordination, fault):
         """An assignment whose write meets faults is written once, and its writer does not take its own write for
         somebody else's. (S249, S319)"""
@@ -112,7 +95,7 @@ class TestFaultsThatPass:
         assert stored.revision == old.revision + 1
         assert [commit(coordination, each, 3) for each in "ab"] == [Verdict.NOT_OWNED, Verdict.COMMITTED]
 
-    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_parking(self, world, coordination, fault):
         """Events are parked once, and the cursor moved once."""
         world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
@@ -120,7 +103,7 @@ class TestFaultsThatPass:
         assert coordination.park(SUBSCRIPTION, "a", [event], LATER, at(3)) is Verdict.COMMITTED
         assert (coordination.parked(SUBSCRIPTION), position(coordination)) == ([event.parked], 3)
 
-    @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+    @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_the_rest(self, world, coordination, fault):
         """Reads, leases and forgetting get through. (S72, S318)"""
         for operation in ("GetItem", "Query", "PutItem", "BatchWriteItem"):
@@ -291,7 +274,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(world, coord
     """While partitions go back and forth and every kind of fault is met, each number is acknowledged to one session at
     most, and what was acknowledged is not lost. (S120, S312, S314, S315)"""
     chance = random.Random(7)
-    faults = cycle(chance.sample(list(PASSING.values()), len(PASSING)))
+    faults = cycle(chance.sample(list(PASSING_FAULTS.values()), len(PASSING_FAULTS)))
     done = threading.Event()
 
     def sometimes(request, effect):

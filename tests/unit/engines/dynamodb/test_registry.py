@@ -14,12 +14,9 @@ from nakadi.engines.dynamodb.registry import DocumentItem, DynamoDbRegistry
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports.registry import ABSENT, BUCKETS, ChangedMeanwhile, Changes, Check, Document, Put, Remove
 from tests.support.aws import (
+    PASSING_FAULTS,
     REGION,
-    broken_after,
-    broken_before,
     cancelled,
-    cut_off_after,
-    no_answer_after,
     no_answer_after_and,
     no_answer_before,
     no_connection,
@@ -30,19 +27,9 @@ from tests.support.aws import (
 KIND = "thing"
 ATTEMPTS = len(PAUSES) + 1
 
-PASSING = {
-    "throttled": refused("ThrottlingException"),
-    "no capacity": refused("ProvisionedThroughputExceededException"),
+PASSING = PASSING_FAULTS | {
     "over the account's limit": refused("RequestLimitExceeded"),
-    "in a conflict": refused("TransactionConflictException"),
     "in progress": refused("TransactionInProgressException"),
-    "cancelled by a conflict": cancelled("TransactionConflict"),
-    "broken before": broken_before,
-    "broken after": broken_after,
-    "no answer before": no_answer_before,
-    "no answer after": no_answer_after,
-    "cut off after": cut_off_after,
-    "no connection": no_connection,
 }
 LASTING = {
     "no table": refused("ResourceNotFoundException"),
