@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "I4",
         "offsets are read before the assignment",
-        "subscriptions/stream/watch.py",
+        "subscriptions/stream/members.py",
         "    assignment = known.assignment if known is not None else members.assignment()\n",
         "    offsets = members.coordination.offsets(members.subscription)\n"
         "    assignment = known.assignment if known is not None else members.assignment()\n"
@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant(
         "progress",
         "commits hide a change that was not told",
-        "subscriptions/stream/watch.py",
+        "subscriptions/stream/members.py",
         "and recent else None",
         "else None",
     ),
@@ -153,14 +153,14 @@ MUTANTS = (
     Mutant(
         "I7",
         "a process is taken for dead too early",
-        "subscriptions/api/leases.py",
+        "subscriptions/api/assignments.py",
         "CLOCK_MARGIN = timedelta(seconds=2)",
         "CLOCK_MARGIN = timedelta(seconds=-2)",
     ),
     Mutant(
         "progress",
         "a lease is believed for as long as it says",
-        "subscriptions/api/leases.py",
+        "subscriptions/api/assignments.py",
         "        if now >= self.since + _PATIENCE:\n            return False\n",
         "",
     ),

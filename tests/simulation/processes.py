@@ -12,7 +12,7 @@ from typing import Any
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
-from nakadi.model.subscription import Changed, Subscription
+from nakadi.model.subscription import Changed, Session, Subscription
 from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
@@ -228,7 +228,7 @@ class Process:
             return None
         try:
             lease = self.host.lease()
-            session = subscription.Session(
+            session = Session(
                 id=session_id,
                 holder=lease.holder,
                 started_at=self.clock.now(),
