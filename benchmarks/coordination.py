@@ -32,7 +32,7 @@ from benchmarks.stream import raise_file_limit
 from infra.cost.prices import HOURS, PRICES
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.engines.dynamodb.client import Address
+from nakadi.engines.dynamodb.client import TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.local.broker import Serving
 from nakadi.model.event_type import Position
@@ -121,7 +121,7 @@ def metered() -> Iterator[tuple[Aws, Meter]]:
 
 
 def commits(meter: Meter) -> Iterator[tuple[str, float, float]]:
-    coordination = DynamoDbCoordination(Address("bench", REGION))
+    coordination = DynamoDbCoordination(TableAddress("bench", REGION))
     for partitions in (1, 8):
         places = begun(coordination, f"slow {partitions}", partitions)
         meter.clear()

@@ -26,11 +26,11 @@ from typing import Any
 from nakadi.engines.archive.objects import pack
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.common import frames
-from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.envelopes import opened
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record
@@ -157,7 +157,7 @@ def indexer() -> dict[str, float]:
         log.append("t", {random.randrange(10): records})
     archive = MemoryStore()
     floor = plain / floor_of(client.records) / 1e6
-    working = Indexer(stream, Ancestry(stream), index, archive)
+    working = Indexer(stream, ShardTreeCache(stream), index, archive)
     packed = sum(len(each["Data"]) for each in client.records)
     began, wall = time.process_time(), time.perf_counter()
     events = sum(working.index(str(SHARD["ShardId"]), batch).events for batch in batches(client.records))
@@ -200,7 +200,7 @@ def many() -> dict[str, float]:
     for number in range(PARTITIONS):
         log.create_topic(f"t{number}", 1)
         log._writer.append(f"t{number}", {0: [an_event()]}, 0)  # noqa: SLF001  # without asking the slow index
-    working = Indexer(stream, Ancestry(stream), index, MemoryStore())
+    working = Indexer(stream, ShardTreeCache(stream), index, MemoryStore())
     began = time.perf_counter()
     working.index(str(SHARD["ShardId"]), next(batches(client.records)))
     elapsed = time.perf_counter() - began
@@ -224,11 +224,11 @@ def floor_of(records: Sequence[dict[str, Any]]) -> float:
     return time.process_time() - began
 
 
-def batches(records: Sequence[dict[str, Any]]) -> Iterator[list[Arrived]]:
-    batch: list[Arrived] = []
+def batches(records: Sequence[dict[str, Any]]) -> Iterator[list[ArrivedRecord]]:
+    batch: list[ArrivedRecord] = []
     for record in records:
         mark = Mark(str(SHARD["ShardId"]), int(record["SequenceNumber"]))
-        batch.append(Arrived(mark, record["PartitionKey"], 0, record["Data"]))
+        batch.append(ArrivedRecord(mark, record["PartitionKey"], 0, record["Data"]))
         if sum(len(each.data) for each in batch) > LAMBDA_BATCH_BYTES:
             yield batch
             batch = []

@@ -23,7 +23,7 @@ from botocore.exceptions import ClientError
 
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.fan_out import Consumer, Consumers, FanOut
-from nakadi.engines.kinesis.stream import Page, Stream, arrived
+from nakadi.engines.kinesis.stream import RecordPage, Stream, arrived
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
@@ -96,14 +96,14 @@ class Pushing(Consumers):
     def deregister(self, arn: str) -> None:
         """Nothing is kept of it."""
 
-    def pushed(self, _arn: str, shard: str, sequence: int | None) -> Iterator[Page]:
+    def pushed(self, _arn: str, shard: str, sequence: int | None) -> Iterator[RecordPage]:
         place = sequence or 0
         while True:
             found = self._shard.behind(place, 1.0)
             if found:
                 time.sleep(PUSHED_AFTER)
             place += len(found)
-            yield Page([arrived(shard, each) for each in found], "more", at_tip=True)
+            yield RecordPage([arrived(shard, each) for each in found], "more", at_tip=True)
 
 
 class Follower:

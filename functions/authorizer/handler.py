@@ -6,12 +6,12 @@ from typing import Any
 
 from nakadi.app.authentication import tokens
 from nakadi.app.authorizer import Unauthorized, decision
-from nakadi.app.functions import Counts, Function, Handle
+from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction
 from nakadi.app.settings import Settings
 from nakadi.ports.clock import SystemClock
 
 
-def opened(counts: Counts) -> Handle:
+def opened(counts: FunctionMetrics) -> Handle:
     asked = tokens(Settings.from_env(os.environ), SystemClock())
 
     def decide(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
@@ -27,4 +27,4 @@ def opened(counts: Counts) -> Handle:
     return decide
 
 
-handler = Function("authorizer", opened)
+handler = LambdaFunction("authorizer", opened)

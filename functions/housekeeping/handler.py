@@ -7,7 +7,7 @@ from urllib.request import urlopen
 
 from nakadi.app.broker import open_broker
 from nakadi.app.engines import load_engines_on_aws
-from nakadi.app.functions import Counts, Function, Handle
+from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction
 from nakadi.app.settings import Settings
 from nakadi.common.work import failures
 
@@ -21,7 +21,7 @@ def ask(url: str) -> None:
         urlopen(url, timeout=PATIENCE).close()  # noqa: S310  # the address of our own API, which the deployment tells
 
 
-def opened(counts: Counts) -> Handle:
+def opened(counts: FunctionMetrics) -> Handle:
     broker = open_broker(Settings.from_env(os.environ))
 
     def run(event: object, _context: object) -> None:
@@ -45,4 +45,4 @@ def opened(counts: Counts) -> Handle:
 
 
 load_engines_on_aws()
-handler = Function("housekeeping", opened)
+handler = LambdaFunction("housekeeping", opened)

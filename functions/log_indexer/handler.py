@@ -6,11 +6,11 @@ from typing import Any
 
 import nakadi.engines.dynamodb.log_index  # noqa: F401  # loaded while the function starts
 from nakadi.app import log_indexer
-from nakadi.app.functions import Counts, Function, Handle
+from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction
 from nakadi.app.settings import Settings
 
 
-def opened(_counts: Counts) -> Handle:
+def opened(_counts: FunctionMetrics) -> Handle:
     indexers = log_indexer.Indexers(Settings.from_env(os.environ))
 
     def index(event: Mapping[str, Any], _context: object) -> Mapping[str, Any]:
@@ -19,4 +19,4 @@ def opened(_counts: Counts) -> Handle:
     return index
 
 
-handler = Function("log_indexer", opened)
+handler = LambdaFunction("log_indexer", opened)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.maintenance import Busy, alone
+from nakadi.engines.archive.maintenance import PartitionBusy, alone
 from nakadi.engines.archive.objects import BadArchive
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import Location, Segment
@@ -196,13 +196,13 @@ class Rewriter(Struct, frozen=True):
                 try:
                     make_sure = claimed.enter_context(alone(self.index, part.topic, part.partition))
                     break
-                except Busy:
+                except PartitionBusy:
                     if time.monotonic() > give_up:
                         raise self._not_alone(part) from None
                 time.sleep(0.5)
             try:
                 yield make_sure
-            except Busy as busy:
+            except PartitionBusy as busy:
                 raise self._not_alone(part) from busy
 
     def _not_alone(self, part: ArchiveRange) -> Unavailable:

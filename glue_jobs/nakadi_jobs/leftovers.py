@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import BadArchive
 from nakadi.model.log_index import Location
-from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, Kept
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, StoredObject
 from nakadi_jobs.erasure import Wanted
 from nakadi_jobs.tables import Table
 
@@ -82,7 +82,7 @@ def folder_in(url: str, location: str) -> str:
     return part.path.removeprefix(base).strip("/")
 
 
-def _in_copy(files: ArchiveStore, kept: Kept, wanted: Wanted) -> bool:
+def _in_copy(files: ArchiveStore, kept: StoredObject, wanted: Wanted) -> bool:
     try:
         content = files.get(Location(kept.key, 0, kept.size))
         return any(wanted.found_in_record(event.record) for event in objects.events_in(content))

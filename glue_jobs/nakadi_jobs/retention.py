@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive.archiver import cool
-from nakadi.engines.archive.maintenance import Blocks, Busy, Merger, Sweep
+from nakadi.engines.archive.maintenance import BlockCache, PartitionBusy, SegmentMerger, Sweep
 from nakadi.engines.archive.reading import Unreadable as Lost
 from nakadi.engines.archive.stores import open_archive
 from nakadi.event_types.repository import TopicDirectory
@@ -152,9 +152,9 @@ def _sweep(work: Workplace, now: datetime) -> None:
 
 def _merge(work: Workplace) -> None:
     """Merge small objects. In the order of time, because what was stored at one time lies in one object."""
-    merger = Merger(
+    merger = SegmentMerger(
         index=work.index,
-        store=Blocks(work.store),
+        store=BlockCache(work.store),
         event_type_of=TopicDirectory(work.event_types, work.clock.monotonic).event_type_of,
         small=work.options.merge_below,
         span=MERGED_SPAN,
@@ -164,7 +164,7 @@ def _merge(work: Workplace) -> None:
     for piece in sorted(piece for place in _places(work.index) for piece in merger.plan(*place)):
         try:
             found = merger.merge(piece)
-        except Busy:
+        except PartitionBusy:
             continue  # another process writes this partition anew; the next run tries again
         except (Lost, Unavailable) as problem:
             work.report.complain("archive", f"not everything could be merged: {problem}")

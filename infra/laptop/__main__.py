@@ -3,10 +3,10 @@
 import sys
 
 from infra.laptop.processes import end_all
-from nakadi.app.shutdown import Signals
+from nakadi.app.shutdown import SignalHandler
 
 if __name__ == "__main__":
-    signals = Signals(before_a_sudden_end=end_all)
+    signals = SignalHandler(before_a_sudden_end=end_all)
     signals.install()
 
     from infra.laptop.program import main  # takes a second, in which signals may come

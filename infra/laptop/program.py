@@ -14,7 +14,7 @@ from infra.laptop.laptop import Front, Laptop
 from infra.laptop.roles import OWNER
 from infra.laptop.synthesis import KEPT, NotSynthesized
 from infra.laptop.templates import REGION
-from nakadi.app.shutdown import Signals
+from nakadi.app.shutdown import SignalHandler
 
 CANNOT_START = 1
 
@@ -26,7 +26,7 @@ What is denied is in {log}/aws.log and {log}/kinesis.log. Who has the name of a 
 """
 
 
-def main(arguments: Sequence[str] | None = None, *, signals: Signals) -> int:
+def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
     options = _options(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
     print("Synthesizing and deploying. The first time takes half a minute.", flush=True)  # noqa: T201  # a program
@@ -51,7 +51,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(port: int, strictness: Strictness, environ: Mapping[str, str], signals: Signals) -> None:
+def _run(port: int, strictness: Strictness, environ: Mapping[str, str], signals: SignalHandler) -> None:
     settings = {name: value for name, value in environ.items() if name.startswith("NAKADI_")}
     # Tokens are asked for when there is somebody whose tokens are good.
     authorizes = settings.pop("NAKADI_AUTH", "off") != "off"

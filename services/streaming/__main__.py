@@ -1,9 +1,9 @@
 """`python -m services.streaming`."""
 
-from nakadi.app.shutdown import Signals
+from nakadi.app.shutdown import SignalHandler
 
 if __name__ == "__main__":
-    signals = Signals()
+    signals = SignalHandler()
     signals.install()
 
     # Takes a second, in which signals may come.

@@ -20,7 +20,7 @@ from nakadi.app.engines import UnknownEngine as UnknownLog
 from nakadi.app.engines import UnknownEngine as UnknownRegistry
 from nakadi.app.routes import DIRECT, STREAMED
 from nakadi.app.settings import BadSetting, Settings
-from nakadi.app.shutdown import Grace, Signals
+from nakadi.app.shutdown import ShutdownDeadline, SignalHandler
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.model.outcomes import Unavailable
@@ -31,7 +31,7 @@ CANNOT_START = 1
 CLOSING_SECONDS = 5.0
 
 
-def main(arguments: Sequence[str] | None = None, *, signals: Signals) -> int:
+def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
     options = _options(arguments)
     logs.set_up(json_lines=True, level=options.log_level, access_log=False)
     try:
@@ -66,10 +66,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signals) -> None:
+def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: SignalHandler) -> None:
     settings = Settings.from_env(environ)
     with (
-        Grace(options.grace_seconds) as grace,
+        ShutdownDeadline(options.grace_seconds) as grace,
         listen(options.host, options.port) as listening,
         contextlib.closing(open_broker(settings)) as broker,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
@@ -96,8 +96,8 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
 
 async def _serve(
     serving: Callable[[asyncio.Event], Coroutine[None, None, None]],
-    signals: Signals,
-    grace: Grace,
+    signals: SignalHandler,
+    grace: ShutdownDeadline,
     greeting: str,
     telling: Coroutine[None, None, None],
 ) -> None:

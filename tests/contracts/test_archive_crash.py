@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nakadi.app.engines import open_event_log, open_log_index
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.archiver import Tiers
+from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.objects import archived
 from nakadi.engines.archive.reading import read
 from nakadi.engines.archive.stores import open_archive
@@ -33,7 +33,7 @@ def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path,
             acknowledged[int(partition)] += names
         kills += 1
     cold = in_the_archive_alone(tmp_path)
-    log = opened(tmp_path, Tiers(after=inf, hot=0, grace=0))
+    log = opened(tmp_path, ArchivePolicy(after=inf, hot=0, grace=0))
     try:
         found = {partition: everything_in(log, partition) for partition in range(PARTITIONS)}
         lost = sum(len(set(names) - set(found[partition])) for partition, names in acknowledged.items())

@@ -10,7 +10,7 @@ from nakadi.model.event_type import Position
 from nakadi.model.subscription import (
     NOTHING_YET,
     Assignment,
-    Changed,
+    CommitResult,
     EndedReset,
     Entry,
     Offset,
@@ -18,7 +18,7 @@ from nakadi.model.subscription import (
     Replay,
     Reset,
     SetOffsets,
-    Verdict,
+    SubscriptionChange,
 )
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
@@ -145,7 +145,7 @@ class TestAssignment:
         coordination.forget(SUBSCRIPTION)
         assert coordination.assignment(SUBSCRIPTION) == NOTHING_YET
         assert coordination.offsets(SUBSCRIPTION) == {}
-        assert commit(coordination, "a", 1) is Verdict.NOT_OWNED
+        assert commit(coordination, "a", 1) is CommitResult.NOT_OWNED
         assert told(coordination.assignment("another").entries) == ["a"]
         begun(coordination, "")
         assert coordination.assignment(SUBSCRIPTION).revision == 1
@@ -214,7 +214,7 @@ class TestCommit:
         begun(coordination, "a")
         steps = [(5, 1), (5, 1), (4, 1), (6, 1), (-1, 2), (900, 1), (0, 2), (-1, 2)]
         verdicts = [commit(coordination, "a", offset, timeline=timeline) for offset, timeline in steps]
-        C, O = Verdict.COMMITTED, Verdict.OUTDATED  # noqa: N806, E741  # two columns to read at a glance
+        C, O = CommitResult.COMMITTED, CommitResult.OUTDATED  # noqa: N806, E741  # two columns to read at a glance
         assert verdicts == [C, O, O, C, C, O, C, O]
         assert coordination.offsets(SUBSCRIPTION)[a_place(0)] == Offset(at(0, 2), "a", LATER)
 
@@ -224,18 +224,18 @@ class TestCommit:
     def test_is_for_the_owner_alone(self, coordination: Coordination, owned, session):
         """Whoever does not own the partition commits nothing, whoever it is promised to included. (S118, S312)"""
         begun(coordination, owned)
-        assert commit(coordination, session, 5) is Verdict.NOT_OWNED
+        assert commit(coordination, session, 5) is CommitResult.NOT_OWNED
         assert position(coordination) == at(-1)
 
     def test_is_for_the_owner_while_it_hands_over(self, coordination: Coordination):
         """Until it has let go, the owner commits what is promised to somebody else. (S118, S312)"""
         begun(coordination, "a>b")
-        assert commit(coordination, "a", 5) is Verdict.COMMITTED
+        assert commit(coordination, "a", 5) is CommitResult.COMMITTED
 
     def test_of_what_is_not_there_is_no_ones(self, coordination: Coordination):
         """A partition without an entry is owned by nobody, and does not come into being. (S116)"""
         begun(coordination, "a")
-        assert commit(coordination, "a", 5, partition=3) is Verdict.NOT_OWNED
+        assert commit(coordination, "a", 5, partition=3) is CommitResult.NOT_OWNED
         assert set(coordination.offsets(SUBSCRIPTION)) == {a_place(0)}
 
     def test_is_judged_partition_by_partition(self, coordination: Coordination):
@@ -244,20 +244,20 @@ class TestCommit:
         commit(coordination, "a", 5, partition=2)
         found = coordination.commit(SUBSCRIPTION, "a", {a_place(n): at(3) for n in range(4)}, LATER)
         assert found == {
-            a_place(0): Verdict.COMMITTED,
-            a_place(1): Verdict.NOT_OWNED,
-            a_place(2): Verdict.OUTDATED,
-            a_place(3): Verdict.NOT_OWNED,
+            a_place(0): CommitResult.COMMITTED,
+            a_place(1): CommitResult.NOT_OWNED,
+            a_place(2): CommitResult.OUTDATED,
+            a_place(3): CommitResult.NOT_OWNED,
         }
         assert [position(coordination, n) for n in range(3)] == [at(3), at(-1), at(5)]
 
     def test_goes_with_ownership(self, coordination: Coordination):
         """From the write that gives a partition away, its former owner commits no more, and the new one does. (S312)"""
         old = begun(coordination, "a")
-        assert commit(coordination, "a", 1) is Verdict.COMMITTED
+        assert commit(coordination, "a", 1) is CommitResult.COMMITTED
         coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b")), LATER)
-        assert commit(coordination, "a", 2) is Verdict.NOT_OWNED
-        assert commit(coordination, "b", 2) is Verdict.COMMITTED
+        assert commit(coordination, "a", 2) is CommitResult.NOT_OWNED
+        assert commit(coordination, "b", 2) is CommitResult.COMMITTED
         assert position(coordination) == at(2)
 
     def test_loses_nothing_among_many(self, coordination: Coordination):
@@ -267,7 +267,7 @@ class TestCommit:
 
         def commit_some(number: int) -> int:
             verdicts = [commit(coordination, "a", number + 8 * step, partition=step % 2) for step in range(20)]
-            return verdicts.count(Verdict.COMMITTED)
+            return verdicts.count(CommitResult.COMMITTED)
 
         committed = sum(in_threads(commit_some, 8))
         assert 20 <= committed <= 160
@@ -285,7 +285,7 @@ class TestCommit:
             session = "ab"[number]
             while not done.is_set():
                 following = position(coordination).offset + 1
-                if commit(coordination, session, following) is Verdict.COMMITTED:
+                if commit(coordination, session, following) is CommitResult.COMMITTED:
                     seen.append((session, following))
 
         def swap(_: int) -> None:
@@ -300,7 +300,7 @@ class TestCommit:
         assert position(coordination) == at(len(numbers) - 1)
 
 
-def park(coordination, session: str, *events, upto: int | None = None) -> Verdict:
+def park(coordination, session: str, *events, upto: int | None = None) -> CommitResult:
     return coordination.park(SUBSCRIPTION, session, events, LATER, None if upto is None else at(upto))
 
 
@@ -323,14 +323,14 @@ class TestLeases:
 class TestWatch:
     def test_reports_of_changes_at_once(self, coordination: Coordination):
         """Whoever watches hears of writes, commits and forgetting before they return, of that subscription alone."""
-        heard: list[Changed] = []
+        heard: list[SubscriptionChange] = []
         end = coordination.watch(SUBSCRIPTION, heard.append)
         begun(coordination, "a", subscription="another")
         assert heard == []
         for change, told_of in (
-            (lambda: begun(coordination, "a"), Changed.ASSIGNMENT),
-            (lambda: commit(coordination, "a", 3), Changed.OFFSETS),
-            (lambda: coordination.forget(SUBSCRIPTION), Changed.ASSIGNMENT),
+            (lambda: begun(coordination, "a"), SubscriptionChange.ASSIGNMENT),
+            (lambda: commit(coordination, "a", 3), SubscriptionChange.OFFSETS),
+            (lambda: coordination.forget(SUBSCRIPTION), SubscriptionChange.ASSIGNMENT),
         ):
             heard.clear()
             change()
@@ -343,18 +343,18 @@ class TestWatch:
 
     def test_survives_listeners_that_fail(self, coordination: Coordination):
         """One listener's mistake hurts neither whoever commits nor the other listeners."""
-        heard: list[Changed] = []
+        heard: list[SubscriptionChange] = []
         coordination.watch(SUBSCRIPTION, lambda _: 1 / 0)
         coordination.watch(SUBSCRIPTION, heard.append)
         begun(coordination, "a")
-        assert heard == [Changed.ASSIGNMENT]
+        assert heard == [SubscriptionChange.ASSIGNMENT]
 
 
 class TestClose:
     def test_refuses_what_comes_later(self, coordination: Coordination):
         """Nothing pretends to work after closing, and no listener is told anything; closing again changes nothing."""
         begun(coordination, "a")
-        heard: list[Changed] = []
+        heard: list[SubscriptionChange] = []
         end = coordination.watch(SUBSCRIPTION, heard.append)
         coordination.close()
         coordination.close()

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.app.engines import open_coordination
-from nakadi.model.subscription import Changed, Verdict
+from nakadi.model.subscription import CommitResult, SubscriptionChange
 from nakadi.ports.coordination import AssignmentChanged
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import SUBSCRIPTION, at, begun, commit, position
@@ -95,12 +95,12 @@ class TestTwoProcesses:
         here, ask = two
         begun(here, "a")
         heard = threading.Event()
-        end = here.watch(SUBSCRIPTION, lambda changed: heard.set() if changed is Changed.OFFSETS else None)
+        end = here.watch(SUBSCRIPTION, lambda changed: heard.set() if changed is SubscriptionChange.OFFSETS else None)
         assert ask("commit a 5") == "committed"
         assert heard.wait(PATIENCE)
         end()
         assert position(here) == at(5)
-        assert commit(here, "a", 5) is Verdict.OUTDATED
+        assert commit(here, "a", 5) is CommitResult.OUTDATED
         assert ask("commit b 6") == "not_owned"
 
     def test_lose_no_update(self, two):

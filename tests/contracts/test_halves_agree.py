@@ -12,7 +12,7 @@ import pytest
 
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.archiver import NoDirectory, Tiers
+from nakadi.engines.archive.archiver import ArchivePolicy, UnknownOwners
 from nakadi.engines.archive.objects import archived
 from nakadi.engines.archive.reading import read
 from nakadi.engines.archive.tiered_log import Worker
@@ -27,7 +27,7 @@ TOPICS = ("first", "second")
 PARTITIONS = 2
 STEPS = 70
 
-RELUCTANT = Tiers(after=inf, hot=2 * 3600, grace=0, share=0.5)
+RELUCTANT = ArchivePolicy(after=inf, hot=2 * 3600, grace=0, share=0.5)
 """The hot half keeps two hours, and the cold half is compacted only now and then."""
 
 WEIGHTS = {
@@ -62,7 +62,7 @@ def told(answer):
 class Walk:
     """Two logs with the same clock and the same orders: one in memory, and one of two halves."""
 
-    def __init__(self, seed: str, folder: Path, hot: str, tiers: Tiers) -> None:
+    def __init__(self, seed: str, folder: Path, hot: str, tiers: ArchivePolicy) -> None:
         self.dice = random.Random(seed)
         self.clock = HandMovedClock()
         self.began = self.clock.now()
@@ -79,7 +79,7 @@ class Walk:
         hot, folder, clock, tiers = self.made
         self.parts = Parts(hot, folder, clock)
         self.halves = self.parts.log(tiers)
-        self.worker = Worker(self.parts.hot, self.parts.index, self.parts.store, clock, NoDirectory(), tiers)
+        self.worker = Worker(self.parts.hot, self.parts.index, self.parts.store, clock, UnknownOwners(), tiers)
 
     def close(self) -> None:
         self.plain.close()

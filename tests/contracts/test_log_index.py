@@ -6,7 +6,17 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.log_index import NOTHING_COUNTED, Counted, Head, Location, Mark, Part, Progress, Segment, Topic
+from nakadi.model.log_index import (
+    NOTHING_COUNTED,
+    Counted,
+    Head,
+    Location,
+    Mark,
+    Progress,
+    Segment,
+    Topic,
+    UnfinishedAppend,
+)
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS, LogIndex
 from nakadi.ports.registry import bucket_of
@@ -204,7 +214,7 @@ class TestHeads:
             next=12,
             latest=1_795_262_400_000_000,
             sealed_at=Mark("shard-0", FAR - 1),
-            parts=(Part(b"\x00\xff345678", 2, Mark("shard-1", FAR - 2), 1_795_262_400_000),),
+            parts=(UnfinishedAppend(b"\x00\xff345678", 2, Mark("shard-1", FAR - 2), 1_795_262_400_000),),
         )
         assert index.extend("t", 3, 0, Head(counted), replace(a_segment(0), before=counted))
         assert index.heads([("t", 3), ("t", 0)]) == {("t", 3): Head(counted, 1), ("t", 0): Head()}

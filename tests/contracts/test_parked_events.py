@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.subscription import NOTHING_YET, Entry, Offset, Verdict
+from nakadi.model.subscription import NOTHING_YET, CommitResult, Entry, Offset
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import (
@@ -31,11 +31,11 @@ class TestParkedEvents:
         """What is parked is in the lot and consumed, or neither; parking it again is outdated."""
         begun(coordination, "a")
         event = a_parked_event(3, b'{"n":3}', fails=4, replay="r", owner=Attribute("team", "checkout"))
-        assert park(coordination, "a", event, upto=3) is Verdict.COMMITTED
+        assert park(coordination, "a", event, upto=3) is CommitResult.COMMITTED
         assert coordination.offsets(SUBSCRIPTION)[a_place()] == Offset(at(3), "a", LATER)
         assert coordination.parked(SUBSCRIPTION) == [event.parked]
         assert coordination.parked_value(SUBSCRIPTION, a_place(), at(3)) == b'{"n":3}'
-        assert park(coordination, "a", a_parked_event(2), upto=3) is Verdict.OUTDATED
+        assert park(coordination, "a", a_parked_event(2), upto=3) is CommitResult.OUTDATED
         assert coordination.parked(SUBSCRIPTION) == [event.parked]
 
     @pytest.mark.parametrize("upto", [5, None])
@@ -43,7 +43,7 @@ class TestParkedEvents:
     def test_is_for_the_owner_alone(self, coordination: Coordination, owned, upto):
         """Whoever does not own the partition parks nothing, and leaves the cursor where it is. (S312)"""
         begun(coordination, owned)
-        assert park(coordination, "a", a_parked_event(5), upto=upto) is Verdict.NOT_OWNED
+        assert park(coordination, "a", a_parked_event(5), upto=upto) is CommitResult.NOT_OWNED
         assert (coordination.parked(SUBSCRIPTION), position(coordination)) == ([], at(-1))
 
     def test_takes_events_without_moving_the_cursor(self, coordination: Coordination):
@@ -51,7 +51,7 @@ class TestParkedEvents:
         begun(coordination, "a")
         commit(coordination, "a", 7)
         for _ in range(2):
-            assert park(coordination, "a", a_parked_event(5), a_parked_event(9)) is Verdict.COMMITTED
+            assert park(coordination, "a", a_parked_event(5), a_parked_event(9)) is CommitResult.COMMITTED
         assert position(coordination) == at(7)
         assert offsets_parked(coordination) == [5, 9]
 
@@ -75,7 +75,7 @@ class TestParkedEvents:
         new = replace(an_assignment(), entries=tuple(owned))
         coordination.write(SUBSCRIPTION, NOTHING_YET, new, A_MOMENT, {each.place: at(-1) for each in owned})
         for each in reversed(order):
-            assert park(coordination, "a", each) is Verdict.COMMITTED
+            assert park(coordination, "a", each) is CommitResult.COMMITTED
         heads = [each.parked for each in order]
         assert coordination.parked(SUBSCRIPTION, limit=2) == heads[:2]
         assert coordination.parked(SUBSCRIPTION, after=(a_place(2, "order"), at(100))) == heads[3:]
@@ -102,9 +102,9 @@ class TestParkedEvents:
         begun(coordination, "a")
         size = MOST_PARKED_BYTES // MOST_PARKED
         many = [a_parked_event(each, b"%d" % (each % 10) * size) for each in range(MOST_PARKED)]
-        assert park(coordination, "a", *many, upto=MOST_PARKED) is Verdict.COMMITTED
+        assert park(coordination, "a", *many, upto=MOST_PARKED) is CommitResult.COMMITTED
         largest = a_parked_event(60, bytes(range(256)) * 3900)
-        assert park(coordination, "a", largest, upto=60) is Verdict.COMMITTED
+        assert park(coordination, "a", largest, upto=60) is CommitResult.COMMITTED
         for each in (many[0], many[-1], largest):
             assert coordination.parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
 
@@ -144,7 +144,10 @@ class TestParkedEvents:
             mine = []
             while not done.is_set():
                 following = position(coordination).offset + 1
-                if park(coordination, "ab"[number], a_parked_event(following), upto=following) is Verdict.COMMITTED:
+                if (
+                    park(coordination, "ab"[number], a_parked_event(following), upto=following)
+                    is CommitResult.COMMITTED
+                ):
                     mine.append(following)
             return mine
 
@@ -160,7 +163,7 @@ class TestParkedEvents:
         assert offsets_parked(coordination) == list(range(position(coordination).offset + 1))
 
 
-def park(coordination, session: str, *events, upto: int | None = None) -> Verdict:
+def park(coordination, session: str, *events, upto: int | None = None) -> CommitResult:
     return coordination.park(SUBSCRIPTION, session, events, LATER, None if upto is None else at(upto))
 
 

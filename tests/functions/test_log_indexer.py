@@ -14,7 +14,7 @@ from nakadi.app.log_indexer import indexed
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.kinesis import envelopes
-from nakadi.engines.kinesis.indexing import Outcome
+from nakadi.engines.kinesis.indexing import IndexingResult
 from nakadi.engines.kinesis.stream import milliseconds
 from nakadi.model.events import Record
 from nakadi.ports.clock import SystemClock
@@ -246,7 +246,7 @@ def test_a_shard_that_fails_does_not_keep_the_others(caplog):
             if shard == "shard-0":
                 raise KeyError("a mistake")
             self.indexed.append((shard, len(records)))
-            return Outcome()
+            return IndexingResult()
 
         def progress(self, _shard):
             raise ValueError("another one")

@@ -82,8 +82,8 @@ MUTANTS = (
         "I3",
         "a commit may move an offset back",
         "engines/common/assignments.py",
-        "return Verdict.COMMITTED if position > offset.position else Verdict.OUTDATED",
-        "return Verdict.COMMITTED",
+        "return CommitResult.COMMITTED if position > offset.position else CommitResult.OUTDATED",
+        "return CommitResult.COMMITTED",
     ),
     Mutant(
         "I4",

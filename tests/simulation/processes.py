@@ -12,7 +12,7 @@ from typing import Any
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
-from nakadi.model.subscription import Changed, Session, Subscription
+from nakadi.model.subscription import Session, Subscription, SubscriptionChange
 from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
@@ -195,7 +195,7 @@ class Process:
         execute_reset = fulfilment(self.wire, self.clock).attempt
         self.members = SubscriptionSessions(self.wire, SUBSCRIPTION, self.clock, execute_reset, pause=lambda _: None)  # type: ignore[arg-type]
         self.host = LeaseKeeper(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
-        self.news: set[Changed] = set()
+        self.news: set[SubscriptionChange] = set()
         self.state_reader = SharedStateReader(self.members)
         self.looked_at = -inf
         self.unwatch = self.wire.watch(SUBSCRIPTION, self.news.add)
@@ -244,7 +244,7 @@ class Process:
             return None
         stream = Stream(self, session_id, limits, lease)
         self.streams.append(stream)
-        self.news.add(Changed.ASSIGNMENT)
+        self.news.add(SubscriptionChange.ASSIGNMENT)
         return stream
 
     def look(self) -> None:
@@ -256,7 +256,7 @@ class Process:
         try:
             shared = self.state_reader.read(news)
         except Unavailable:
-            self.news |= news or {Changed.ASSIGNMENT}
+            self.news |= news or {SubscriptionChange.ASSIGNMENT}
             return
         for stream in streams:
             stream.facts.append(lambda now, stream=stream: stream.state_read(shared, now))

@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import Assignment, Changed, EventTypePartition, Offset, Parked, ParkedEvent, Verdict
+from nakadi.model.subscription import (
+    Assignment,
+    CommitResult,
+    EventTypePartition,
+    Offset,
+    Parked,
+    ParkedEvent,
+    SubscriptionChange,
+)
 from tests.simulation.history import History
 
 Answer = TypeVar("Answer")
@@ -78,12 +86,12 @@ class Wire:
 
     def commit(
         self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
-    ) -> Mapping[EventTypePartition, Verdict]:
-        def committed() -> Mapping[EventTypePartition, Verdict]:
+    ) -> Mapping[EventTypePartition, CommitResult]:
+        def committed() -> Mapping[EventTypePartition, CommitResult]:
             verdicts = self._store.commit(subscription, session, positions, now)
             offsets = self._store.offsets(subscription)
             for place, verdict in verdicts.items():
-                if verdict is Verdict.COMMITTED:
+                if verdict is CommitResult.COMMITTED:
                     self._history.was_committed(place, offsets[place])
             return verdicts
 
@@ -96,11 +104,11 @@ class Wire:
         events: Sequence[ParkedEvent],
         now: datetime,
         upto: Position | None = None,
-    ) -> Verdict:
-        def parked() -> Verdict:
+    ) -> CommitResult:
+        def parked() -> CommitResult:
             place = events[0].parked.place
             verdict = self._store.park(subscription, session, events, now, upto)
-            if verdict is Verdict.COMMITTED:
+            if verdict is CommitResult.COMMITTED:
                 self._history.was_parked(place, [each.parked.position.offset for each in events])
                 if upto is not None:
                     self._history.was_committed(place, self._store.offsets(subscription)[place])
@@ -120,8 +128,8 @@ class Wire:
     def leases(self) -> Mapping[str, datetime]:
         return self._called(self._store.leases)
 
-    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
-        def heard(what: Changed) -> None:
+    def watch(self, subscription: str, changed: Callable[[SubscriptionChange], None]) -> Callable[[], None]:
+        def heard(what: SubscriptionChange) -> None:
             if self._hearing.random() >= self._faults.news_lost:
                 changed(what)
 

@@ -17,7 +17,7 @@ from typing import Any
 from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import ReadFrom, Verdict
+from nakadi.model.subscription import CommitResult, ReadFrom
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
@@ -334,7 +334,7 @@ class World:
     def _commit_upto(self, stream: Stream, place: Place, offset: int) -> None:
         with contextlib.suppress(Unavailable):
             verdicts = self.clients.commit(SUBSCRIPTION, stream.session.id, {place: Position(1, offset)}, self._now())
-            if verdicts[place] is Verdict.COMMITTED:
+            if verdicts[place] is CommitResult.COMMITTED:
                 self._note(f"{stream.session.id} commits {place.partition}:{offset}")
 
     def _commit_unsent(self, stream: Stream, place: Place) -> None:

@@ -18,7 +18,7 @@ from uuid import UUID
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis.envelopes import WHOLE, opened
 from nakadi.engines.kinesis.event_log import KinesisLog
-from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.event_types import cursors
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import EventType, Position
@@ -192,7 +192,8 @@ class Outages:
             return
         shard = self.chance.choice(self.world.kinesis.listed())
         records = [
-            Arrived(Mark(shard.id, each.sequence), each.key, int(each.at * 1000), each.data) for each in shard.records
+            ArrivedRecord(Mark(shard.id, each.sequence), each.key, int(each.at * 1000), each.data)
+            for each in shard.records
         ]
         if records:
             first = self.chance.randrange(len(records))

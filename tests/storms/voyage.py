@@ -15,10 +15,10 @@ from nakadi.engines.dynamodb.client import address_in
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.engines.dynamodb.registry import DynamoDbRegistry
 from nakadi.engines.kinesis import opening
-from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record, Stored
@@ -247,7 +247,7 @@ class Voyage:
         found = self._registry.get(KIND, key)
         return found.revision if found else ABSENT
 
-    def _calm_records(self) -> list[Arrived]:
+    def _calm_records(self) -> list[ArrivedRecord]:
         badness, self.weather.badness = self.weather.badness, 0.0
         try:
             stream = self._a_stream()
@@ -265,7 +265,7 @@ class Voyage:
     def _an_indexer(self) -> Indexer:
         self._calm_records()
         stream = self._a_stream()
-        return Indexer(stream, Ancestry(stream), self._index, self._archive)
+        return Indexer(stream, ShardTreeCache(stream), self._index, self._archive)
 
     def _a_stream(self) -> Stream:
         return Stream(self._client, self._stream)

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from nakadi.app.engines import open_event_log, open_log_index
-from nakadi.engines.archive.archiver import Tiers
+from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.model.events import Record, Stored
@@ -28,7 +28,7 @@ def url_of(folder: Path) -> str:
     return f"sqlite:///{folder}/nakadi.db"
 
 
-def opened(folder: Path, tiers: Tiers) -> TieredLog:
+def opened(folder: Path, tiers: ArchivePolicy) -> TieredLog:
     url = url_of(folder)
     clock = SystemClock()
     return TieredLog(
@@ -37,7 +37,7 @@ def opened(folder: Path, tiers: Tiers) -> TieredLog:
 
 
 def main(folder: str, run: str) -> None:
-    log = opened(Path(folder), Tiers(after=0, hot=0, grace=3600))
+    log = opened(Path(folder), ArchivePolicy(after=0, hot=0, grace=3600))
     log.create_topic(TOPIC, PARTITIONS)
     os.write(1, b"ready\n")
 

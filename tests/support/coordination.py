@@ -10,12 +10,12 @@ from nakadi.model.event_type import Position
 from nakadi.model.subscription import (
     NOTHING_YET,
     Assignment,
+    CommitResult,
     Entry,
     EventTypePartition,
     Parked,
     ParkedEvent,
     Session,
-    Verdict,
 )
 from nakadi.ports.coordination import Coordination
 from tests.support.builders import A_MOMENT
@@ -88,7 +88,9 @@ def begun(coordination: Coordination, *told: str, sessions=(), subscription: str
     return coordination.write(subscription, NOTHING_YET, new, A_MOMENT, positions)
 
 
-def commit(coordination: Coordination, session: str, offset: int, partition: int = 0, timeline: int = 1) -> Verdict:
+def commit(
+    coordination: Coordination, session: str, offset: int, partition: int = 0, timeline: int = 1
+) -> CommitResult:
     place = a_place(partition)
     return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from nakadi import openapi
 from nakadi.http.docs_page.markup import of_media_type, of_parameter
-from nakadi.openapi import Operation
+from nakadi.openapi import ApiOperation
 
 NUMBERS = (
     *("0", "-0", "1", "-1", "007", "+5", "1.0", "1.5", "1e2", "1e400", "-1e400", "1e-400", "NaN", "Infinity"),
@@ -171,7 +171,7 @@ class World:
     names: Mapping[str, Sequence[str]]
     bodies: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
-    def bodies_of(self, operation: Operation) -> Sequence[Any]:
+    def bodies_of(self, operation: ApiOperation) -> Sequence[Any]:
         return (*self.bodies.get(operation.id, ()), *_examples(operation.id))
 
 
@@ -200,7 +200,7 @@ def hostile_requests(draw: some.DrawFn, world: World) -> HostileRequest:
 
 
 def _headers(
-    draw: some.DrawFn, operation: Operation, hostile: set[str]
+    draw: some.DrawFn, operation: ApiOperation, hostile: set[str]
 ) -> Iterator[tuple[str, some.SearchStrategy[bytes]]]:
     for each in operation.parameters:
         if each["in"] == "header" and "described header" in hostile:
@@ -267,7 +267,7 @@ def _replaced(value: Any, place: tuple[Any, ...], by: Any) -> Any:
     return [*value[:first], _replaced(value[first], tuple(rest), by), *value[first + 1 :]]
 
 
-def _path(draw: some.DrawFn, operation: Operation, world: World, *, hostile: bool) -> str:
+def _path(draw: some.DrawFn, operation: ApiOperation, world: World, *, hostile: bool) -> str:
     path = operation.path
     for each in operation.parameters:
         if each["in"] == "path":
@@ -278,7 +278,7 @@ def _path(draw: some.DrawFn, operation: Operation, world: World, *, hostile: boo
     return path + draw(some.sampled_from(ends)) if hostile else path
 
 
-def _query(draw: some.DrawFn, operation: Operation, world: World, hostile: bool) -> str:
+def _query(draw: some.DrawFn, operation: ApiOperation, world: World, hostile: bool) -> str:
     described = [each for each in operation.parameters if each["in"] == "query"]
     pairs = []
     for each in draw(some.lists(some.sampled_from(described), max_size=4)) if described else ():

@@ -11,11 +11,11 @@ from botocore.exceptions import ClientError
 
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis import opening
-from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.envelopes import hash_key
-from nakadi.engines.kinesis.event_log import KinesisLog, Options
+from nakadi.engines.kinesis.event_log import KinesisLog, KinesisOptions
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.stream import Outgoing, Stream
+from nakadi.engines.kinesis.stream import OutgoingRecord, Stream
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
@@ -24,7 +24,7 @@ from tests.support.clock import HandMovedClock
 from tests.support.kinesis import REGION, made_stream, quick_clients
 from tests.support.shared import kept_open
 
-HURRIED = Options(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
+HURRIED = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
 
 
 class Client:
@@ -94,7 +94,7 @@ class World:
 
     def a_log(
         self,
-        options: Options = HURRIED,
+        options: KinesisOptions = HURRIED,
         *,
         index: LogIndex | None = None,
         archive: ArchiveStore | None = None,
@@ -111,7 +111,7 @@ class World:
 
     def an_indexer(self, *, archived: bool = True) -> Indexer:
         stream = self.a_stream()
-        return Indexer(stream, Ancestry(stream), self.index, self.archive if archived else None)
+        return Indexer(stream, ShardTreeCache(stream), self.index, self.archive if archived else None)
 
     def index_all(self, *, archived: bool = True) -> None:
         """Index what the stream has, as a new process would."""
@@ -121,7 +121,7 @@ class World:
 
     def put(self, key: str, data: bytes) -> None:
         """Put a record with this partition key into the stream, past every log."""
-        self.a_stream().put([Outgoing(key, hash_key(key), data)])
+        self.a_stream().put([OutgoingRecord(key, hash_key(key), data)])
 
     def counting(self, operation: str) -> Callable[[], int]:
         """How often the operation was called since now."""

@@ -13,8 +13,8 @@ from nakadi.app.settings import Settings
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.kinesis.continuity import Ancestry
-from nakadi.engines.kinesis.event_log import KinesisLog, Options
+from nakadi.engines.kinesis.continuity import ShardTreeCache
+from nakadi.engines.kinesis.event_log import KinesisLog, KinesisOptions
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.stores import MemoryLogIndex, MemoryRegistry
@@ -25,7 +25,7 @@ from tests.support.kinesis_forgetful import ForgetfulKinesis
 from tests.support.shared import kept_open
 
 HOUR = 3600.0
-OPTIONS = Options(lease=2.0, shared_for=0.0, give_up_after=1.0)
+OPTIONS = KinesisOptions(lease=2.0, shared_for=0.0, give_up_after=1.0)
 
 
 class Now:
@@ -69,7 +69,7 @@ class Hours:
         self.clock.sleep(hours * HOUR)
 
     def a_log(self, window_bytes: int | None = None, *, index: LogIndex | None = None) -> KinesisLog:
-        options = Options(
+        options = KinesisOptions(
             lease=OPTIONS.lease,
             shared_for=0.0,
             give_up_after=OPTIONS.give_up_after,
@@ -79,7 +79,7 @@ class Hours:
 
     def an_indexer(self, index: LogIndex | None = None) -> Indexer:
         stream = self._stream()
-        return Indexer(stream, Ancestry(stream), index or self.index, self.archive)
+        return Indexer(stream, ShardTreeCache(stream), index or self.index, self.archive)
 
     def index_all(self, index: LogIndex | None = None) -> None:
         """Index what is there, shard by shard, as the indexer does whose batches come in order."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import Assignment, Entry, Parked, Redrive, Verdict
+from nakadi.model.subscription import Assignment, CommitResult, Entry, Parked, Redrive
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
@@ -212,7 +212,7 @@ class World:
         self.check_order(events)
         commit = {PLACE: batch.position}
         found = self.coordination.commit(SUBSCRIPTION, consumer.session.id, commit, self.clock.now())
-        if found[PLACE] is not Verdict.NOT_OWNED:
+        if found[PLACE] is not CommitResult.NOT_OWNED:
             self.done |= set(events)
 
     def take(self, consumer: Consumer, actions: list[SessionAction]) -> None:

@@ -3,7 +3,7 @@
 from math import inf
 
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.archiver import Tiers
+from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.objects import archived
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
@@ -13,7 +13,7 @@ from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
 
-QUIET = Tiers(after=inf, hot=0, grace=0, share=0)
+QUIET = ArchivePolicy(after=inf, hot=0, grace=0, share=0)
 """Nothing happens by itself."""
 
 
@@ -46,7 +46,7 @@ class Names:
 
 
 class World:
-    def __init__(self, tiers: Tiers = QUIET) -> None:
+    def __init__(self, tiers: ArchivePolicy = QUIET) -> None:
         self.clock = HandMovedClock()
         self.hot = MemoryLog(self.clock)
         self.index = MemoryLogIndex()

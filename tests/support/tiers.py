@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 
 from nakadi.app.engines import open_event_log, open_log_index
-from nakadi.engines.archive.archiver import Directory, Tiers
+from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.model.events import Fate, Record
@@ -13,10 +13,10 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
 
-AT_ONCE = Tiers(after=0, hot=0, grace=3600, share=0)
+AT_ONCE = ArchivePolicy(after=0, hot=0, grace=3600, share=0)
 """Events are archived and leave the hot half as soon as may be, and compaction spares no effort."""
 
-BY_HAND = Tiers(after=inf, hot=0, grace=0, share=0)
+BY_HAND = ArchivePolicy(after=inf, hot=0, grace=0, share=0)
 """Nothing happens by itself."""
 
 
@@ -24,11 +24,11 @@ def tiered(
     hot: str,
     folder: Path,
     clock: Clock,
-    tiers: Tiers = AT_ONCE,
+    tiers: ArchivePolicy = AT_ONCE,
     *,
     index: LogIndex | None = None,
     store: ArchiveStore | None = None,
-    directory: Directory | None = None,
+    directory: TopicOwners | None = None,
 ) -> TieredLog:
     """A log whose hot half is in memory or in a file in this folder, and its archive in the folder."""
     return Parts(hot, folder, clock, index=index, store=store).log(tiers, directory)
@@ -52,7 +52,7 @@ class Parts:
         self.store = store or open_archive("memory:" if hot == "memory" else f"{folder}/archive")
         self._clock = clock
 
-    def log(self, tiers: Tiers, directory: Directory | None = None) -> TieredLog:
+    def log(self, tiers: ArchivePolicy, directory: TopicOwners | None = None) -> TieredLog:
         """It closes the parts when it is closed."""
         return TieredLog(self.hot, self.index, self.store, self._clock, directory, tiers)
 

@@ -14,7 +14,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import OTHER, Metrics
 from nakadi.common.work import Turns, attempted
-from nakadi.engines.archive.archiver import Tiers
+from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.reading import Library, Unreadable
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import Worker
@@ -207,7 +207,7 @@ def test_work_on_the_archive_that_fails_is_counted(metrics):
     clock = HandMovedClock()
     hot = MemoryLog(clock)
     hot.create_topic("t", 1)
-    worker = Worker(hot, MemoryLogIndex(), OutOfReach(), clock, Names(), Tiers(hot=0, grace=0), metrics)
+    worker = Worker(hot, MemoryLogIndex(), OutOfReach(), clock, Names(), ArchivePolicy(hot=0, grace=0), metrics)
     hot.append("t", {0: [Record(b"{}")]})
     worker.stored("t", [0])
     with pytest.raises(Unavailable):

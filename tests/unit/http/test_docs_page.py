@@ -67,7 +67,7 @@ def command_line(operation: str, page: str = PAGE) -> list[str]:
 
 
 @pytest.mark.parametrize("operation", openapi.operations().values(), ids=lambda operation: operation.id)
-def test_operation_is_shown(operation: openapi.Operation) -> None:
+def test_operation_is_shown(operation: openapi.ApiOperation) -> None:
     """Every operation is on the page with its method, its path, its answers and a command line to try it."""
     entry = PAGE.split(f'id="{operation.id}"')[1].split('class="entry')[0]
     assert f">{operation.method}<" in entry

@@ -11,7 +11,7 @@ import pytest
 from nakadi import openapi
 from nakadi.http.docs_page.markup import of_media_type, of_parameter
 from nakadi.local import Broker
-from nakadi.openapi import Operation
+from nakadi.openapi import ApiOperation
 from tests.support.api import created
 from tests.support.patience import PATIENCE
 
@@ -39,7 +39,7 @@ def lose_the_tables(path):
             connection.execute(f"DROP TABLE {name}")
 
 
-def said(operation: Operation, broker: Broker) -> httpx.Response:
+def said(operation: ApiOperation, broker: Broker) -> httpx.Response:
     """The answer to the example of an operation."""
     path = operation.path
     for each in operation.parameters:

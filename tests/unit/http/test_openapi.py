@@ -112,7 +112,7 @@ def test_files_may_not_contradict_each_other() -> None:
     whole = {"paths": {"/a": {"get": {"summary": "one"}}}}
     openapi._join(whole, {"paths": {"/a": {"put": {}, "get": {"summary": "one"}}}})
     assert whole == {"paths": {"/a": {"get": {"summary": "one"}, "put": {}}}}
-    with pytest.raises(openapi.Contradiction, match="/paths//a/get/summary"):
+    with pytest.raises(openapi.ConflictingDescriptions, match="/paths//a/get/summary"):
         openapi._join(whole, {"paths": {"/a": {"get": {"summary": "another"}}}})
 
 
@@ -213,7 +213,7 @@ def test_figures_in_the_text_are_those_of_the_settings() -> None:
 
 
 @each_operation
-def test_scopes_are_those_that_are_asked_for(operation: openapi.Operation) -> None:
+def test_scopes_are_those_that_are_asked_for(operation: openapi.ApiOperation) -> None:
     """An operation names the scope that its route asks for, and none if it is open to everybody. (R42, R46)"""
     table = ScopeTable(
         Scopes(
@@ -252,7 +252,7 @@ def test_statuses_that_older_descriptions_got_wrong(operation: str, status: int)
 
 
 @each_operation
-def test_operation_can_be_understood(operation: openapi.Operation) -> None:
+def test_operation_can_be_understood(operation: openapi.ApiOperation) -> None:
     """An operation has a name in snake_case, one group, a summary without a full stop, and told parameters."""
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", operation.id)
     assert operation.description["tags"][0] in [tag["name"] for tag in openapi.document()["tags"]]
@@ -261,7 +261,7 @@ def test_operation_can_be_understood(operation: openapi.Operation) -> None:
 
 
 @each_operation
-def test_operation_has_all_its_path_parameters(operation: openapi.Operation) -> None:
+def test_operation_has_all_its_path_parameters(operation: openapi.ApiOperation) -> None:
     """The parameters in the path are those that are described, and they have examples for the command line."""
     in_path = [each for each in operation.parameters if each["in"] == "path"]
     assert {each["name"] for each in in_path} == set(re.findall(r"\{(.*?)\}", operation.path))
@@ -269,7 +269,7 @@ def test_operation_has_all_its_path_parameters(operation: openapi.Operation) -> 
 
 
 @each_operation
-def test_operation_reports_what_every_request_may_meet(operation: openapi.Operation) -> None:
+def test_operation_reports_what_every_request_may_meet(operation: openapi.ApiOperation) -> None:
     """Whatever may befall any request of its kind is among an operation's answers."""
     expected = {"400", "500"}
     if scopes(operation):

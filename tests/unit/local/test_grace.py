@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nakadi.app.shutdown import CUT_OFF, Grace, at_work
+from nakadi.app.shutdown import CUT_OFF, ShutdownDeadline, at_work
 from tests.support.patience import PATIENCE, until
 
 
@@ -50,7 +50,7 @@ def stuck_threads(number=3):
 def test_a_process_whose_time_is_over_ends(caplog):
     """What does not end by itself is cut off, and the log says what was still running."""
     ended = Ended()
-    with stuck_threads(), Grace(0, end=ended) as grace:
+    with stuck_threads(), ShutdownDeadline(0, end=ended) as grace:
         grace.begin()
         assert ended.event.wait(PATIENCE)
 
@@ -63,7 +63,7 @@ def test_a_process_whose_time_is_over_ends(caplog):
 def test_the_time_runs_from_the_signal_on():
     """As long as nothing asks for the end, the time does not run."""
     ended = Ended()
-    with Grace(0, end=ended):
+    with ShutdownDeadline(0, end=ended):
         assert not ended.event.wait(0.01)
     assert ended.codes == []
 
@@ -71,7 +71,7 @@ def test_the_time_runs_from_the_signal_on():
 def test_a_process_that_ends_in_time_is_left_alone():
     """Once everything is closed there is nothing to cut off."""
     ended = Ended()
-    with Grace(PATIENCE, end=ended) as grace:
+    with ShutdownDeadline(PATIENCE, end=ended) as grace:
         grace.begin()
     assert ended.codes == []
     assert not [each for each in threading.enumerate() if each.name == "nakadi-grace"]
@@ -82,7 +82,7 @@ def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
     monkeypatch.setattr("nakadi.app.shutdown.LAST_WORDS_SECONDS", 0.01)
     freed, ended = threading.Event(), Ended()
     monkeypatch.setattr("nakadi.app.shutdown.log.warning", lambda *_: freed.wait(PATIENCE))
-    with Grace(0, end=ended) as grace:
+    with ShutdownDeadline(0, end=ended) as grace:
         grace.begin()
         assert ended.event.wait(PATIENCE)
     freed.set()

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from nakadi.app.logs import JsonLines, Readable, without_secrets
+from nakadi.app.logs import JsonFormatter, TextFormatter, without_secrets
 from nakadi.http.application import flow_of_this_request
 
 TOKEN = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl-_x"
@@ -30,7 +30,7 @@ def failed(message):
 @pytest.mark.usefixtures("flow")
 def test_a_line_for_machines_is_json():
     """A line is one JSON object with time, level, logger, message and the flow id of the request."""
-    fields = json.loads(JsonLines().format(record("%s failed\n%s", "it", "badly")))
+    fields = json.loads(JsonFormatter().format(record("%s failed\n%s", "it", "badly")))
 
     assert fields.pop("time").endswith("+00:00")
     assert fields == {"level": "ERROR", "logger": "nakadi.test", "message": "it failed\nbadly", "flow_id": "flow-1"}
@@ -38,7 +38,7 @@ def test_a_line_for_machines_is_json():
 
 def test_a_fault_is_in_the_same_line():
     """A trace is a member of the object, not lines behind it."""
-    line = JsonLines().format(record("oh", exc_info=failed("broken")))
+    line = JsonFormatter().format(record("oh", exc_info=failed("broken")))
 
     assert "\n" not in line
     assert "RuntimeError: broken" in json.loads(line)["exception"]
@@ -48,13 +48,13 @@ def test_a_fault_is_in_the_same_line():
 @pytest.mark.usefixtures("flow")
 def test_a_line_for_people_is_readable():
     """A line has time, level and message; the flow id stands at its end, before the trace."""
-    first, *trace = Readable().format(record("oh", exc_info=failed("broken"))).split("\n")
+    first, *trace = TextFormatter().format(record("oh", exc_info=failed("broken"))).split("\n")
 
     assert first.endswith(" ERROR   oh  [flow-1]")
     assert trace[-1] == "RuntimeError: broken"
 
 
-@pytest.mark.parametrize("form", [JsonLines(), Readable()])
+@pytest.mark.parametrize("form", [JsonFormatter(), TextFormatter()])
 @pytest.mark.parametrize(
     "said",
     [

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from nakadi.app.shutdown import Signals
+from nakadi.app.shutdown import SignalHandler
 from nakadi.local.program import main
 
 SENTENCE = "The broker cannot start. "
@@ -24,7 +24,7 @@ def logging_as_before():
 
 def refused(capsys, *arguments):
     """What is said on stderr by a program that must not start."""
-    assert main([*arguments], signals=Signals()) == 1
+    assert main([*arguments], signals=SignalHandler()) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(SENTENCE)
@@ -88,7 +88,7 @@ def test_settings_that_make_no_sense(capsys, monkeypatch, tmp_path, variable, va
 def test_an_option_that_there_is_not(capsys):
     """An unknown option ends with the usage."""
     with pytest.raises(SystemExit) as end:
-        main(["--prot", "1"], signals=Signals())
+        main(["--prot", "1"], signals=SignalHandler())
 
     assert end.value.code == 2
     assert "usage: python -m nakadi.local" in capsys.readouterr().err

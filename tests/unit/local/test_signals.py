@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from nakadi.app.shutdown import Signals
+from nakadi.app.shutdown import SignalHandler
 
 
 class Ended(BaseException):
@@ -27,7 +27,7 @@ def signals(monkeypatch, said):
 
     monkeypatch.setattr(os, "_exit", end)
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    signals = Signals(before_a_sudden_end=lambda: said.append("cleaned up"))
+    signals = SignalHandler(before_a_sudden_end=lambda: said.append("cleaned up"))
     signals.install()
     yield signals
     for each, handler in before.items():

@@ -24,7 +24,7 @@ from nakadi.publishing.system_events import (
     MOST_IN_BATCH,
     REPORT_SECONDS,
     KpiCollector,
-    SentSoFar,
+    SentTotals,
     StreamKpis,
     name_hasher,
 )
@@ -136,7 +136,7 @@ def test_a_stream_is_recorded(world, subscription, api):
     """A stream is recorded with what it has sent of an event type, and its subscription. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
 
-    world.figures.record_streaming(subscription, "order.placed", ANN, "flow", SentSoFar(events=7, size=900, batches=2))
+    world.figures.record_streaming(subscription, "order.placed", ANN, "flow", SentTotals(events=7, size=900, batches=2))
     world.flush()
 
     [event] = world.events(DATA_STREAMED)
@@ -199,7 +199,7 @@ def test_figures_make_no_figures(world, name):
     world.on(Feature.KPI_COLLECTION)
 
     world.batch(name)
-    world.figures.record_streaming(None, name, ANN, "flow", SentSoFar(1, 1, 1))
+    world.figures.record_streaming(None, name, ANN, "flow", SentTotals(1, 1, 1))
     world.flush()
 
     assert world.written == []
@@ -265,7 +265,7 @@ def test_they_are_written_in_batches(world):
     world.on(Feature.KPI_COLLECTION)
     for _ in range(2 * MOST_IN_BATCH + 1):
         world.batch()
-    world.figures.record_streaming(None, "a", ANN, "flow", SentSoFar(1, 1, 1))
+    world.figures.record_streaming(None, "a", ANN, "flow", SentTotals(1, 1, 1))
     world.flush()
 
     assert [(name, len(events)) for name, events in world.written] == [

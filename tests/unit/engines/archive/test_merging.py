@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.engines.archive import maintenance, objects
-from nakadi.engines.archive.maintenance import MANY, Blocks, Busy, Merger, Sweep, alone
+from nakadi.engines.archive.maintenance import MANY, BlockCache, PartitionBusy, SegmentMerger, Sweep, alone
 from nakadi.engines.archive.reading import ArchiveReader, Library, Unreadable
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.dynamodb.client import Address, Attempts
+from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record, StoredEvent
@@ -54,8 +54,8 @@ class World:
         self.windows = 0
         self.add(windows)
 
-    def a_merger(self, **changes) -> Merger:
-        return Merger(index=self.index, store=self.store, event_type_of=lambda _: "order.placed", **changes)
+    def a_merger(self, **changes) -> SegmentMerger:
+        return SegmentMerger(index=self.index, store=self.store, event_type_of=lambda _: "order.placed", **changes)
 
     def add(self, windows: int, events: int = 2) -> None:
         for number in range(self.windows, self.windows + windows):
@@ -82,7 +82,7 @@ class World:
     def objects(self) -> set[str]:
         return {each.key for each in self.store.listed("")}
 
-    def merge(self, merger: Merger | None = None) -> int:
+    def merge(self, merger: SegmentMerger | None = None) -> int:
         merger = merger or self.merger
         return sum(merger.merge(piece) for partition in range(2) for piece in merger.plan("t", partition))
 
@@ -134,7 +134,7 @@ def service():
 @pytest.fixture
 def far(service):  # noqa: ARG001  # the tables
     """The same, with an index of which a crash can leave half."""
-    return World(DynamoDbLogIndex(Address("test", REGION), Attempts(lambda _: None)), windows=28)
+    return World(DynamoDbLogIndex(TableAddress("test", REGION), RetriedCalls(lambda _: None)), windows=28)
 
 
 def test_many_small_neighbours_become_one(world: World):
@@ -204,7 +204,7 @@ def test_of_two_workers_one_does_it(world: World):
     """While somebody else writes a partition anew, nothing is merged in it; in others it is."""
     with alone(world.index, "t", 0):
         for piece in world.merger.plan("t", 0):
-            with pytest.raises(Busy):
+            with pytest.raises(PartitionBusy):
                 world.merger.merge(piece)
         assert [world.merger.merge(piece) for piece in world.merger.plan("t", 1)] == [WINDOWS - 1]
     assert len(world.segments()) == WINDOWS
@@ -221,7 +221,7 @@ def test_a_worker_whose_claim_is_over_changes_nothing(world: World, monkeypatch)
     monkeypatch.setattr(maintenance, "CLAIMED_FOR", 0.0)
     world.store.put = put_and_sleep
     [piece] = world.merger.plan("t", 0)
-    with pytest.raises(Busy):
+    with pytest.raises(PartitionBusy):
         world.merger.merge(piece)
     assert len(world.segments()) == WINDOWS
 
@@ -327,7 +327,9 @@ def test_objects_that_many_partitions_share_are_read_once(world: World):
     get = other.store.get
     other.store.get = lambda location: (world.asked.append(location), get(location))[1]
     world.asked.clear()
-    merger = Merger(index=other.index, store=Blocks(other.store), event_type_of=lambda _: None, in_haste=True)
+    merger = SegmentMerger(
+        index=other.index, store=BlockCache(other.store), event_type_of=lambda _: None, in_haste=True
+    )
     assert other.merge(merger) == 2 * (WINDOWS - 1)
     assert len(world.asked) == WINDOWS
     other.see_that_all_is_there()
@@ -339,7 +341,7 @@ def test_blocks_are_what_the_store_has():
     content = bytes(range(256)) * (5 << 12)
     store.put("large", content)
     store.put("small", b"abc")
-    blocks = Blocks(store, most_bytes=1000)
+    blocks = BlockCache(store, most_bytes=1000)
     for location in (
         Location("large", 0, 10),
         Location("large", (1 << 22) - 5, 10),

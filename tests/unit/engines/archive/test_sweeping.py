@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.engines.archive import maintenance, objects
-from nakadi.engines.archive.maintenance import Sweep, Swept
+from nakadi.engines.archive.maintenance import Sweep, SweepResult
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.log_index import Counted, Head, Location, Segment
@@ -37,7 +37,7 @@ def test_what_is_referred_to_stays(index, store):
     for name in ("log/mine/a", "log/mine/b", "compacted/mine/c"):
         store.put(name, b"content")
     refer(index, "log/mine/a")
-    assert Sweep(index, store).run(soon()) == Swept(looked_at=3, removed=2, bytes_freed=14)
+    assert Sweep(index, store).run(soon()) == SweepResult(looked_at=3, removed=2, bytes_freed=14)
     assert store.kept() == ["log/mine/a"]
 
 
@@ -45,7 +45,7 @@ def test_what_is_young_stays(index, store):
     """Within the grace time nothing goes: it may be about to be referred to, or still be read."""
     refer(index, "log/mine/a")
     store.put("log/mine/b", b"content")
-    assert Sweep(index, store).run(datetime.now(UTC) - timedelta(hours=1)) == Swept()
+    assert Sweep(index, store).run(datetime.now(UTC) - timedelta(hours=1)) == SweepResult()
     assert store.kept() == ["log/mine/b"]
 
 
@@ -92,5 +92,5 @@ def test_what_cannot_be_removed_does_not_keep_the_rest(index, store, monkeypatch
         remove(names)
 
     store.remove = fails_for_one
-    assert Sweep(index, store).run(soon()) == Swept(looked_at=3, removed=2, bytes_freed=14)
+    assert Sweep(index, store).run(soon()) == SweepResult(looked_at=3, removed=2, bytes_freed=14)
     assert store.kept() == ["log/mine/b"]

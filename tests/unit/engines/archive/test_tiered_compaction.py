@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from nakadi.engines.archive import archiver as archiver_module
-from nakadi.engines.archive.archiver import Archiver, Tiers
+from nakadi.engines.archive.archiver import ArchivePolicy, Archiver
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.model.events import Record
 from tests.support.patience import PATIENCE, until
@@ -34,7 +34,7 @@ class TestCompaction:
 
     def test_of_the_cold_half_waits_for_a_good_part(self):
         """The cold half is written anew when what came since is a good part of it, and at least once a day."""
-        world = World(Tiers(after=inf, hot=0, grace=0, share=0.5))
+        world = World(ArchivePolicy(after=inf, hot=0, grace=0, share=0.5))
         for number in range(10):
             world.store_hours(1, Record(b"1", f"k{number}"))
         world.log.archive()
@@ -52,7 +52,7 @@ class TestCompaction:
 
     def test_that_waits_keeps_tombstones(self):
         """A deleted key does not come back: its tombstone stays as long as the cold half has what it covers."""
-        world = World(Tiers(after=inf, hot=24 * 3600, grace=0, share=5.0))
+        world = World(ArchivePolicy(after=inf, hot=24 * 3600, grace=0, share=5.0))
         for number in range(10):
             world.store_hours(1, Record(b"1", f"k{number}"))
         world.log.archive()

@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from nakadi.engines.archive.archiver import Archiver, Tiers
+from nakadi.engines.archive.archiver import ArchivePolicy, Archiver
 from nakadi.engines.archive.objects import archived
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
@@ -62,7 +62,7 @@ class TestSeam:
     def test_is_where_the_hot_retention_says(self, world: World):
         """The hot half keeps what is archived for its own time, whatever else is kept in the archive."""
         world.log.close()
-        world = World(Tiers(after=inf, hot=3 * 3600, grace=0, share=0))
+        world = World(ArchivePolicy(after=inf, hot=3 * 3600, grace=0, share=0))
         world.store_hours(10)
         world.log.archive()
         assert world.hot.bounds("t", [0]) == {0: Bounds(7, 10)}
@@ -149,7 +149,7 @@ class TestRetention:
     def test_leaves_objects_to_those_who_read_them(self, world: World):
         """Within the grace time an object stays that nobody refers to any more."""
         world.log.close()
-        world = World(Tiers(after=inf, hot=0, grace=3600, share=0))
+        world = World(ArchivePolicy(after=inf, hot=0, grace=3600, share=0))
         world.store_hours(2)
         world.log.archive()
         world.log.delete_topic("t")
@@ -338,7 +338,7 @@ class TestArchiving:
 
     def test_happens_by_itself(self):
         """Events are archived, and leave the hot half, without anybody asking."""
-        world = World(Tiers(after=0, hot=0, grace=0, share=0))
+        world = World(ArchivePolicy(after=0, hot=0, grace=0, share=0))
         world.store_hours(3)
         until(lambda: world.hot.bounds("t", [0])[0].oldest == 2)
         assert world.offsets() == [0, 1, 2]
@@ -350,7 +350,7 @@ class TestArchiving:
         hot = MemoryLog(clock)
         hot.create_topic("t", 2)
         hot.append("t", {1: [Record(b"1"), Record(b"2")]})
-        log = TieredLog(hot, index, store, clock, Names(), Tiers(after=0, hot=3600, grace=0))
+        log = TieredLog(hot, index, store, clock, Names(), ArchivePolicy(after=0, hot=3600, grace=0))
         until(lambda: list(archived(index, "t", 1)))
         assert [(each.first, each.end) for each in archived(index, "t", 1)] == [(0, 2)]
         log.close()

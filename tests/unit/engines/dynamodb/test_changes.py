@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.engines.dynamodb import coordination_table
-from nakadi.engines.dynamodb.client import Address, Attempts
+from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
-from nakadi.engines.dynamodb.coordination_table import ECHO, LATE, MOMENT, NEWS, PAUSE, CoordinationTable, Feed
+from nakadi.engines.dynamodb.coordination_table import ECHO, LATE, MOMENT, NEWS, PAUSE, CoordinationTable, TableChanges
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import NOTHING_YET, Changed, Verdict
+from nakadi.model.subscription import NOTHING_YET, CommitResult, SubscriptionChange
 from tests.support.aws import REGION, no_answer_before, refused
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment, entries
@@ -23,7 +23,7 @@ SUBSCRIPTION = "1b6c"
 
 @pytest.fixture
 def here(world):  # noqa: ARG001  # it is inside
-    with_table = DynamoDbCoordination(Address("test", REGION))
+    with_table = DynamoDbCoordination(TableAddress("test", REGION))
     new = an_assignment("a")
     with_table.write(SUBSCRIPTION, NOTHING_YET, new, A_MOMENT, {a_place(): Position(1, -1)})
     yield with_table
@@ -33,7 +33,7 @@ def here(world):  # noqa: ARG001  # it is inside
 @pytest.fixture
 def there(here):  # noqa: ARG001  # after it
     """Another process with the same table."""
-    other = DynamoDbCoordination(Address("test", REGION))
+    other = DynamoDbCoordination(TableAddress("test", REGION))
     yield other
     other.close()
 
@@ -41,7 +41,7 @@ def there(here):  # noqa: ARG001  # after it
 def commit(coordination, offset, seconds=0.0):
     now = A_MOMENT + timedelta(seconds=10 + seconds)
     found = coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, offset)}, now)
-    assert found == {a_place(): Verdict.COMMITTED}
+    assert found == {a_place(): CommitResult.COMMITTED}
 
 
 class Ear:
@@ -67,7 +67,7 @@ class TestTogether:
         """A commit through one process is heard in another. (S198)"""
         ear = Ear(here)
         commit(there, 5)
-        assert ear.wait_for(Changed.OFFSETS)
+        assert ear.wait_for(SubscriptionChange.OFFSETS)
         assert here.offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
 
     def test_changes_are_heard_after_a_look_that_failed(self, world, here, there, caplog):
@@ -82,7 +82,7 @@ class TestTogether:
         ear = Ear(here)
         assert failed.wait(PATIENCE)
         commit(there, 5)
-        assert ear.wait_for(Changed.OFFSETS)
+        assert ear.wait_for(SubscriptionChange.OFFSETS)
         assert "Looking for changes of other processes failed" in caplog.text
 
     def test_assignments_are_heard(self, here, there):
@@ -90,10 +90,10 @@ class TestTogether:
         ear = Ear(here)
         old = there.assignment(SUBSCRIPTION)
         there.write(SUBSCRIPTION, old, replace(old, entries=entries("b")), A_MOMENT)
-        assert ear.wait_for(Changed.ASSIGNMENT)
+        assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
         ear.heard.clear()
         there.forget(SUBSCRIPTION)
-        assert ear.wait_for(Changed.ASSIGNMENT)
+        assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
 
     def test_nothing_is_missed_that_no_one_could_ask_for(self, world, here, there, caplog):
         """What happened while DynamoDB did not answer is heard afterwards; the silence is said once."""
@@ -101,7 +101,7 @@ class TestTogether:
         silent = [refused("ThrottlingException"), no_answer_before, refused("ProvisionedThroughputExceededException")]
         world.goes_wrong("Query", *silent)
         commit(there, 5)
-        assert ear.wait_for(Changed.OFFSETS)
+        assert ear.wait_for(SubscriptionChange.OFFSETS)
         told = [each.message for each in caplog.records]
         assert len(told) == len(set(told))
 
@@ -127,7 +127,7 @@ class TestTogether:
         time.sleep(2 * PAUSE)
         ear = Ear(here)
         commit(there, 5)
-        assert ear.wait_for(Changed.OFFSETS)
+        assert ear.wait_for(SubscriptionChange.OFFSETS)
 
 
 def test_changes_of_others_are_heard_within_a_second():
@@ -163,18 +163,18 @@ class TestFeed:
     @pytest.fixture
     def items(self, here):  # noqa: ARG002  # after it
         """The items of the table, past every coordination."""
-        return CoordinationTable(Address("test", REGION), Attempts()).items
+        return CoordinationTable(TableAddress("test", REGION), RetriedCalls()).items
 
     @pytest.fixture
     def feed(self, items, clock):
-        feed = Feed(items, "me", clock)
+        feed = TableChanges(items, "me", clock)
         feed.begin()
         return feed
 
     def test_reports_everything_once(self, feed, there):
         """What was told is not told again by the next look, though that looks back a little."""
         commit(there, 1)
-        assert feed.look(0.0) == [(SUBSCRIPTION, Changed.OFFSETS)]
+        assert feed.look(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
         assert feed.look(0.4) == []
 
     def test_reports_again_what_belongs_to_the_same_moment(self, feed, there, world):
@@ -194,13 +194,13 @@ class TestFeed:
         for each in range(5):
             commit(there, each, seconds=MOMENT * each)
         assert world.calls["PutItem"] >= 5
-        assert feed.look(0.0) == [(SUBSCRIPTION, Changed.OFFSETS)] * 5
+        assert feed.look(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)] * 5
         assert feed.echoes(9.0) == [SUBSCRIPTION]
 
     def test_does_not_report_to_a_process_its_own(self, feed, items, clock):
         """A process reports its own changes at once; but others may have followed it in the same moment."""
         now = f"{int(clock.seconds * 1_000_000)}#1"
-        items(NEWS, now, about=SUBSCRIPTION, changed=Changed.OFFSETS.value, teller="me").save()
+        items(NEWS, now, about=SUBSCRIPTION, changed=SubscriptionChange.OFFSETS.value, teller="me").save()
         assert feed.look(0.0) == []
         assert feed.echoes(9.0) == [SUBSCRIPTION]
 
@@ -211,7 +211,7 @@ class TestFeed:
         clock.seconds -= LATE / 2
         commit(there, 2, seconds=2)
         clock.seconds += LATE / 2
-        assert feed.look(0.4) == [(SUBSCRIPTION, Changed.OFFSETS)]
+        assert feed.look(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
         assert feed.look(0.8) == []
 
     def test_is_not_deafened_by_a_clock_that_is_ahead(self, feed, there, clock):
@@ -221,12 +221,12 @@ class TestFeed:
         clock.seconds -= 3600
         assert feed.look(0.0)
         commit(there, 2, seconds=2)
-        assert feed.look(0.4) == [(SUBSCRIPTION, Changed.OFFSETS)]
+        assert feed.look(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
 
     def test_knows_nothing_of_what_was_before(self, items, there, clock):
         """Old news are not told to those who begin to listen."""
         commit(there, 1)
         clock.seconds += 60
-        feed = Feed(items, "me", clock)
+        feed = TableChanges(items, "me", clock)
         feed.begin()
         assert feed.look(0.0) == []

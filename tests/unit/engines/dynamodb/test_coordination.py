@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.app.engines import UnknownEngine, open_coordination
-from nakadi.engines.dynamodb.client import PAUSES, Address, Attempts
+from nakadi.engines.dynamodb.client import PAUSES, RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.engines.dynamodb.coordination_table import LEASES, CoordinationTable
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.subscription import NOTHING_YET, Assignment, Entry, Verdict
+from nakadi.model.subscription import NOTHING_YET, Assignment, CommitResult, Entry
 from nakadi.ports.coordination import MOST_PARKED, MOST_PLACES, AssignmentChanged
 from tests.support.aws import (
     PASSING_FAULTS,
@@ -53,14 +53,14 @@ def other(coordination, world):  # noqa: ARG001  # after it, so that the table i
 
 
 def opened(_world) -> DynamoDbCoordination:
-    return DynamoDbCoordination(Address("test", REGION), Attempts(lambda _: None))
+    return DynamoDbCoordination(TableAddress("test", REGION), RetriedCalls(lambda _: None))
 
 
 def at(offset: int, timeline: int = 1) -> Position:
     return Position(timeline, offset)
 
 
-def commit(coordination, session, offset, partition=0) -> Verdict:
+def commit(coordination, session, offset, partition=0) -> CommitResult:
     return coordination.commit(SUBSCRIPTION, session, {a_place(partition): at(offset)}, LATER)[a_place(partition)]
 
 
@@ -80,9 +80,9 @@ class TestFaultsThatPass:
         """A commit that meets faults is made once and acknowledged once, whether they came before its effect or after.
         (S120, S124)"""
         world.goes_wrong("UpdateItem", *[fault] * (ATTEMPTS - 1))
-        assert commit(coordination, "a", 5) is Verdict.COMMITTED
+        assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert position(coordination) == 5
-        assert commit(coordination, "a", 5) is Verdict.OUTDATED
+        assert commit(coordination, "a", 5) is CommitResult.OUTDATED
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_a_write(self, world, coordination, fault):
@@ -93,14 +93,14 @@ class TestFaultsThatPass:
         stored = coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b", "a")), LATER)
         assert coordination.assignment(SUBSCRIPTION) == stored
         assert stored.revision == old.revision + 1
-        assert [commit(coordination, each, 3) for each in "ab"] == [Verdict.NOT_OWNED, Verdict.COMMITTED]
+        assert [commit(coordination, each, 3) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_parking(self, world, coordination, fault):
         """Events are parked once, and the cursor moved once."""
         world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         event = a_parked_event(3)
-        assert coordination.park(SUBSCRIPTION, "a", [event], LATER, at(3)) is Verdict.COMMITTED
+        assert coordination.park(SUBSCRIPTION, "a", [event], LATER, at(3)) is CommitResult.COMMITTED
         assert (coordination.parked(SUBSCRIPTION), position(coordination)) == ([event.parked], 3)
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
@@ -149,7 +149,7 @@ class TestFaultsThatLast:
             coordination.commit(SUBSCRIPTION, "a", wanted, LATER)
         assert world.calls["PutItem"] == 1, "others are told of what was committed"
         again = coordination.commit(SUBSCRIPTION, "a", wanted, LATER)
-        assert sorted(again.values()) == [Verdict.COMMITTED, Verdict.OUTDATED]
+        assert sorted(again.values()) == [CommitResult.COMMITTED, CommitResult.OUTDATED]
         assert [position(coordination, each) for each in (0, 1)] == [7, 7]
 
     @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ class TestFaultsThatLast:
     def test_of_news_do_not_harm_a_commit(self, world, coordination, caplog):
         """What is committed is acknowledged, also if others could not be told of it."""
         world.goes_wrong("PutItem", *[refused("ThrottlingException")] * 2)
-        assert commit(coordination, "a", 5) is Verdict.COMMITTED
+        assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert "Reporting a change of subscription" in caplog.text
         assert position(coordination) == 5
 
@@ -188,7 +188,7 @@ class TestAnswersThatAreLost:
         stored = coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
         assert stored.revision == 2
         assert coordination.assignment(SUBSCRIPTION).revision == 3
-        assert [commit(coordination, each, 5) for each in "ab"] == [Verdict.NOT_OWNED, Verdict.COMMITTED]
+        assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
     def test_of_a_write_that_never_arrived(self, world, coordination, other):
         """Who got no answer because nothing arrived learns that somebody else was faster. (S249)"""
@@ -201,7 +201,7 @@ class TestAnswersThatAreLost:
         world.goes_wrong("TransactWriteItems", lost)
         with pytest.raises(AssignmentChanged):
             coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
-        assert [commit(coordination, each, 5) for each in "ab"] == [Verdict.NOT_OWNED, Verdict.COMMITTED]
+        assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
     def test_of_a_commit_before_the_partition_changed_hands(self, world, coordination, other):
         """Whether the former owner's commit counted cannot be said once another has got further: no answer is made up.
@@ -224,13 +224,13 @@ class TestAnswersThatAreLost:
             return no_answer_before(request, _)
 
         world.goes_wrong("UpdateItem", lost)
-        assert commit(coordination, "a", 5) is Verdict.NOT_OWNED
+        assert commit(coordination, "a", 5) is CommitResult.NOT_OWNED
         assert position(coordination) == 0
 
     def test_of_a_commit_that_was_overtaken(self, world, coordination, other):
         """Behind a later commit of the same session, an earlier one is outdated. (S120, S123)"""
         world.goes_wrong("UpdateItem", no_answer_after_and(lambda: commit(other, "a", 9)))
-        assert commit(coordination, "a", 5) is Verdict.OUTDATED
+        assert commit(coordination, "a", 5) is CommitResult.OUTDATED
         assert position(coordination) == 9
 
     def test_leave_no_doubt_about_who_owns(self, world, coordination, other):
@@ -242,7 +242,7 @@ class TestAnswersThatAreLost:
             return effect()
 
         world.goes_wrong("GetItem", given_back)
-        assert commit(coordination, "a", 5) is Verdict.COMMITTED
+        assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert position(coordination) == 5
 
 
@@ -266,7 +266,7 @@ class TestLeases:
         """DynamoDB removes what ran out a day ago, and nothing that still says something, though a clock be an hour
         behind."""
         coordination.renew("one", LATER)
-        item = CoordinationTable(Address("test", REGION), Attempts()).find(LEASES, "one")
+        item = CoordinationTable(TableAddress("test", REGION), RetriedCalls()).find(LEASES, "one")
         assert item.expires == int(LATER.timestamp()) + 24 * 3600
 
 
@@ -288,7 +288,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(world, coord
         while not done.is_set():
             with suppress(Unavailable):
                 following = position(coordination) + 1
-                if commit(coordination, session, following) is Verdict.COMMITTED:
+                if commit(coordination, session, following) is CommitResult.COMMITTED:
                     mine.append(following)
         return mine
 
@@ -334,7 +334,7 @@ class TestSizes:
         chance = random.Random(1)
         for size in (100, 5_000, 60_000):
             events = [a_parked_event(each, chance.randbytes(size)) for each in range(1, MOST_PARKED + 1)]
-            assert coordination.park(SUBSCRIPTION, "a", events, LATER) is Verdict.COMMITTED
+            assert coordination.park(SUBSCRIPTION, "a", events, LATER) is CommitResult.COMMITTED
             for each in (events[0], events[-1]):
                 assert coordination.parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
 

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.engines.dynamodb import log_index
-from nakadi.engines.dynamodb.client import PAUSES, Address, Attempts
+from nakadi.engines.dynamodb.client import PAUSES, RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.model.log_index import Counted, Head, Location, Mark, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
@@ -23,7 +23,7 @@ ATTEMPTS = len(PAUSES) + 1
 
 @pytest.fixture
 def index(world):
-    index = DynamoDbLogIndex(Address("test", REGION), Attempts(lambda _: None))
+    index = DynamoDbLogIndex(TableAddress("test", REGION), RetriedCalls(lambda _: None))
     index.create_topic("t", 2)
     assert index.extend("t", 0, 0, Head(counted(10)), a_segment(0, 10))
     index.note_progress("stream", "shard", Progress(7))
@@ -37,7 +37,7 @@ def test_it_connects_with_its_first_call(monkeypatch):
     made = []
     connected = log_index.connected
     monkeypatch.setattr(log_index, "connected", lambda items: made.append(items) or connected(items))
-    unasked, asked = (DynamoDbLogIndex(Address("test", REGION)) for _ in range(2))
+    unasked, asked = (DynamoDbLogIndex(TableAddress("test", REGION)) for _ in range(2))
 
     assert made == []
     asked.create_topic("t", 1)
@@ -138,7 +138,7 @@ def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
 
 def test_anothers_extension_is_no_fault(world, index):
     """Of two who count on from the same head the second is told so, also when its first attempt got no answer."""
-    other = DynamoDbLogIndex(Address("test", REGION), Attempts(lambda _: None))
+    other = DynamoDbLogIndex(TableAddress("test", REGION), RetriedCalls(lambda _: None))
     assert other.extend("t", 0, 1, Head(counted(12)), a_segment(10, 2))
     world.goes_wrong("TransactWriteItems", no_answer_before)
     assert not index.extend("t", 0, 1, Head(counted(15)), a_segment(10, 5))

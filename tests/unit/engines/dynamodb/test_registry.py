@@ -9,7 +9,7 @@ from pynamodb.expressions.operand import Path
 
 from nakadi.app.engines import UnknownEngine, open_registry
 from nakadi.engines.common.documents import NUMBERS
-from nakadi.engines.dynamodb.client import DOCUMENTS, PAUSES, TURNS, Address, Attempts, connected
+from nakadi.engines.dynamodb.client import DOCUMENTS, PAUSES, TURNS, RetriedCalls, TableAddress, connected
 from nakadi.engines.dynamodb.registry import DocumentItem, DynamoDbRegistry
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports.registry import ABSENT, BUCKETS, ChangedMeanwhile, Changes, Check, Document, Put, Remove
@@ -56,7 +56,7 @@ def pauses():
 
 @pytest.fixture
 def registry(world, pauses):
-    registry = DynamoDbRegistry(Address("test", REGION), Attempts(pauses.append))
+    registry = DynamoDbRegistry(TableAddress("test", REGION), RetriedCalls(pauses.append))
     registry.write(Put(KIND, "a", {"n": 1}, expected=ABSENT))
     world.calls.clear()
     return registry
@@ -65,7 +65,7 @@ def registry(world, pauses):
 @pytest.fixture
 def others(registry):  # noqa: ARG001  # after it, so that the table is as it left it
     """Another process with the same tables."""
-    return DynamoDbRegistry(Address("test", REGION), Attempts())
+    return DynamoDbRegistry(TableAddress("test", REGION), RetriedCalls())
 
 
 def revision(registry, key="a"):
@@ -169,7 +169,7 @@ class TestFaultsThatLast:
     @pytest.mark.usefixtures("world")
     def test_are_bounded_in_time(self):
         """A call to a service that does not answer ends well before API Gateway's half minute."""
-        config = connected(Address("test", REGION).bound(DocumentItem, DOCUMENTS)).client.meta.config
+        config = connected(TableAddress("test", REGION).bound(DocumentItem, DOCUMENTS)).client.meta.config
         longest = config.connect_timeout + config.read_timeout
 
         assert config.retries["total_max_attempts"] == 1
@@ -233,7 +233,7 @@ class TestCalls:
 
     def test_for_what_changed_cost_one_unit_for_ever(self, registry):
         """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
-        items = Address("test", REGION).bound(DocumentItem, DOCUMENTS)
+        items = TableAddress("test", REGION).bound(DocumentItem, DOCUMENTS)
         items(NUMBERS, NUMBERS).update([Path(f"n{bucket}").set(3 * 10**9) for bucket in range(BUCKETS)])
         found = connected(items).get_item(items.Meta.table_name, NUMBERS, NUMBERS)["Item"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.stream import Shard
 from nakadi.model.log_index import Mark
 
@@ -26,7 +26,7 @@ def stream():
 
 @pytest.fixture
 def ancestry(stream):
-    return Ancestry(stream)
+    return ShardTreeCache(stream)
 
 
 def test_a_new_shard_is_looked_for_once(stream, ancestry):

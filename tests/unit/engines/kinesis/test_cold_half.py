@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.engines.archive import maintenance
-from nakadi.engines.archive.maintenance import MANY, Merger, Sweep
+from nakadi.engines.archive.maintenance import MANY, SegmentMerger, Sweep
 from nakadi.engines.archive.objects import archived
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
@@ -70,7 +70,7 @@ def test_small_windows_can_be_merged(world: World, log):
         moments.append(world.clock.now())
         log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]})
         world.index_all()
-    merger = Merger(index=world.index, store=world.archive, event_type_of=lambda _: None)
+    merger = SegmentMerger(index=world.index, store=world.archive, event_type_of=lambda _: None)
     [piece] = merger.plan("t", 0)
     assert merger.merge(piece) == 2 * MANY - 1
     world.client.forgets(newest(world))

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from nakadi.engines.kinesis import opening, stream
-from nakadi.engines.kinesis.stream import Outgoing, Stream
+from nakadi.engines.kinesis.stream import OutgoingRecord, Stream
 from nakadi.model.log_index import Mark
 
 ANSWER = b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"%d","ShardId":"shardId-0"}]}'
@@ -73,7 +73,7 @@ def opened(service):
         yield made
 
 
-RECORD = Outgoing("t/0", 0, b"event")
+RECORD = OutgoingRecord("t/0", 0, b"event")
 
 
 def test_a_write_after_a_pause_has_a_connection_of_its_own(service, opened, monkeypatch):

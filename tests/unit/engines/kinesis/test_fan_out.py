@@ -10,10 +10,10 @@ import pytest
 
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis import fan_out, opening
-from nakadi.engines.kinesis.continuity import Cursor
+from nakadi.engines.kinesis.continuity import ShardCursor
 from nakadi.engines.kinesis.event_log import KinesisLog
-from nakadi.engines.kinesis.recent_records import Arrived
-from nakadi.engines.kinesis.stream import Page, Patience, Stream
+from nakadi.engines.kinesis.recent_records import ArrivedRecord
+from nakadi.engines.kinesis.stream import GrowingPauses, RecordPage, Stream
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.log_index import Mark
@@ -89,7 +89,7 @@ def test_what_is_pushed_is_not_asked_for(world, kinesis, monkeypatch):
     asked: list[str] = []
     page = Stream.page
 
-    def counted(stream: Stream, shard: str, iterator: str, limit: int = 10_000) -> Page:
+    def counted(stream: Stream, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
         asked.append(shard)
         return page(stream, shard, iterator, limit)
 
@@ -260,21 +260,23 @@ class Iterators:
         self.asked.append(mark.sequence)
         return "iterator"
 
-    def page(self, _shard: str, _iterator: str, _limit: int) -> Page:
-        return Page([record(7), record(8)], "iterator", at_tip=True)
+    def page(self, _shard: str, _iterator: str, _limit: int) -> RecordPage:
+        return RecordPage([record(7), record(8)], "iterator", at_tip=True)
 
 
-def record(sequence: int) -> Arrived:
-    return Arrived(Mark("s", sequence), "key", 0, b"")
+def record(sequence: int) -> ArrivedRecord:
+    return ArrivedRecord(Mark("s", sequence), "key", 0, b"")
 
 
 def test_what_is_pushed_and_read_is_met_once():
     """A record that was read is not taken again when it is pushed, nor the other way round; a shard ends but once."""
     stream = Iterators()
-    cursor = Cursor(stream, "s", 5)
-    assert [each.mark.sequence for each in cursor.read(Patience(1)).records] == [7, 8]
-    assert [each.mark.sequence for each in cursor.pushed(Page([record(8), record(9)], "more", at_tip=True))] == [9]
-    assert cursor.read(Patience(1)).records == []
+    cursor = ShardCursor(stream, "s", 5)
+    assert [each.mark.sequence for each in cursor.read(GrowingPauses(1)).records] == [7, 8]
+    assert [each.mark.sequence for each in cursor.pushed(RecordPage([record(8), record(9)], "more", at_tip=True))] == [
+        9
+    ]
+    assert cursor.read(GrowingPauses(1)).records == []
     assert stream.asked == [5, 9]
-    assert cursor.pushed(Page([], None, at_tip=True)) == []
+    assert cursor.pushed(RecordPage([], None, at_tip=True)) == []
     assert cursor.ended

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.engines.kinesis import envelopes, recent_records
-from nakadi.engines.kinesis.recent_records import ABANDONED_AFTER_MS, Arrived
+from nakadi.engines.kinesis.recent_records import ABANDONED_AFTER_MS, ArrivedRecord
 from nakadi.model.log_index import NOTHING_COUNTED, Mark
 
 
@@ -30,7 +30,7 @@ class Log:
 
     def _met(self, data: bytes, at: int) -> None:
         self._sequence += 1
-        record = Arrived(Mark("shard", self._sequence), "t/0", at, data)
+        record = ArrivedRecord(Mark("shard", self._sequence), "t/0", at, data)
         self.state, found = recent_records.count(self.state, record, envelopes.opened(data))
         assert self.state.mark == record.mark
         if found is not None:

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.app.engines import UnknownEngine, open_event_log
-from nakadi.engines.kinesis.event_log import Options
+from nakadi.engines.kinesis.event_log import KinesisOptions
 from nakadi.engines.kinesis.opening import client, options_in, parsed
 from tests.support.clock import HandMovedClock
 
@@ -12,8 +12,8 @@ def test_a_url_names_the_stream_and_what_else_is_wanted():
     """The host is the stream's name; the query tells region, endpoint and options."""
     name, asked = parsed("kinesis://events?region=eu-central-1&lease=0.5&window_bytes=1000")
     assert (name, asked["region"]) == ("events", "eu-central-1")
-    assert options_in(name, asked) == Options(lease=0.5, window_bytes=1000)
-    assert options_in(*parsed("kinesis://events")) == Options()
+    assert options_in(name, asked) == KinesisOptions(lease=0.5, window_bytes=1000)
+    assert options_in(*parsed("kinesis://events")) == KinesisOptions()
 
 
 @pytest.mark.parametrize(

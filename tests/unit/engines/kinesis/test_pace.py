@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from nakadi.engines.kinesis import stream
-from nakadi.engines.kinesis.stream import LONGEST_INTERVAL, Pace
+from nakadi.engines.kinesis.stream import LONGEST_INTERVAL, CallRate
 
 ALLOWED = 5
 
@@ -37,7 +37,7 @@ def clock(monkeypatch):
 
 def test_calls_for_a_name_are_apart(clock):
     """Whoever comes too early waits; other names do not."""
-    pace = Pace(0.2)
+    pace = CallRate(0.2)
     for _ in range(6):
         pace.wait("a")
     assert clock.now == pytest.approx(1001.0)
@@ -45,7 +45,7 @@ def test_calls_for_a_name_are_apart(clock):
     assert clock.now == pytest.approx(1001.0)
 
 
-def mean_interval(pace: Pace, clock: Clock, name: str) -> float:
+def mean_interval(pace: CallRate, clock: Clock, name: str) -> float:
     """How long a call waits for the one before it, on average: single intervals vary by half."""
     pace.wait(name)
     began = clock.now
@@ -56,7 +56,7 @@ def mean_interval(pace: Pace, clock: Clock, name: str) -> float:
 
 def test_refusals_make_it_slower_and_answers_faster_again(clock):
     """The interval doubles with a refusal, up to a longest one, and shrinks bit by bit to the shortest."""
-    pace = Pace(0.2)
+    pace = CallRate(0.2)
     pace.slower("a")
     assert mean_interval(pace, clock, "a") == pytest.approx(0.4, rel=0.1)
     for _ in range(10):
@@ -72,7 +72,7 @@ def test_refusals_make_it_slower_and_answers_faster_again(clock):
 def test_many_processes_share_a_shard(clock, processes):
     """However many read a shard, each is answered again and again, and few calls are refused for nothing."""
     random.seed(17)
-    paces = [Pace(0.2) for _ in range(processes)]
+    paces = [CallRate(0.2) for _ in range(processes)]
     due = dict.fromkeys(range(processes), clock.now)
     taken: Counter[int] = Counter()
     answered: Counter[int] = Counter()

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.engines.kinesis import envelopes
-from nakadi.engines.kinesis.continuity import Ancestry
-from nakadi.engines.kinesis.reading import Reader
-from nakadi.engines.kinesis.tails import Ours
+from nakadi.engines.kinesis.continuity import ShardTreeCache
+from nakadi.engines.kinesis.reading import StreamReader
+from nakadi.engines.kinesis.tails import LastWritten
 from nakadi.engines.kinesis.topics import Topics
 from nakadi.model.events import Bounds, Record
 from nakadi.ports.event_log import OffsetUnavailable
@@ -144,10 +144,10 @@ def test_the_tip_is_shared(world: World, log):
 def test_those_who_asked_before_a_read_began_share_it(world: World, log):
     """However many want to know the tip, a read that began after they had asked answers all of them."""
     publish(log, range(3))
-    ancestry = Ancestry(world.a_stream())
+    ancestry = ShardTreeCache(world.a_stream())
     topics = Topics(world.index, 60.0, ChangeWatch(world.index.changes, world.clock))
-    reader = Reader(
-        ancestry, world.index, topics, None, lambda *_: None, Ours(), shared_for=0.0, window_bytes=1_000_000
+    reader = StreamReader(
+        ancestry, world.index, topics, None, lambda *_: None, LastWritten(), shared_for=0.0, window_bytes=1_000_000
     )
     reader.bounds("t", 0, time.monotonic())
     asked_at = time.monotonic()

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.engines.kinesis import envelopes
-from nakadi.engines.kinesis.recent_records import OVERHEAD, Arrived, RecentRecords
+from nakadi.engines.kinesis.recent_records import OVERHEAD, ArrivedRecord, RecentRecords
 from nakadi.model.log_index import NOTHING_COUNTED, Counted, Mark
 
 SIZE = 100
@@ -13,9 +13,9 @@ def rank(mark: Mark | None) -> tuple[int, int]:
     return (-1, -1) if mark is None else (0, mark.sequence)
 
 
-def a_record(sequence: int, key: str = "t/0", count: int = 1) -> Arrived:
+def a_record(sequence: int, key: str = "t/0", count: int = 1) -> ArrivedRecord:
     frame = b"%d" % sequence
-    return Arrived(Mark("s", sequence), key, 0, envelopes.whole(count, 0, frame.ljust(SIZE)))
+    return ArrivedRecord(Mark("s", sequence), key, 0, envelopes.whole(count, 0, frame.ljust(SIZE)))
 
 
 def contents(frames) -> list[int]:
@@ -101,7 +101,7 @@ def test_what_was_forgotten_is_not_counted_wrongly():
 def test_a_frame_in_parts_is_put_together(trails):
     """Its bytes are those of its records in their order, wherever the first of them were met."""
     pieces = envelopes.parts(2, 0, b"abcdef", b"12345678", envelopes.LONGEST_HEAD + 2)
-    records = [Arrived(Mark("s", 1 + at), "t/0", 0, piece) for at, piece in enumerate(pieces)]
+    records = [ArrivedRecord(Mark("s", 1 + at), "t/0", 0, piece) for at, piece in enumerate(pieces)]
     trails.count_from("t/0", "t", NOTHING_COUNTED, {}, rank)
     trails.arrived(records, rank)
     [frame] = [each for each in trails.frames("t/0", "t", 0, 10, 1000) if each.events]

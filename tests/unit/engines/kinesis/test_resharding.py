@@ -14,12 +14,12 @@ import pytest
 from nakadi.common.caching import ChangeWatch
 from nakadi.engines.archive.reading import Library
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.kinesis.continuity import Ancestry
-from nakadi.engines.kinesis.event_log import KinesisLog, Options
+from nakadi.engines.kinesis.continuity import ShardTreeCache
+from nakadi.engines.kinesis.event_log import KinesisLog, KinesisOptions
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.reading import Reader
-from nakadi.engines.kinesis.stream import Patience, ShardTree, Stream
-from nakadi.engines.kinesis.tails import Ours
+from nakadi.engines.kinesis.reading import StreamReader
+from nakadi.engines.kinesis.stream import GrowingPauses, ShardTree, Stream
+from nakadi.engines.kinesis.tails import LastWritten
 from nakadi.engines.kinesis.topics import Topics
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record, Stored
@@ -49,7 +49,7 @@ class Surroundings:
 
     @contextmanager
     def a_log(self, index: MemoryLogIndex | None = None, **options: int) -> Iterator[KinesisLog]:
-        hurried = Options(lease=0.2, shared_for=0.05, poll=0.05, **options)
+        hurried = KinesisOptions(lease=0.2, shared_for=0.05, poll=0.05, **options)
         log = KinesisLog(self.a_stream(), index or self.index, self.archive, SystemClock(), hurried)
         try:
             yield log
@@ -58,7 +58,7 @@ class Surroundings:
 
     def an_indexer(self, index: MemoryLogIndex | None = None) -> Indexer:
         stream = self.a_stream()
-        return Indexer(stream, Ancestry(stream), index or self.index, self.archive)
+        return Indexer(stream, ShardTreeCache(stream), index or self.index, self.archive)
 
     def lineage(self) -> ShardTree:
         return ShardTree(self.a_stream().shards())
@@ -235,7 +235,7 @@ class TestWhoeverIsBehind:
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
                 log.append(TOPIC, {partition: [Record(b"1")]})
-            ancestry = Ancestry(surroundings.a_stream())
+            ancestry = ShardTreeCache(surroundings.a_stream())
             old = ancestry.current.leaves()
             index = Before(surroundings.index, surroundings.stream)
             behind = Indexer(ancestry.stream, ancestry, index, surroundings.archive)
@@ -254,26 +254,26 @@ class TestWhoeverIsBehind:
 
     def test_begins_with_what_others_have_counted(self, surroundings: Surroundings):
         """A reader that finds a partition counted in a shard that it has not heard of takes the count as it is."""
-        ancestry = Ancestry(surroundings.a_stream())
+        ancestry = ShardTreeCache(surroundings.a_stream())
         topics = Topics(surroundings.index, 60.0, ChangeWatch(surroundings.index.changes, SystemClock()))
         library = Library(surroundings.archive)
         with surroundings.a_log() as log, closing(library):
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
                 log.append(TOPIC, {partition: [Record(b"1")]})
-            reader = Reader(
+            reader = StreamReader(
                 ancestry,
                 surroundings.index,
                 topics,
                 library,
                 lambda *_: None,
-                Ours(),
+                LastWritten(),
                 shared_for=0.05,
                 window_bytes=1_000_000,
             )
             before = time.monotonic()
             for shard in ancestry.current.leaves():
-                reader.tails.advance(shard, before, Patience(PATIENCE))
+                reader.tails.advance(shard, before, GrowingPauses(PATIENCE))
             surroundings.reshard("split")
             surroundings.reshard("merge")
             for partition in range(PARTITIONS):

@@ -7,15 +7,15 @@ import pytest
 
 from nakadi.common import caching
 from nakadi.engines.kinesis import envelopes, topics
-from nakadi.engines.kinesis.event_log import Options
+from nakadi.engines.kinesis.event_log import KinesisOptions
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from tests.support.kinesis_faults import World
 
 
-def with_lease(seconds: float) -> Options:
-    return Options(lease=seconds, shared_for=0.0, poll=0.02, give_up_after=1.0)
+def with_lease(seconds: float) -> KinesisOptions:
+    return KinesisOptions(lease=seconds, shared_for=0.0, poll=0.02, give_up_after=1.0)
 
 
 @pytest.fixture

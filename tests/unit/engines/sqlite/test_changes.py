@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from nakadi.engines.sqlite.changes import ARRIVED, SINCE, AppendsByOthers, SubscriptionChanges
+from nakadi.engines.sqlite.changes import ARRIVED, SINCE, AppendsByOthers, FileChangePoller
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import Position
@@ -39,7 +39,7 @@ def heard():
 def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
     """A look for changes of other processes that fails, for whatever reason, is logged and not the last one. (S198)"""
     path = tmp_path / "nakadi.db"
-    changes = SubscriptionChanges(TracedFile(path, FailingOnce(SINCE)), lambda *_: heard.set())
+    changes = FileChangePoller(TracedFile(path, FailingOnce(SINCE)), lambda *_: heard.set())
     changes.attend()
     with closing(SqliteCoordination(path)) as there:
         there.write("s", NOTHING_YET, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})

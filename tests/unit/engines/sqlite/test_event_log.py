@@ -18,8 +18,8 @@ from nakadi.engines.sqlite import maintenance, writing
 from nakadi.engines.sqlite.changes import AppendsByOthers
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.file import SqliteFile
-from nakadi.engines.sqlite.maintenance import Cleaner, Compaction
-from nakadi.engines.sqlite.writing import Writer
+from nakadi.engines.sqlite.maintenance import Cleaner, PartitionCompaction
+from nakadi.engines.sqlite.writing import LogWriter
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
@@ -145,7 +145,7 @@ class TestCleaning:
     def test_goes_in_steps_that_let_appends_through(self, log, parts):
         """Appends beside a long trim or compaction wait for a step at most, and each of the steps is small."""
         fill(log, 3000, keys=50)
-        Compaction(parts.file, parts.cleaner, "t", 0).run(3000, 0)
+        PartitionCompaction(parts.file, parts.cleaner, "t", 0).run(3000, 0)
         parts.cleaner.trim("t", 0, 3000)
         assert len(parts.writer.rows_of_steps) > 10
         assert max(parts.writer.rows_of_steps) <= 60
@@ -224,7 +224,7 @@ class TestCompaction:
         fill(log, 300, keys=10)
         clock.move(60)
         log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
-        monkeypatch.setattr(maintenance.Compaction, "_rows", None)
+        monkeypatch.setattr(maintenance.PartitionCompaction, "_rows", None)
         log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
 
     def test_that_is_interrupted_is_finished_by_the_next(self, log, clock, parts):
@@ -237,7 +237,7 @@ class TestCompaction:
 
         parts.writer.before_step(3, fail)
         with pytest.raises(Unavailable, match="power cut"):
-            Compaction(parts.file, parts.cleaner, "t", 0).run(2000, 0)
+            PartitionCompaction(parts.file, parts.cleaner, "t", 0).run(2000, 0)
         left = everything(log)
         assert 40 < len(left) < 2000
         assert {event.record.key for event in left} == {f"{key}" for key in range(40)}
@@ -396,7 +396,7 @@ def appends_waiting(metrics: Metrics) -> float:
     return metrics.log_appends_waiting.rows()[()]
 
 
-class SteppedWriter(Writer):
+class SteppedWriter(LogWriter):
     """Counts the rows that each step changes, and may do something before one of them."""
 
     def __init__(self, file: SqliteFile, clock: HandMovedClock) -> None:

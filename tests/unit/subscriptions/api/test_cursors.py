@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import EventTypePartition, Verdict
+from nakadi.model.subscription import CommitResult, EventTypePartition
 from nakadi.subscriptions.api.cursors import commit_results_in_order
 from tests.support.api import problem
 from tests.support.coordination import a_place
@@ -226,6 +226,6 @@ def test_each_cursor_is_judged_by_those_before_it():
     before = dict.fromkeys((one, two, three), Position(1, 5))
     asked = [(one, 6), (two, 5), (one, 6), (three, 4), (one, 9), (one, 8)]
     verdicts, reached = commit_results_in_order([(place, Position(1, offset)) for place, offset in asked], before)
-    C, O = Verdict.COMMITTED, Verdict.OUTDATED  # noqa: N806, E741  # two columns to read at a glance
+    C, O = CommitResult.COMMITTED, CommitResult.OUTDATED  # noqa: N806, E741  # two columns to read at a glance
     assert verdicts == [C, O, O, O, C, O]
     assert reached == {one: Position(1, 9)}

@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import NOTHING_YET, Changed
+from nakadi.model.subscription import NOTHING_YET, SubscriptionChange
 from nakadi.subscriptions.stream.members import (
     FULL_READ_SECONDS,
     SharedStateReader,
@@ -55,8 +55,8 @@ def coordination(clock):
 def test_after_a_commit_only_the_offsets_are_read(coordination, clock):
     """While nothing but offsets changes, the assignment is not read again."""
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
-    reader.read({Changed.ASSIGNMENT})
-    reader.read({Changed.OFFSETS})
+    reader.read({SubscriptionChange.ASSIGNMENT})
+    reader.read({SubscriptionChange.OFFSETS})
     assert coordination.assignments_read == 1
 
 
@@ -64,13 +64,13 @@ def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
     """A change of the assignment that nobody told is found within a minute, also while commits are told all the time.
     (S247, S243)"""
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
-    before = reader.read({Changed.ASSIGNMENT}).assignment
+    before = reader.read({SubscriptionChange.ASSIGNMENT}).assignment
     SubscriptionSessions(coordination, "s", clock, execute_reset=print).join(a_session("second"))
     for _ in range(int(FULL_READ_SECONDS) - 1):
         clock.move(1)
-        assert reader.read({Changed.OFFSETS}).assignment == before
+        assert reader.read({SubscriptionChange.OFFSETS}).assignment == before
     clock.move(1)
-    assert reader.read({Changed.OFFSETS}).assignment.session("second") is not None
+    assert reader.read({SubscriptionChange.OFFSETS}).assignment.session("second") is not None
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a mistake"), OSError("no such file"), KeyError("gone")])

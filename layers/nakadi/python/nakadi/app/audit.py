@@ -9,7 +9,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.http import views
-from nakadi.http.audit import Audit, Audited, always, by_body, by_location, by_path, by_path_if_listed, by_paths
+from nakadi.http.audit import (
+    Audit,
+    AuditedOperation,
+    always,
+    by_body,
+    by_location,
+    by_path,
+    by_path_if_listed,
+    by_paths,
+)
 from nakadi.http.views import subscription_view
 from nakadi.model.authorization import Feature
 from nakadi.model.event_type import EventType
@@ -35,33 +44,35 @@ class AuditedResources(Struct, frozen=True):
 
     broker: BrokerServices
 
-    def audited(self) -> Mapping[str, Audited]:
+    def audited(self) -> Mapping[str, AuditedOperation]:
         """Operation -> what it changes."""
-        event_type = Audited("event_type", by_path("name"), self._event_type)
-        storage = Audited("storage", by_path("id"), self._storage)
-        blacklist_entry = Audited("blacklist_entry", by_path("name"), self._blacklist_entry)
-        subscription = Audited("subscription", by_path("subscription_id"), self._subscription)
+        event_type = AuditedOperation("event_type", by_path("name"), self._event_type)
+        storage = AuditedOperation("storage", by_path("id"), self._storage)
+        blacklist_entry = AuditedOperation("blacklist_entry", by_path("name"), self._blacklist_entry)
+        subscription = AuditedOperation("subscription", by_path("subscription_id"), self._subscription)
         return {
             "create_event_type": replace(event_type, id_of=by_body("name")),
             "update_event_type": event_type,
             "delete_event_type": event_type,
             "add_schema": event_type,
             "set_partition_count": event_type,
-            "create_timeline": Audited("timeline", by_path("name"), self._timelines),
+            "create_timeline": AuditedOperation("timeline", by_path("name"), self._timelines),
             "create_subscription": replace(subscription, id_of=always(""), made=by_location),
             "update_subscription": subscription,
             "delete_subscription": subscription,
-            "reset_subscription_cursors": Audited("cursors", by_path_if_listed("subscription_id"), self._cursors),
-            "redrive_parked_event": Audited("cursors", by_path("subscription_id"), self._cursors),
-            "redrive_parked_events": Audited("cursors", by_path("subscription_id"), self._cursors),
-            "skip_parked_event": Audited(
+            "reset_subscription_cursors": AuditedOperation(
+                "cursors", by_path_if_listed("subscription_id"), self._cursors
+            ),
+            "redrive_parked_event": AuditedOperation("cursors", by_path("subscription_id"), self._cursors),
+            "redrive_parked_events": AuditedOperation("cursors", by_path("subscription_id"), self._cursors),
+            "skip_parked_event": AuditedOperation(
                 "parked_event", by_paths("subscription_id", "parked_event_id"), self._parked_event
             ),
             "create_storage": replace(storage, id_of=by_body("id")),
             "delete_storage": storage,
             "set_default_storage": storage,
-            "set_feature": Audited("feature", by_body("feature"), self._feature),
-            "set_admins": Audited("admins", always("admins"), self._admins),
+            "set_feature": AuditedOperation("feature", by_body("feature"), self._feature),
+            "set_admins": AuditedOperation("admins", always("admins"), self._admins),
             "block": blacklist_entry,
             "unblock": blacklist_entry,
         }

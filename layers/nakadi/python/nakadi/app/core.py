@@ -32,7 +32,7 @@ from nakadi.ports.registry import Registry
 if TYPE_CHECKING:
     from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
     from nakadi.common.work import Turns
-    from nakadi.engines.archive.archiver import Tiers
+    from nakadi.engines.archive.archiver import ArchivePolicy
     from nakadi.event_types.repository import EventTypes, TopicDirectory
     from nakadi.event_types.storages import Storages
     from nakadi.model.event_type import EventType
@@ -182,10 +182,10 @@ def _directory(registry: Registry, clock: Clock) -> TopicDirectory:
     return TopicDirectory(EventTypes(registry, Cache(clock, 0)), clock.monotonic)
 
 
-def _tiers(settings: Settings) -> Tiers:
-    from nakadi.engines.archive.archiver import Tiers
+def _tiers(settings: Settings) -> ArchivePolicy:
+    from nakadi.engines.archive.archiver import ArchivePolicy
 
-    return Tiers(
+    return ArchivePolicy(
         after=settings.archive_after_seconds,
         hot=settings.hot_retention_ms / 1000,
         grace=max(settings.archive_grace_seconds, LEAST_GRACE),

@@ -27,8 +27,8 @@ from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
 
 if TYPE_CHECKING:
-    from nakadi.engines.archive.archiver import Directory, Tiers
-    from nakadi.engines.dynamodb.client import Address
+    from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
+    from nakadi.engines.dynamodb.client import TableAddress
 
 Opener = TypeVar("Opener")
 
@@ -55,7 +55,7 @@ def _chosen(url: str, engines: Mapping[str, Opener], what: str) -> Opener:
 
 
 @contextmanager
-def _in_dynamodb(url: str) -> Iterator[Address]:
+def _in_dynamodb(url: str) -> Iterator[TableAddress]:
     from nakadi.engines.dynamodb.client import NoTables, address_in
 
     try:
@@ -181,8 +181,8 @@ class LogDependencies(Struct, frozen=True, kw_only=True):
 
     index: Callable[[], LogIndex | None] = _none
     archive: Callable[[], ArchiveStore | None] = _none
-    directory: Callable[[], Directory | None] = _none
-    tiers: Callable[[], Tiers | None] = _none
+    directory: Callable[[], TopicOwners | None] = _none
+    tiers: Callable[[], ArchivePolicy | None] = _none
     watch: ChangeWatch | None = None
     """What notices changes in the index, where that shares its numbers with the registry."""
     metrics: Metrics = field(default_factory=Metrics)

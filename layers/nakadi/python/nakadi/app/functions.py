@@ -30,14 +30,14 @@ Handle = Callable[[Mapping[str, Any], Any], Any]
 
 def logger() -> Logger:
     """The logger of the package, above the loggers of its modules."""
-    made = Logger(service="nakadi", logger_formatter=Lines(use_rfc3339=True, serialize_stacktrace=False))
+    made = Logger(service="nakadi", logger_formatter=LambdaLogFormatter(use_rfc3339=True, serialize_stacktrace=False))
     made.registered_handler.addFilter(_add_flow_id)
     # The gateway keeps an access log of its own.
     logging.getLogger("nakadi.access").setLevel(logging.WARNING)
     return made
 
 
-class Lines(LambdaPowertoolsFormatter):
+class LambdaLogFormatter(LambdaPowertoolsFormatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name for it
         return without_secrets(super().formatException(ei))
 
@@ -51,7 +51,7 @@ def _add_flow_id(record: logging.LogRecord) -> bool:
     return True
 
 
-class Counts:
+class FunctionMetrics:
     """Metrics of a function. What differs from request to request is metadata, since every dimension costs."""
 
     def __init__(self, function: str) -> None:
@@ -83,13 +83,13 @@ class Counts:
 # Handlers -------------------------------------------------------------------------------------------------------------
 
 
-class Function:
+class LambdaFunction:
     """Nothing happens until the first invocation; what that one opens is kept for those that follow.
 
     An invocation that fails to open leaves it to the next to try again.
     """
 
-    def __init__(self, name: str, open_: Callable[[Counts], Handle], areas: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, open_: Callable[[FunctionMetrics], Handle], areas: tuple[str, ...] = ()) -> None:
         self.name = name
         self.areas = areas
         self._open = open_
@@ -102,7 +102,7 @@ class Function:
     def _open_once(self) -> Handle:
         with self._opening:
             if self._handle is None:
-                self._handle = self._with_log_context(self._open(Counts(self.name)))
+                self._handle = self._with_log_context(self._open(FunctionMetrics(self.name)))
             return self._handle
 
     def _with_log_context(self, handle: Handle) -> Handle:

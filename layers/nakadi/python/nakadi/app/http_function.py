@@ -10,13 +10,13 @@ from typing import Any
 
 from nakadi.app.broker import open_broker
 from nakadi.app.engines import load_engines_on_aws
-from nakadi.app.functions import Counts, Function, Handle
+from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction
 from nakadi.app.settings import Settings
 from nakadi.http.apigateway import handle
 from nakadi.openapi.checks import prepare
 
 
-def http_function(name: str, *areas: str, tells: bool = True) -> Function:
+def http_function(name: str, *areas: str, tells: bool = True) -> LambdaFunction:
     """A function that serves these areas, and has loaded them.
 
     `tells` says that it may write, and so can tell figures of its requests. They gather while it is warm, and are
@@ -27,7 +27,7 @@ def http_function(name: str, *areas: str, tells: bool = True) -> Function:
         module = import_module(f"nakadi.http.routes.{area}")
         prepare(*getattr(module, "BODIES", ()))
 
-    def opened(counts: Counts) -> Handle:
+    def opened(counts: FunctionMetrics) -> Handle:
         broker = open_broker(Settings.from_env(os.environ))
         broker.write_figures_when_asked(partial(counts.number, "FiguresDropped"))
         application = broker.application_of(*areas, answered=counts.answered, tells=tells)
@@ -40,4 +40,4 @@ def http_function(name: str, *areas: str, tells: bool = True) -> Function:
 
         return answer
 
-    return Function(name, opened, areas)
+    return LambdaFunction(name, opened, areas)

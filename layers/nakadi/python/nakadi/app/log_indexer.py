@@ -20,9 +20,9 @@ from nakadi.app.engines import at_stream, open_log_index
 from nakadi.app.functions import NAMESPACE
 from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import archive_at
-from nakadi.engines.kinesis.indexing import Indexer, Outcome
+from nakadi.engines.kinesis.indexing import Indexer, IndexingResult
 from nakadi.engines.kinesis.opening import open_indexer
-from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.model.log_index import Mark
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def indexed(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
     return {"batchItemFailures": [{"itemIdentifier": sequence} for sequence in failures]}
 
 
-def _first_left(indexer: Indexer, shard: str, records: Sequence[Arrived]) -> int:
+def _first_left(indexer: Indexer, shard: str, records: Sequence[ArrivedRecord]) -> int:
     try:
         done = indexer.progress(shard)
     except Exception:  # noqa: BLE001  # it was logged that something is wrong; all of it comes again
@@ -67,23 +67,23 @@ def _first_left(indexer: Indexer, shard: str, records: Sequence[Arrived]) -> int
     return left[0] if left else records[-1].mark.sequence
 
 
-def _by_shard(event: Mapping[str, Any]) -> Mapping[str, list[Arrived]]:
-    found: dict[str, list[Arrived]] = {}
+def _by_shard(event: Mapping[str, Any]) -> Mapping[str, list[ArrivedRecord]]:
+    found: dict[str, list[ArrivedRecord]] = {}
     for record in event["Records"]:
         arrived = _arrived_record(record)
         found.setdefault(arrived.mark.shard, []).append(arrived)
     return found
 
 
-def _arrived_record(record: Mapping[str, Any]) -> Arrived:
+def _arrived_record(record: Mapping[str, Any]) -> ArrivedRecord:
     shard = record["eventID"].partition(":")[0]
     content = record["kinesis"]
     mark = Mark(shard, int(content["sequenceNumber"]))
     at = round(content["approximateArrivalTimestamp"] * 1000)
-    return Arrived(mark, content["partitionKey"], at, b64decode(content["data"]))
+    return ArrivedRecord(mark, content["partitionKey"], at, b64decode(content["data"]))
 
 
-def _write_metrics(outcome: Outcome) -> None:
+def _write_metrics(outcome: IndexingResult) -> None:
     metrics = EphemeralMetrics(namespace=NAMESPACE, service="log_indexer")
     metrics.add_metric("EventsIndexed", MetricUnit.Count, outcome.events)
     metrics.add_metric("BytesIndexed", MetricUnit.Bytes, outcome.bytes)

@@ -31,14 +31,14 @@ def without_secrets(text: str) -> str:
 
 def set_up(*, json_lines: bool, level: str, access_log: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if json_lines else Readable())
+    handler.setFormatter(JsonFormatter() if json_lines else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("nakadi.access").setLevel(logging.INFO if access_log else logging.WARNING)
     # It warns of every request that is not HTTP; the answer to the client is enough.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
-class Readable(logging.Formatter):
+class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
 
@@ -48,7 +48,7 @@ class Readable(logging.Formatter):
         return line + (f"  [{flow_id}]" if flow_id else "") + newline + trace
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

@@ -18,7 +18,7 @@ STOPPED = 0
 INTERRUPTED = 130
 
 
-class Signals:
+class SignalHandler:
     """Ends the process at once while it starts, and in good order while it serves.
 
     Nothing has been answered yet while it starts, and what is stored survives a kill at any moment. So the process
@@ -85,7 +85,7 @@ MOST_TOLD = 20
 _PACKAGE = Path(__file__).parents[1]
 
 
-class Grace:
+class ShutdownDeadline:
     """Within the block, the process ends so many seconds after `begin` at the latest.
 
     A thread that waits for a store, a lock or another process cannot be ended, and the interpreter would wait for it.
@@ -131,7 +131,7 @@ class Grace:
 def leave(code: int) -> NoReturn:
     """End a process that has closed everything, though threads may still wait for something."""
     # The interpreter waits for its threads, but not for those that watch over the time.
-    Grace(LEAVING_SECONDS, code=code).start().begin()
+    ShutdownDeadline(LEAVING_SECONDS, code=code).start().begin()
     sys.exit(code)
 
 

@@ -79,7 +79,7 @@ class ChangeWatch:
                 self.latest = look
 
 
-class _Entry(Struct, Generic[Value], frozen=True):
+class _CachedValue(Struct, Generic[Value], frozen=True):
     """A cached value. `number` is the number of its bucket before the value was read."""
 
     value: Value
@@ -103,7 +103,7 @@ class Cache(Generic[Key, Value]):
         self._watch = watch
         self._kind = kind
         self._lock = threading.Lock()
-        self._entries: dict[Key, _Entry[Value]] = {}
+        self._entries: dict[Key, _CachedValue[Value]] = {}
         self._forgotten = 0
         # Counted without the lock, which readers do without: two threads at once may count as one.
         self.hits = 0
@@ -140,10 +140,10 @@ class Cache(Generic[Key, Value]):
         if len(self._entries) >= MOST_ENTRIES:
             self._entries.clear()
         if look is None:
-            self._entries[key] = _Entry(value, 0, None, self._clock.monotonic() + self._seconds)
+            self._entries[key] = _CachedValue(value, 0, None, self._clock.monotonic() + self._seconds)
         else:
             bucket = bucket_of(self._kind, str(key))
-            self._entries[key] = _Entry(value, bucket, look.changes.number(bucket), now + LONGEST_SECONDS)
+            self._entries[key] = _CachedValue(value, bucket, look.changes.number(bucket), now + LONGEST_SECONDS)
 
     def forget(self, key: Key) -> None:
         """Drop a value, so that the next `get` reads it again."""

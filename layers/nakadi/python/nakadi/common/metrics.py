@@ -36,7 +36,7 @@ LONG_SECONDS = (0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0,
 NUMBERS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 
 
-class Names:
+class LabelValues:
     """The names that a label may have: the first so many, and `other` for those that come later."""
 
     def __init__(self, most: int) -> None:
@@ -51,14 +51,14 @@ class Names:
             return name if name in self._known else OTHER
 
 
-class Definition(Struct, frozen=True, kw_only=True):
+class MetricDefinition(Struct, frozen=True, kw_only=True):
     """What a metric is called and means. `json` is its name in JSON, if it is not made of the other one."""
 
     name: str
     meaning: str
     labels: Labels = ()
     json: str = ""
-    names: Names
+    names: LabelValues
 
     def bounded(self, labels: Labels) -> Labels:
         pairs = zip(self.labels, labels, strict=True)
@@ -70,7 +70,7 @@ class Counter:
 
     kind: Literal["counter", "gauge"] = "counter"
 
-    def __init__(self, definition: Definition, combine: Callable[[float, float], float] = add) -> None:
+    def __init__(self, definition: MetricDefinition, combine: Callable[[float, float], float] = add) -> None:
         self.definition = definition
         self._combine = combine
         self._lock = threading.Lock()
@@ -138,7 +138,7 @@ class Histogram:
 
     kind: Literal["histogram"] = "histogram"
 
-    def __init__(self, definition: Definition, bounds: tuple[float, ...]) -> None:
+    def __init__(self, definition: MetricDefinition, bounds: tuple[float, ...]) -> None:
         self.definition = definition
         self.bounds = bounds
         self.lock = threading.Lock()
@@ -175,7 +175,7 @@ class _Answers(Struct):
     sent: int = 0
 
 
-class _Stored(Struct):
+class _StoredTotals(Struct):
     """Of an event type."""
 
     events: int = 0
@@ -189,9 +189,9 @@ class Metrics:
     def __init__(self, started: float = 0.0, most_names: int = 200) -> None:
         self.started = started
         self.all: list[Metric] = []
-        self._names = Names(most_names)
+        self._names = LabelValues(most_names)
         self._answers: dict[tuple[str, int], _Answers] = {}
-        self._stored: dict[str, _Stored] = {}
+        self._stored: dict[str, _StoredTotals] = {}
         self._storing = threading.Lock()
 
         self._define_requests()
@@ -220,7 +220,7 @@ class Metrics:
         with self._storing:
             row = self._stored.get(event_type)
             if row is None:
-                row = self._stored.setdefault(self._names.bounded(event_type), _Stored())
+                row = self._stored.setdefault(self._names.bounded(event_type), _StoredTotals())
             row.events += events
             row.size += size
 
@@ -422,7 +422,7 @@ class Metrics:
                 found[labels] = found.get(labels, 0) + value(row)
             return found
 
-        def stored(value: Callable[[_Stored], int]) -> Rows:
+        def stored(value: Callable[[_StoredTotals], int]) -> Rows:
             with self._storing:
                 return {(name,): value(row) for name, row in self._stored.items()}
 
@@ -436,8 +436,8 @@ class Metrics:
         self.cache_hits.follow(lambda: {(name,): hits()})
         self.cache_misses.follow(lambda: {(name,): misses()})
 
-    def _define(self, name: str, meaning: str, labels: Labels, json: str) -> Definition:
-        return Definition(name=name, meaning=meaning, labels=labels, json=json, names=self._names)
+    def _define(self, name: str, meaning: str, labels: Labels, json: str) -> MetricDefinition:
+        return MetricDefinition(name=name, meaning=meaning, labels=labels, json=json, names=self._names)
 
     def _counter(self, name: str, meaning: str, labels: Labels = (), *, json: str = "") -> Counter:
         made = Counter(self._define(name, meaning, labels, json))

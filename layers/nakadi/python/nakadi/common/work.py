@@ -85,7 +85,7 @@ _lock = threading.Lock()
 _failed: Counter[str] = Counter()
 
 
-class Stopped(BaseException):
+class ChoreStopped(BaseException):
     """Raised in the midst of a chore when the process is about to end: it ends the whole, and is no failure of the part
     that it was at."""
 

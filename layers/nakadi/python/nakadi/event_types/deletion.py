@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from nakadi.auth.permissions import Features, Permissions, denied
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import Stopped, attempted
+from nakadi.common.work import ChoreStopped, attempted
 from nakadi.event_types.repository import CLEANUP_NOTES, SCHEMAS, EventTypes, cleanup_note
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Feature, Operation, Subject
@@ -176,7 +176,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
         """Run each task once. A failure is logged and counted, and the task is tried again in the next round."""
         tasks = {"deleted event types": self.leftovers.clear_all, **self.more, "event types": self._run_for_all}
         began = self.clock.monotonic()
-        with suppress(Stopped):
+        with suppress(ChoreStopped):
             for name, step in tasks.items():
                 self._attempt("round", name, step)
             self.metrics.housekeeping_seconds.observe(self.clock.monotonic() - began)
@@ -227,7 +227,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
 
     def _attempt(self, operation: str, thing: str, step: Callable[[], None]) -> None:
         if self._ending.is_set():
-            raise Stopped
+            raise ChoreStopped
         attempted(operation, thing, step)
 
     def _exists(self, event_type: EventType) -> bool:

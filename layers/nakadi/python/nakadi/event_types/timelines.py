@@ -27,7 +27,7 @@ from nakadi.model.events import Continuation
 from nakadi.model.log_index import Gap
 from nakadi.model.outcomes import Conflict, Invalid, NotFound
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import EventLogs, Forgetful, UnknownTopic
+from nakadi.ports.event_log import EventLogs, LossReportingLog, UnknownTopic
 from nakadi.ports.registry import Change, ChangedMeanwhile
 
 # A switch takes less than a second: one that has taken this long was interrupted. So was one that began in the future,
@@ -216,8 +216,8 @@ class LostEvents(Struct, kw_only=True):
 
     def _close_gaps(self, storage_id: str) -> None:
         event_log = self.logs.of(storage_id)
-        gaps = event_log.gaps() if isinstance(event_log, Forgetful) else ()
-        if not gaps or not isinstance(event_log, Forgetful):
+        gaps = event_log.gaps() if isinstance(event_log, LossReportingLog) else ()
+        if not gaps or not isinstance(event_log, LossReportingLog):
             return
         self.found += len(gaps)
         for gap in gaps:
@@ -229,7 +229,7 @@ class LostEvents(Struct, kw_only=True):
         event_log.close_gaps(gaps, topics)
 
     def _continue_after_gaps(
-        self, name: str, storage_id: str, event_log: Forgetful, gaps: Sequence[Gap]
+        self, name: str, storage_id: str, event_log: LossReportingLog, gaps: Sequence[Gap]
     ) -> Sequence[Timeline]:
         def attempt() -> Sequence[Timeline]:
             event_type = self.event_types.find(name)

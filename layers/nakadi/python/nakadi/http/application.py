@@ -83,9 +83,9 @@ class Route(Struct, frozen=True, kw_only=True):
     most_parsed: int | None = MOST_PARSED
 
 
-class _Node(Struct):
-    literals: dict[str, _Node] = field(default_factory=dict)
-    parameter: _Node | None = None
+class _RouteNode(Struct):
+    literals: dict[str, _RouteNode] = field(default_factory=dict)
+    parameter: _RouteNode | None = None
     # By method, with the names of the parameters on the way.
     routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
 
@@ -93,7 +93,7 @@ class _Node(Struct):
 class Router:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
-        self._root = _Node()
+        self._root = _RouteNode()
         for route in self.routes:
             self._add(route)
 
@@ -102,10 +102,10 @@ class Router:
         for segment in route.template.removeprefix("/").split("/"):
             if segment.startswith("{"):
                 names.append(segment[1:-1])
-                node.parameter = node.parameter or _Node()
+                node.parameter = node.parameter or _RouteNode()
                 node = node.parameter
             else:
-                node = node.literals.setdefault(segment, _Node())
+                node = node.literals.setdefault(segment, _RouteNode())
         assert route.method not in node.routes, f"two routes for {route.method} {route.template}"
         node.routes[route.method] = route, tuple(names)
 
@@ -138,14 +138,14 @@ class Router:
             raise NotFound(f"There is nothing at {unquote(raw_path)}")
         return _allowed(found[0])
 
-    def _match(self, raw_path: str) -> tuple[_Node, tuple[str, ...]] | None:
+    def _match(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:
         """The node with routes that a path leads to, and the values of its parameters.
 
         One slash at the end means nothing. A word goes before a parameter, unless it leads nowhere: then the parameter,
         which waits on the stack, is next.
         """
         segments = [*map(unquote, raw_path.removeprefix("/").removesuffix("/").split("/"))]
-        waiting: list[tuple[_Node, int, tuple[str, ...]]] = [(self._root, 0, ())]
+        waiting: list[tuple[_RouteNode, int, tuple[str, ...]]] = [(self._root, 0, ())]
         while waiting:
             node, depth, values = waiting.pop()
             if depth == len(segments):
@@ -160,7 +160,7 @@ class Router:
         return None
 
 
-def _allowed(node: _Node) -> str:
+def _allowed(node: _RouteNode) -> str:
     implied = ("HEAD", "OPTIONS") if "GET" in node.routes else ("OPTIONS",)
     return ", ".join((*node.routes, *implied))
 

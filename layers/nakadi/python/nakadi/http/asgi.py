@@ -85,7 +85,7 @@ class Answering(Protocol):
         """Answer a request that could not be read to its end."""
 
 
-class Connection(Protocol):
+class ClosableConnection(Protocol):
     """What a server may offer as `connection` in the state of a scope, for there are no words for it in ASGI."""
 
     half_closed: bool
@@ -228,7 +228,7 @@ class Edge:
         return lambda: self._draining.is_set() or gone()
 
     async def _in_lane(
-        self, lane: Lane, request: Request, connection: Connection | None, work: Callable[[], T]
+        self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Callable[[], T]
     ) -> T | Answer:
         """Work in a thread, unless too many wait for one, or the client has gone while its request did."""
         if self._threads_of(lane).waiting >= self._limits.waiting:
@@ -339,8 +339,8 @@ class _Threads(ThreadPoolExecutor):
         return self._work_queue.qsize()
 
 
-def _connection(scope: Message) -> Connection | None:
-    found: Connection | None = scope.get("state", {}).get("connection")
+def _connection(scope: Message) -> ClosableConnection | None:
+    found: ClosableConnection | None = scope.get("state", {}).get("connection")
     return found
 
 

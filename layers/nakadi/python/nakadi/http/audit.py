@@ -19,13 +19,13 @@ from nakadi.event_types.system_event_types import AUDIT_LOG, EVENT_TYPE_LOG, SUB
 from nakadi.http.application import Handler, Route
 from nakadi.http.message import Answer, Request
 from nakadi.model.authorization import Feature
-from nakadi.model.outcomes import GoesOn
+from nakadi.model.outcomes import StillRunning
 from nakadi.publishing.system_events import BROKER, SystemEvents
 
 Look = Callable[[str], Any]
 
 
-class Audited(Struct, frozen=True):
+class AuditedOperation(Struct, frozen=True):
     """What an operation changes: the kind of resource, how a request names it, and how to look at it.
 
     `made` is the name in an answer to the creation of a resource, if the broker chooses names.
@@ -40,7 +40,7 @@ class Audited(Struct, frozen=True):
 class Audit(Struct, frozen=True):
     features: Features
     events: SystemEvents
-    audited: Mapping[str, Audited]
+    audited: Mapping[str, AuditedOperation]
     hashed: Callable[[str], str]
     """What stands for the name of a subject where the name itself must not be read."""
 
@@ -49,7 +49,7 @@ class Audit(Struct, frozen=True):
         audited = self.audited.get(route.operation)
         return route if audited is None else replace(route, handler=self._audited_handler(route.handler, audited))
 
-    def _audited_handler(self, handler: Handler, audited: Audited) -> Handler:
+    def _audited_handler(self, handler: Handler, audited: AuditedOperation) -> Handler:
         def handle(request: Request) -> Answer:
             if not self._is_on() and not _may_switch_on(request):
                 return handler(request)
@@ -57,7 +57,7 @@ class Audit(Struct, frozen=True):
             before = audited.look(name)
             try:
                 answer = handler(request)
-            except GoesOn:
+            except StillRunning:
                 # The subject is known now, and the request may never be repeated.
                 self._publish_change(audited.resource_type, name, before, audited.look(name), request)
                 raise

@@ -169,25 +169,25 @@ class Server:
             await asyncio.wait(late, timeout=1)
 
 
-class Refused(Struct, frozen=True):
+class Refusal(Struct, frozen=True):
     """Why a request is not acceptable, whatever it asks for."""
 
     status: HTTPStatus
     detail: str
 
 
-HEAD_TOO_LARGE = Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers exceed {MAX_HEAD} bytes")
-TOO_MANY_HEADERS = Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"There are more than {MAX_HEADERS} headers")
-TOO_MUCH_BETWEEN_CHUNKS = Refused(HTTPStatus.BAD_REQUEST, f"More than {MAX_HEAD} bytes stand between two chunks")
-UNREADABLE = Refused(HTTPStatus.BAD_REQUEST, "The request is not HTTP/1.1 as it should be")
-UNKNOWN_VERSION = Refused(HTTPStatus.BAD_REQUEST, "The request is neither HTTP/1.1 nor HTTP/1.0")
-BAD_HOST = Refused(HTTPStatus.BAD_REQUEST, "The request does not have exactly one valid Host header")
-UNEXPECTED_CHUNKS = Refused(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
-UNKNOWN_METHOD = Refused(HTTPStatus.NOT_IMPLEMENTED, "The request method is not known")
-NO_PROXY = Refused(HTTPStatus.NOT_IMPLEMENTED, "The broker is not a proxy")
+HEAD_TOO_LARGE = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers exceed {MAX_HEAD} bytes")
+TOO_MANY_HEADERS = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"There are more than {MAX_HEADERS} headers")
+TOO_MUCH_BETWEEN_CHUNKS = Refusal(HTTPStatus.BAD_REQUEST, f"More than {MAX_HEAD} bytes stand between two chunks")
+UNREADABLE = Refusal(HTTPStatus.BAD_REQUEST, "The request is not HTTP/1.1 as it should be")
+UNKNOWN_VERSION = Refusal(HTTPStatus.BAD_REQUEST, "The request is neither HTTP/1.1 nor HTTP/1.0")
+BAD_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request does not have exactly one valid Host header")
+UNEXPECTED_CHUNKS = Refusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
+UNKNOWN_METHOD = Refusal(HTTPStatus.NOT_IMPLEMENTED, "The request method is not known")
+NO_PROXY = Refusal(HTTPStatus.NOT_IMPLEMENTED, "The broker is not a proxy")
 
 
-class _Stopped(Exception):
+class _ParsingStopped(Exception):
     """Raised within the parser to stop it."""
 
 
@@ -221,7 +221,7 @@ class Connection(HttpToolsProtocol):
         self._head_deadline: asyncio.TimerHandle | None = None
         self._resuming = False
         self._refused = False
-        self._refusal: Refused | None = None
+        self._refusal: Refusal | None = None
         self._at_work: RequestResponseCycle | None = None
 
     # Called by asyncio.
@@ -347,10 +347,10 @@ class Connection(HttpToolsProtocol):
         self._at_work = cycle
         super()._start_asgi_task(cycle, app)
 
-    def _stop_the_parser(self, refusal: Refused) -> None:
+    def _stop_the_parser(self, refusal: Refusal) -> None:
         """Refuse the request whose head is being read. The parser passes on that there was an exception, not which."""
         self._refusal = refusal
-        raise _Stopped
+        raise _ParsingStopped
 
     def _read_on_without_upgrade(self) -> None:
         """Give the rest of the message to a fresh parser, which sees the headers of the body and not the upgrade."""
@@ -361,7 +361,7 @@ class Connection(HttpToolsProtocol):
         self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(headers))
         self._resuming = False
 
-    def _refuse(self, refusal: Refused) -> None:
+    def _refuse(self, refusal: Refusal) -> None:
         """Answer what has been read so far, the last of it by a Problem, and read no further."""
         self._refused = True
         self._cancel_deadline()
@@ -377,7 +377,7 @@ class Connection(HttpToolsProtocol):
         else:
             last.keep_alive = False
 
-    def _send_problem(self, refusal: Refused) -> None:
+    def _send_problem(self, refusal: Refusal) -> None:
         if self.transport.is_closing():
             return
         if self._in_body():
@@ -428,7 +428,7 @@ class _WithoutChunks:
         await self._send(message)  # type: ignore[arg-type]  # uvicorn lists the members of each message
 
 
-def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> Refused | None:
+def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> Refusal | None:
     """What of a head could make two readers see two different requests, or is none of ours."""
     hosts = [value for name, value in headers if name == b"host"]
     if version not in ("1.0", "1.1"):
@@ -440,7 +440,7 @@ def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, by
     return NO_PROXY if method == b"CONNECT" else None
 
 
-def _unreadable_refusal(error: httptools.HttpParserError, data: memoryview) -> Refused:
+def _unreadable_refusal(error: httptools.HttpParserError, data: memoryview) -> Refusal:
     unknown = isinstance(error, httptools.HttpParserInvalidMethodError)
     return UNKNOWN_METHOD if unknown and REQUEST_LINE.match(data) else UNREADABLE
 

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from nakadi.event_types.documents import MeasuredStatistics
 from nakadi.model.authorization import AdminLists, Attribute, Authorization, BlockedKind, Feature
 from nakadi.model.event_type import EventType, Position, Schema, Storage, Timeline
-from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor, Verdict
+from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
 
 if TYPE_CHECKING:
     from nakadi.subscriptions.api.stats import EventTypeStats, PartitionStats
@@ -214,7 +214,7 @@ def committed_view(committed: Sequence[tuple[EventTypePartition, Position]]) -> 
     }
 
 
-def results_view(items: Sequence[Mapping[str, str]], verdicts: Sequence[Verdict]) -> View:
+def results_view(items: Sequence[Mapping[str, str]], verdicts: Sequence[CommitResult]) -> View:
     """What became of each cursor, which is repeated as it was sent."""
     names = ("partition", "offset", "event_type", "cursor_token")
     return {

@@ -18,7 +18,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.engines import UnknownEngine as UnknownLog
 from nakadi.app.engines import UnknownEngine as UnknownRegistry
 from nakadi.app.settings import BadSetting, Settings
-from nakadi.app.shutdown import Grace, Signals
+from nakadi.app.shutdown import ShutdownDeadline, SignalHandler
 from nakadi.engines.archive.stores import UnknownStore
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
 from nakadi.engines.sqlite.mark import Marker, examine
@@ -43,7 +43,7 @@ class CannotStart(Exception):
     """Raised when the program has to give up before it began; the message is a sentence for the operator."""
 
 
-def main(arguments: Sequence[str] | None = None, *, signals: Signals) -> int:
+def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
     options = _options(arguments)
     logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
@@ -75,10 +75,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signals) -> None:
+def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: SignalHandler) -> None:
     settings = _settings(options, environ)
     with (
-        Grace(GRACE_SECONDS) as grace,
+        ShutdownDeadline(GRACE_SECONDS) as grace,
         _listening(options.host, options.port) as listening,
         _marking(_data_files(settings), accept_loss=options.accept_loss),
         contextlib.closing(open_broker(settings)) as broker,
@@ -97,7 +97,9 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         runner.run(_serve(server, listening, signals, grace, greeting))
 
 
-async def _serve(server: Server, listening: socket.socket, signals: Signals, grace: Grace, greeting: str) -> None:
+async def _serve(
+    server: Server, listening: socket.socket, signals: SignalHandler, grace: ShutdownDeadline, greeting: str
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -18,7 +18,7 @@ class Mark(NamedTuple):
     sequence: int
 
 
-class Part(NamedTuple):
+class UnfinishedAppend(NamedTuple):
     """A record that holds a part of an append whose last part was not met yet."""
 
     append: bytes
@@ -34,7 +34,7 @@ class Counted(Struct, frozen=True, kw_only=True):
     next: int = 0
     latest: int = 0
     sealed_at: Mark | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[UnfinishedAppend, ...] = ()
 
 
 NOTHING_COUNTED = Counted()

@@ -14,7 +14,7 @@
     │   └── Incompatible       ... a schema that may not follow the one before it
     ├── SwitchedOff            an administrator turned this off
     └── TryLater               not now, perhaps soon
-        └── GoesOn             ... for it goes on, longer than its caller may wait
+        └── StillRunning       ... for it goes on, longer than its caller may wait
 
 An outcome is part of the conversation with a client: its `detail` is written for that client. A *fault* is not:
 it says that a part of the broker did not work, and is kept apart from outcomes everywhere.
@@ -117,7 +117,7 @@ class TryLater(Outcome):
     """Raised when the operation is fine and cannot be carried out at the moment."""
 
 
-class GoesOn(TryLater):
+class StillRunning(TryLater):
     """Raised when what was asked for is under way, and an answer is due before its end. Repeating the request tells."""
 
 

@@ -242,7 +242,7 @@ class ParkedEvent(Struct, frozen=True):
     value: bytes
 
 
-class Verdict(StrEnum):
+class CommitResult(StrEnum):
     """What became of a commit."""
 
     COMMITTED = "committed"
@@ -250,7 +250,7 @@ class Verdict(StrEnum):
     NOT_OWNED = "not_owned"
 
 
-class Changed(StrEnum):
+class SubscriptionChange(StrEnum):
     """What can change in a subscription, for its listeners."""
 
     ASSIGNMENT = "assignment"

@@ -19,11 +19,11 @@ METHODS = ("get", "post", "put", "patch", "delete")
 Node = Mapping[str, Any]
 
 
-class Contradiction(Exception):
+class ConflictingDescriptions(Exception):
     """Raised when two files describe one thing differently; the message names it."""
 
 
-class Operation(Struct, frozen=True, kw_only=True):
+class ApiOperation(Struct, frozen=True, kw_only=True):
     """One operation; `parameters` are its own and those of its path, and nothing at the top is a reference any more."""
 
     id: str
@@ -50,7 +50,7 @@ def as_json() -> bytes:
 
 
 @cache
-def operations() -> Mapping[str, Operation]:
+def operations() -> Mapping[str, ApiOperation]:
     """Every operation by its id, in the order of tags."""
     tags = [tag["name"] for tag in document()["tags"]]
     found = sorted(_operations(), key=lambda operation: tags.index(operation.description["tags"][0]))
@@ -85,7 +85,7 @@ def _gateway_path(path: str) -> dict[str, Any]:
     return {operation.method.lower(): _gateway_operation(operation) for operation in here}
 
 
-def _gateway_operation(operation: Operation) -> dict[str, Any]:
+def _gateway_operation(operation: ApiOperation) -> dict[str, Any]:
     in_path = [each for each in operation.parameters if each["in"] == "path"]
     return {
         "operationId": operation.id,
@@ -113,18 +113,18 @@ def _join(whole: dict[str, Any], part: Node, place: str = "") -> None:
         elif isinstance(value, dict):
             _join(whole[name], value, f"{place}/{name}")
         elif value != whole[name]:
-            raise Contradiction(f"{place}/{name}")
+            raise ConflictingDescriptions(f"{place}/{name}")
 
 
-def _operations() -> Iterator[Operation]:
+def _operations() -> Iterator[ApiOperation]:
     for path, item in document()["paths"].items():
         for method in METHODS:
             if method in item:
                 yield _operation(path, method, item[method], item.get("parameters", ()))
 
 
-def _operation(path: str, method: str, description: Node, shared: list[Node]) -> Operation:
-    return Operation(
+def _operation(path: str, method: str, description: Node, shared: list[Node]) -> ApiOperation:
+    return ApiOperation(
         id=description["operationId"],
         method=method.upper(),
         path=path,

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from nakadi.model.log_index import Location
 
 
-class Kept(NamedTuple):
+class StoredObject(NamedTuple):
     """An object of an archive store, and when it was put there."""
 
     key: str
@@ -29,7 +29,7 @@ class ArchiveStore(Protocol):
     def remove(self, keys: Sequence[str]) -> None:
         """Let objects go, also those that are not there."""
 
-    def listed(self, prefix: str) -> Iterator[Kept]:
+    def listed(self, prefix: str) -> Iterator[StoredObject]:
         """The objects whose keys begin so, in no order, also what is left of one that was never finished.
 
         `prefix` ends with a slash. Of what is put meanwhile, some may be there.

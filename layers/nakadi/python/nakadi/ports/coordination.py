@@ -10,7 +10,15 @@ from nakadi.model.event_type import Position
 
 if TYPE_CHECKING:
     # A function that publishes knows no subscriptions, and starts sooner without them.
-    from nakadi.model.subscription import Assignment, Changed, EventTypePartition, Offset, Parked, ParkedEvent, Verdict
+    from nakadi.model.subscription import (
+        Assignment,
+        CommitResult,
+        EventTypePartition,
+        Offset,
+        Parked,
+        ParkedEvent,
+        SubscriptionChange,
+    )
 
 
 MOST_PLACES = 99
@@ -70,7 +78,7 @@ class Coordination(Protocol):
 
     def commit(
         self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
-    ) -> Mapping[EventTypePartition, Verdict]:
+    ) -> Mapping[EventTypePartition, CommitResult]:
         """Move offsets forward, each for itself: `COMMITTED` if the session owns the partition and the position is
         greater than what is stored, `OUTDATED` if it owns it and the position is not, `NOT_OWNED` if it does not.
         """
@@ -82,7 +90,7 @@ class Coordination(Protocol):
         events: Sequence[ParkedEvent],
         now: datetime,
         upto: Position | None = None,
-    ) -> Verdict:
+    ) -> CommitResult:
         """Put events of one partition into the lot and move its offset to `upto`, all in one atomic step.
 
         `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `upto` is not greater than what is stored:
@@ -121,7 +129,7 @@ class Coordination(Protocol):
     def leases(self) -> Mapping[str, datetime]:
         """Process -> until when its lease goes. Those that ran out long ago may be missing."""
 
-    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
+    def watch(self, subscription: str, changed: Callable[[SubscriptionChange], None]) -> Callable[[], None]:
         """Have `changed` called soon after something of the subscription changed; the answer ends it.
 
         It may be called more often than needed, from any thread, and must return quickly. It is called at once for

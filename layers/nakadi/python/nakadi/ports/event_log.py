@@ -109,7 +109,7 @@ class EventLog(Protocol):
 
 
 @runtime_checkable
-class Indexed(Protocol):
+class IndexedLog(Protocol):
     """An event log whose events another process counts and archives, some time after they were stored."""
 
     def index_lag(self) -> timedelta:
@@ -117,7 +117,7 @@ class Indexed(Protocol):
 
 
 @runtime_checkable
-class Forgetful(Protocol):
+class LossReportingLog(Protocol):
     """An indexed event log that may forget events before they are counted, and then says so."""
 
     def gaps(self) -> Sequence[Gap]:
@@ -137,7 +137,7 @@ class Forgetful(Protocol):
 
 
 @runtime_checkable
-class Registered(Protocol):
+class PushedLog(Protocol):
     """An event log whose processes register themselves at its service, to have events pushed to them."""
 
     def remove_orphans(self) -> None:

@@ -161,7 +161,7 @@ class KpiCollector:
             self._enqueue(BATCH_PUBLISHED, figure, flow_id)
 
     def record_streaming(
-        self, subscription: str | None, event_type: str, subject: Subject, flow_id: str, sent: SentSoFar
+        self, subscription: str | None, event_type: str, subject: Subject, flow_id: str, sent: SentTotals
     ) -> None:
         """Record what a stream has sent of an event type since it was recorded last."""
         if event_type not in KPI_EVENT_TYPES and self._is_wanted(DATA_STREAMED):
@@ -307,7 +307,7 @@ class KpiCollector:
 REPORT_SECONDS = 30.0
 
 
-class SentSoFar(Struct):
+class SentTotals(Struct):
     """What a stream has sent of an event type."""
 
     events: int = 0
@@ -334,7 +334,7 @@ class StreamKpis:
         self._subject = subject
         self._flow_id = flow_id
         self._subscription = subscription
-        self._sent: dict[str, SentSoFar] = {}
+        self._sent: dict[str, SentTotals] = {}
         self._reported_at = clock.monotonic()
 
     def record(self, event_type: str, events: int, size: int, newest: datetime) -> None:
@@ -343,7 +343,7 @@ class StreamKpis:
         self._metrics.events_sent.add(events, self._api, event_type)
         self._metrics.sent_bytes.add(size, self._api)
         self._metrics.delivery_delay.observe(max(0.0, age), self._api)
-        sent = self._sent.setdefault(event_type, SentSoFar())
+        sent = self._sent.setdefault(event_type, SentTotals())
         sent.events += events
         sent.size += size
         sent.batches += 1

@@ -147,7 +147,7 @@ Fact = Callable[[float], Sequence[Any]]
 DescribeProblem = Callable[[Exception], bytes]
 
 
-class Outlet(Protocol):
+class StreamOutlet(Protocol):
     """The connection to the client."""
 
     async def write(self, chunk: bytes) -> None:
@@ -163,7 +163,7 @@ class Outlet(Protocol):
 class WriteBuffer:
     """Lines in their order, several of them in one write."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: StreamOutlet) -> None:
         self._outlet = outlet
         self._lines: list[bytes] = []
         self._bytes = 0
@@ -256,7 +256,7 @@ class StreamDriver(ABC):
     """`add_fact`, `update` and `wake` have to be called on the event loop. So nothing here needs a lock: another
     thread can only have them called there, and between two awaits the driver is alone."""
 
-    def __init__(self, outlet: Outlet, clock: Clock) -> None:
+    def __init__(self, outlet: StreamOutlet, clock: Clock) -> None:
         self._outlet = outlet
         self._clock = clock
         self._facts: list[Fact] = []
@@ -345,7 +345,7 @@ class LowLevelDriver(StreamDriver):
         session: LowLevelSession,
         partitions: Sequence[PartitionReader],
         lines: StreamFormat,
-        outlet: Outlet,
+        outlet: StreamOutlet,
         *,
         clock: Clock,
         describe: DescribeProblem,

@@ -20,7 +20,7 @@ from nakadi.model.outcomes import Unusable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
-from nakadi.streaming.driver import DescribeProblem, LowLevelDriver, Outlet, StreamFormat
+from nakadi.streaming.driver import DescribeProblem, LowLevelDriver, StreamFormat, StreamOutlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
 from nakadi.streaming.parameters import PickSeconds, StreamLimits, StreamParameters, cursors_in, limits_of
 from nakadi.streaming.session import LowLevelSession
@@ -93,7 +93,7 @@ class EventStreams:
         return AcceptedStream(subject=subject, event_type=event_type, starts=starts, limits=limits)
 
     async def serve(
-        self, opening: AcceptedStream, lines: StreamFormat, outlet: Outlet, describe: DescribeProblem
+        self, opening: AcceptedStream, lines: StreamFormat, outlet: StreamOutlet, describe: DescribeProblem
     ) -> None:
         """Stream until the end. `describe` puts the reason of an early end into bytes."""
         event_type, subject, access = opening.event_type, opening.subject, self._access

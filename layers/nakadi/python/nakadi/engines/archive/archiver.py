@@ -25,7 +25,7 @@ from nakadi.ports.log_index import LogIndex
 # Options --------------------------------------------------------------------------------------------------------------
 
 
-class Tiers(Struct, frozen=True, kw_only=True):
+class ArchivePolicy(Struct, frozen=True, kw_only=True):
     """Seconds, but for the last. `after`: how long events wait to be archived, about; an infinite time is for those
     who see to everything themselves. `hot`: how long the hot half keeps what is archived. `grace`: how long archive
     objects without references stay: longer than it takes from writing one to the index entry.
@@ -39,7 +39,7 @@ class Tiers(Struct, frozen=True, kw_only=True):
     share: float = 0.25
 
 
-class Directory(Protocol):
+class TopicOwners(Protocol):
     """Which topics there are, and whose they are."""
 
     def topics(self) -> Iterable[tuple[str, int]]:
@@ -49,7 +49,7 @@ class Directory(Protocol):
         """The name of the event type that a topic belongs to, if it is known."""
 
 
-class NoDirectory:
+class UnknownOwners:
     """Nothing is known of topics but what is seen of them."""
 
     def topics(self) -> Iterable[tuple[str, int]]:
@@ -76,7 +76,7 @@ def _no_rest() -> None:
     pass
 
 
-class Packed(Struct, frozen=True):
+class PackedMember(Struct, frozen=True):
     """A member, and its entry in the index; `revision` is that of the head in front of it."""
 
     partition: int
@@ -109,7 +109,7 @@ class Archiver:
         hot: EventLog,
         index: LogIndex,
         store: ArchiveStore,
-        directory: Directory,
+        directory: TopicOwners,
         metrics: Metrics | None = None,
     ) -> None:
         self._hot = hot
@@ -153,8 +153,10 @@ class Archiver:
             self._index.delete_topic(topic)
             raise
 
-    def _pack(self, topic: str, behind: dict[int, tuple[Head, Bounds]], rest: Callable[[], None]) -> Sequence[Packed]:
-        found: list[Packed] = []
+    def _pack(
+        self, topic: str, behind: dict[int, tuple[Head, Bounds]], rest: Callable[[], None]
+    ) -> Sequence[PackedMember]:
+        found: list[PackedMember] = []
         size = 0
         for partition, (head, bounds) in behind.items():
             counted, revision = self._beginning(topic, partition, head, bounds), head.revision
@@ -177,7 +179,7 @@ class Archiver:
 
     def _member(
         self, topic: str, partition: int, revision: int, before: Counted, end: int, rest: Callable[[], None]
-    ) -> tuple[Packed | None, int]:
+    ) -> tuple[PackedMember | None, int]:
         packer = Packer(topic, partition, self._directory.event_type_of(topic))
         place, events, size = before.next, 0, 0
         since = until = before.latest
@@ -197,9 +199,9 @@ class Archiver:
             rest()
         if not events:
             return None, 0
-        return Packed(partition, revision, packer.finish(), before, place, events, since, until), size
+        return PackedMember(partition, revision, packer.finish(), before, place, events, since, until), size
 
-    def _write(self, topic: str, packed: Sequence[Packed]) -> None:
+    def _write(self, topic: str, packed: Sequence[PackedMember]) -> None:
         key = objects.logged(
             self._namespace, self._directory.event_type_of(topic), topic, moment_of(min(each.since for each in packed))
         )

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from nakadi.engines.archive import reading
-from nakadi.engines.archive.archiver import Directory, Tiers
-from nakadi.engines.archive.maintenance import GROUP_BYTES, GROUP_EVENTS, Busy, alone, stored_for
+from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
+from nakadi.engines.archive.maintenance import GROUP_BYTES, GROUP_EVENTS, PartitionBusy, alone, stored_for
 from nakadi.engines.archive.objects import Packer, archived
 from nakadi.model.events import Bounds, StoredEvent, microseconds, moment_of
 from nakadi.model.log_index import Segment
@@ -49,7 +49,7 @@ Keeps = Callable[[StoredEvent], bool]
 
 
 class Rewriter:
-    def __init__(self, index: LogIndex, store: ArchiveStore, directory: Directory) -> None:
+    def __init__(self, index: LogIndex, store: ArchiveStore, directory: TopicOwners) -> None:
         self._index = index
         self._store = store
         self._directory = directory
@@ -127,15 +127,15 @@ AT_LEAST_EVERY = timedelta(days=1)
 Place = tuple[str, int]
 
 
-class Compaction:
+class ArchiveCompaction:
     def __init__(
         self,
         hot: EventLog,
         index: LogIndex,
         store: ArchiveStore,
         clock: Clock,
-        directory: Directory,
-        tiers: Tiers,
+        directory: TopicOwners,
+        tiers: ArchivePolicy,
         archive: Callable[[str, int], None],
     ) -> None:
         self._hot = hot
@@ -170,7 +170,7 @@ class Compaction:
             self._tombstones[topic, partition] = self._rewriter.compact(
                 topic, partition, oldest=oldest, end=end, last=last, tombstones_before=tombstones_before
             )
-        except Busy:
+        except PartitionBusy:
             return False
         return True
 

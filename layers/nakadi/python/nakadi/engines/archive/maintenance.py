@@ -21,7 +21,7 @@ from nakadi.engines.archive.objects import Packer
 from nakadi.engines.archive.reading import Library, read
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import Location, Segment
-from nakadi.ports.archive_store import ArchiveStore, Kept
+from nakadi.ports.archive_store import ArchiveStore, StoredObject
 from nakadi.ports.log_index import LogIndex
 
 # Unreferenced objects -------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ REMOVED_AT_ONCE = 500
 log = logging.getLogger(__name__)
 
 
-class Swept(Struct, frozen=True):
+class SweepResult(Struct, frozen=True):
     """What a sweep found that was older than the grace time, and what it removed."""
 
     looked_at: int = 0
@@ -52,13 +52,13 @@ class Sweep(Struct, frozen=True):
     store: ArchiveStore
     namespaces: Collection[str] | None = None
 
-    def run(self, older_than: datetime) -> Swept:
+    def run(self, older_than: datetime) -> SweepResult:
         """Remove every object that was written before, and has no reference."""
         found = self._written_before(older_than, self._namespaces())
         # The references after the objects: what began to be referred to in between is seen.
         referred_to = self.index.referred_to()
         unused = [each for each in found if each.key not in referred_to]
-        gone: list[Kept] = []
+        gone: list[StoredObject] = []
         for start in range(0, len(unused), REMOVED_AT_ONCE):
             some = unused[start : start + REMOVED_AT_ONCE]
             keys_of_some = [each.key for each in some]
@@ -68,19 +68,19 @@ class Sweep(Struct, frozen=True):
                 gone += some
         if gone:
             log.info("%s archive objects that are not needed any more are gone", len(gone))
-        return Swept(len(found), len(gone), sum(each.size for each in gone))
+        return SweepResult(len(found), len(gone), sum(each.size for each in gone))
 
     def _namespaces(self) -> Collection[str]:
         if self.namespaces is not None:
             return self.namespaces
         return {objects.namespace_of(key) for key in self.index.referred_to()}
 
-    def _written_before(self, moment: datetime, namespaces: Collection[str]) -> list[Kept]:
+    def _written_before(self, moment: datetime, namespaces: Collection[str]) -> list[StoredObject]:
         return [
             each for namespace in sorted(namespaces) for each in self._objects_in(namespace) if each.written_at < moment
         ]
 
-    def _objects_in(self, namespace: str) -> Iterator[Kept]:
+    def _objects_in(self, namespace: str) -> Iterator[StoredObject]:
         for folder in (objects.LOG, objects.REWRITTEN):
             yield from self.store.listed(f"{folder}{namespace}/")
 
@@ -106,11 +106,11 @@ MOST_BLOCK_BYTES = 1 << 27
 EVERYTHING = 1 << 62
 
 
-class Busy(Exception):
+class PartitionBusy(Exception):
     """Raised when another process rewrites the partition."""
 
 
-class Piece(NamedTuple):
+class SegmentGroup(NamedTuple):
     """Neighbouring segments of a partition, from an offset to another. They sort by the time of their first event."""
 
     since: int
@@ -124,13 +124,13 @@ class Piece(NamedTuple):
 def alone(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], None]]:
     """Be the only one who writes a partition anew. What is yielded makes sure, for some more time, that one still is.
 
-    Raises `Busy`, then or later.
+    Raises `PartitionBusy`, then or later.
     """
     claim, owner = f"compaction/{topic}/{partition}", uuid4().hex
 
     def make_sure() -> None:
         if not index.claim(claim, owner, CLAIMED_FOR):
-            raise Busy(claim)
+            raise PartitionBusy(claim)
 
     make_sure()
     try:
@@ -139,7 +139,7 @@ def alone(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], 
         index.release(claim, owner)
 
 
-class Merger(Struct, frozen=True, kw_only=True):
+class SegmentMerger(Struct, frozen=True, kw_only=True):
     """`small`: compressed bytes; larger segments stay as they are. `span`: how many microseconds may lie between the
     first and the last event of a piece; since a segment goes when all its events are too old, the first stay so much
     longer. `in_haste`: several objects are read at a time, though others may want the processor.
@@ -152,19 +152,19 @@ class Merger(Struct, frozen=True, kw_only=True):
     span: int = EVERYTHING
     in_haste: bool = False
 
-    def plan(self, topic: str, partition: int) -> list[Piece]:
+    def plan(self, topic: str, partition: int) -> list[SegmentGroup]:
         """The pieces of a partition that are worth merging."""
         there = list(self._list_segments(topic, partition, 0, EVERYTHING))
         covered = [first for first, following in itertools.pairwise(there) if following.first < first.end]
         groups = [group for group in self._groups(there) if len(group) >= MANY]
         pieces = [
-            Piece(group[0].since, topic, partition, group[0].first, group[-1].end)
+            SegmentGroup(group[0].since, topic, partition, group[0].first, group[-1].end)
             for group in (*groups, *([segment] for segment in covered))
         ]
         return sorted(set(pieces))
 
-    def merge(self, piece: Piece) -> int:
-        """Have one segment where these were; how many were replaced. Raises `Busy`, and `Unreadable`."""
+    def merge(self, piece: SegmentGroup) -> int:
+        """Have one segment where these were; how many were replaced. Raises `PartitionBusy`, and `Unreadable`."""
         _, topic, partition, first, end = piece
         with alone(self.index, topic, partition) as make_sure:
             there = list(self._list_segments(topic, partition, first, end))
@@ -257,7 +257,7 @@ def _follow_each_other(segments: Sequence[Segment]) -> bool:
     return archived and all(one.end == other.first for one, other in itertools.pairwise(segments))
 
 
-class Blocks:
+class BlockCache:
     """A store of which whole blocks are read and kept for a while: an indexer's object has a little of many partitions,
     each of which is merged by itself."""
 

@@ -87,7 +87,7 @@ class BadArchive(Exception):
     """Raised when bytes are not a member of an archive object."""
 
 
-class Line(msgspec.Struct, gc=False):
+class ArchivedLine(msgspec.Struct, gc=False):
     """One event as it is written. `event` is the published text to the byte; a tombstone has none."""
 
     topic: str
@@ -209,7 +209,7 @@ def _unpack_member(content: bytes) -> Iterator[bytes]:
         raise BadArchive(str(error)) from error
 
 
-def _lines(text: bytes) -> list[Line]:
+def _lines(text: bytes) -> list[ArchivedLine]:
     try:
         return _DECODER.decode_lines(text)
     except msgspec.DecodeError as error:
@@ -233,13 +233,13 @@ def _written(moment: datetime) -> bytes:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").encode()
 
 
-def _event(line: Line) -> StoredEvent:
+def _event(line: ArchivedLine) -> StoredEvent:
     value = bytes(line.event) or None
     owner = None if line.owner is None else Attribute(*line.owner)
     return StoredEvent(line.offset, Record(value, line.key, owner, line.directed_to), line.time)
 
 
-_DECODER = msgspec.json.Decoder(Line)
+_DECODER = msgspec.json.Decoder(ArchivedLine)
 
 
 # Keys, and segments of the log index ----------------------------------------------------------------------------------

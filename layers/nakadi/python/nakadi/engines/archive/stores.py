@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from nakadi.model.log_index import Location
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, Kept
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, StoredObject
 
 REMOVE_AT_ONCE = 1000
 LISTED_AT_ONCE = 1000
@@ -70,9 +70,9 @@ class MemoryStore:
             for key in keys:
                 self._objects.pop(key, None)
 
-    def listed(self, prefix: str) -> Iterator[Kept]:
+    def listed(self, prefix: str) -> Iterator[StoredObject]:
         with self._while_open():
-            found = [Kept(key, len(content), self._times[key]) for key, content in self._objects.items()]
+            found = [StoredObject(key, len(content), self._times[key]) for key, content in self._objects.items()]
         yield from (each for each in found if each.key.startswith(prefix))
 
     def kept(self) -> Sequence[str]:
@@ -131,7 +131,7 @@ class FolderStore:
                 path.unlink(missing_ok=True)
                 self._remove_empty(path.parent)
 
-    def listed(self, prefix: str) -> Iterator[Kept]:
+    def listed(self, prefix: str) -> Iterator[StoredObject]:
         with self._while_open():
             pass
         for folder, _, names in os.walk(self._folder / prefix):
@@ -140,7 +140,7 @@ class FolderStore:
                 with suppress(FileNotFoundError):
                     found = path.stat()
                     written_at = datetime.fromtimestamp(found.st_mtime, UTC)
-                    yield Kept(path.relative_to(self._folder).as_posix(), found.st_size, written_at)
+                    yield StoredObject(path.relative_to(self._folder).as_posix(), found.st_size, written_at)
 
     def close(self) -> None:
         self._closed = True
@@ -214,13 +214,13 @@ class S3Store:
 
         return self._call_s3(fetch, location.key)
 
-    def listed(self, prefix: str) -> Iterator[Kept]:
+    def listed(self, prefix: str) -> Iterator[StoredObject]:
         token: dict[str, str] = {}
         while True:
             wanted = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": LISTED_AT_ONCE}
             page = self._call_s3(partial(self._client.list_objects_v2, **wanted, **token))
             for each in page.get("Contents", ()):
-                yield Kept(each["Key"].removeprefix(self._prefix), each["Size"], each["LastModified"])
+                yield StoredObject(each["Key"].removeprefix(self._prefix), each["Size"], each["LastModified"])
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}

@@ -20,10 +20,10 @@ from math import inf
 from typing import TypeVar
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import Stopped, attempted
-from nakadi.engines.archive.archiver import Archiver, Directory, NoDirectory, Tiers, cool
-from nakadi.engines.archive.compaction import Compaction
-from nakadi.engines.archive.maintenance import Busy, Merger, Sweep
+from nakadi.common.work import ChoreStopped, attempted
+from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, TopicOwners, UnknownOwners, cool
+from nakadi.engines.archive.compaction import ArchiveCompaction
+from nakadi.engines.archive.maintenance import PartitionBusy, SegmentMerger, Sweep
 from nakadi.engines.archive.reading import ArchiveReader, Library, Unreadable
 from nakadi.model.events import Bounds, Fate, Record, Slice, microseconds
 from nakadi.model.log_index import Topic
@@ -46,17 +46,17 @@ class TieredLog:
         index: LogIndex,
         store: ArchiveStore,
         clock: Clock,
-        directory: Directory | None = None,
-        tiers: Tiers | None = None,
+        directory: TopicOwners | None = None,
+        tiers: ArchivePolicy | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._hot = hot
         self._index = index
         self._store = store
         self._archive = ArchiveReader(index, Library(store, metrics=metrics))
-        directory, tiers = directory or NoDirectory(), tiers or Tiers()
+        directory, tiers = directory or UnknownOwners(), tiers or ArchivePolicy()
         self._worker = Worker(hot, index, store, clock, directory, tiers, metrics)
-        self._compaction = Compaction(hot, index, store, clock, directory, tiers, self._worker.archive)
+        self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive)
         # From where on the hot half was seen to have something. It only grows: what is before need not be asked there.
         self._hot_from: dict[Place, int] = {}
         self._closed = False
@@ -232,7 +232,7 @@ def _unavailable_when_closed() -> Iterator[None]:
     """Around chores that are asked for: closing the log meanwhile ends them in the midst."""
     try:
         yield
-    except Stopped as stopped:
+    except ChoreStopped as stopped:
         raise Unavailable("The event log is closed.") from stopped
 
 
@@ -254,8 +254,8 @@ class Worker:
         index: LogIndex,
         store: ArchiveStore,
         clock: Clock,
-        directory: Directory,
-        tiers: Tiers,
+        directory: TopicOwners,
+        tiers: ArchivePolicy,
         metrics: Metrics | None = None,
     ) -> None:
         self._hot = hot
@@ -265,7 +265,7 @@ class Worker:
         self._tiers = tiers
         self._metrics = metrics or Metrics()
         self._archiver = Archiver(hot, index, store, directory, self._metrics)
-        self._merger = Merger(index=index, store=store, event_type_of=directory.event_type_of)
+        self._merger = SegmentMerger(index=index, store=store, event_type_of=directory.event_type_of)
         self._sweep = Sweep(index, store, namespaces=(index.identity(),))
         # Partition -> since when it has something to archive. Taking one out is followed by a look at all its events.
         self._waiting: dict[Place, float] = {}
@@ -323,7 +323,7 @@ class Worker:
 
     def merge(self, rest: Callable[[], None] | None = None) -> None:
         """Make few objects of many small ones, which are read in less time."""
-        rest = rest or Rests(self._closing)
+        rest = rest or WorkPauses(self._closing)
         for topic in self._index.topics():
             known = self._index.topic(topic)
             for partition in range(known.partitions if known else 0):
@@ -331,7 +331,7 @@ class Worker:
                 rest()
 
     def _merge(self, topic: str, partition: int, rest: Callable[[], None]) -> None:
-        with suppress(Busy):
+        with suppress(PartitionBusy):
             for piece in self._merger.plan(topic, partition):
                 self._merger.merge(piece)
                 rest()
@@ -360,7 +360,7 @@ class Worker:
 
     def _attempt(self, operation: str, thing: str, work: Callable[[], None]) -> bool:
         if self._closing.is_set():
-            raise Stopped
+            raise ChoreStopped
         succeeded = attempted(operation, thing, work)
         if not succeeded:
             self._metrics.archive_failures.add(1, operation)
@@ -373,7 +373,7 @@ class Worker:
     def _try_until_stopped(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Stopped:
+        except ChoreStopped:
             pass
         except Unavailable as error:
             log.warning("The archive has to wait: %s", error)
@@ -390,7 +390,9 @@ class Worker:
 
     def _archive_due(self) -> None:
         due = time.monotonic() - self._tiers.after
-        self._archive([place for place, since in list(self._waiting.items()) if since <= due], Rests(self._closing))
+        self._archive(
+            [place for place, since in list(self._waiting.items()) if since <= due], WorkPauses(self._closing)
+        )
 
     def _archive(self, places: list[Place], rest: Callable[[], None]) -> int:
         """How many topics could not be archived."""
@@ -431,7 +433,7 @@ class Worker:
         return True
 
 
-class Rests:
+class WorkPauses:
     """Called in the midst of work, it rests in proportion to the work since the last rest."""
 
     def __init__(self, closing: threading.Event) -> None:
@@ -440,7 +442,7 @@ class Rests:
 
     def __call__(self) -> None:
         if self._closing.wait(RESTS * min(1.0, time.monotonic() - self._began)):
-            raise Stopped
+            raise ChoreStopped
         self._began = time.monotonic()
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import (
     Assignment,
+    CommitResult,
     EndedReset,
     Entry,
     EventTypePartition,
@@ -22,7 +23,6 @@ from nakadi.model.subscription import (
     Reset,
     Session,
     SetOffsets,
-    Verdict,
     Wish,
 )
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES
@@ -179,11 +179,11 @@ def moves(old: Assignment, new: Assignment, positions: Positions) -> Mapping[Eve
     return touched
 
 
-def verdict(offset: Offset | None, session: str, position: Position) -> Verdict:
+def verdict(offset: Offset | None, session: str, position: Position) -> CommitResult:
     """What becomes of a commit where this is stored."""
     if offset is None or offset.owner != session:
-        return Verdict.NOT_OWNED
-    return Verdict.COMMITTED if position > offset.position else Verdict.OUTDATED
+        return CommitResult.NOT_OWNED
+    return CommitResult.COMMITTED if position > offset.position else CommitResult.OUTDATED
 
 
 def moved(old: Offset | None, owner: str | None, position: Position | None, now: datetime) -> Offset:
@@ -206,8 +206,8 @@ def parking_place(events: Sequence[ParkedEvent]) -> EventTypePartition:
     return places.pop()
 
 
-def parking_verdict(offset: Offset | None, session: str, upto: Position | None) -> Verdict:
+def parking_verdict(offset: Offset | None, session: str, upto: Position | None) -> CommitResult:
     """What becomes of events to be parked where this is stored."""
     if upto is None and offset is not None and offset.owner == session:
-        return Verdict.COMMITTED
+        return CommitResult.COMMITTED
     return verdict(offset, session, upto if upto is not None else BEFORE_EVERYTHING)

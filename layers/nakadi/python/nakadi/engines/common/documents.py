@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from nakadi.model.log_index import Counted, Location, Mark, Part, Progress, Segment, Topic
+from nakadi.model.log_index import Counted, Location, Mark, Progress, Segment, Topic, UnfinishedAppend
 from nakadi.ports.registry import (
     ABSENCE_REMEMBERED,
     ABSENT,
@@ -196,7 +196,7 @@ def _counted_document(counted: Counted) -> Mapping[str, Any]:
 
 def _counted_from(found: Mapping[str, Any]) -> Counted:
     parts = [
-        Part(bytes.fromhex(append), number, Mark(mark[0], int(mark[1])), arrived)
+        UnfinishedAppend(bytes.fromhex(append), number, Mark(mark[0], int(mark[1])), arrived)
         for append, number, mark, arrived in found["parts"]
     ]
     return Counted(

@@ -28,7 +28,7 @@ INTERNAL_ERROR = "internal error"
 TIMED_OUT = "timed out"
 
 
-class _Kind(Enum):
+class _FaultKind(Enum):
     REFUSE = auto()
     TIME_OUT = auto()
     DELAY = auto()
@@ -38,7 +38,7 @@ class _Kind(Enum):
 
 
 class _Order(Struct, eq=False):
-    kind: _Kind
+    kind: _FaultKind
     event_type: str | None
     partition: str | None
     times: int
@@ -66,31 +66,31 @@ class Faults:
         reason: str = INTERNAL_ERROR,
     ) -> None:
         """Store nothing of this partition in the next appends, and say so."""
-        self._order(_Order(_Kind.REFUSE, event_type, partition, times, reason=reason))
+        self._order(_Order(_FaultKind.REFUSE, event_type, partition, times, reason=reason))
 
     def time_out(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
         """Store the next appends, and report a timeout: a caller that tries again will store them twice."""
-        self._order(_Order(_Kind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT))
+        self._order(_Order(_FaultKind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT))
 
     def delay(
         self, seconds: float, *, event_type: str | None = None, partition: str | None = None, times: int = 1
     ) -> None:
         """Let the next appends wait so long before they begin."""
-        self._order(_Order(_Kind.DELAY, event_type, partition, times, seconds=seconds))
+        self._order(_Order(_FaultKind.DELAY, event_type, partition, times, seconds=seconds))
 
     def throttle(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
         """Let the next appends fail as a whole, storing nothing."""
-        self._order(_Order(_Kind.THROTTLE, event_type, partition, times))
+        self._order(_Order(_FaultKind.THROTTLE, event_type, partition, times))
 
     def throttle_reads(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
         """Let the next reads fail."""
-        self._order(_Order(_Kind.THROTTLE_READS, event_type, partition, times))
+        self._order(_Order(_FaultKind.THROTTLE_READS, event_type, partition, times))
 
     def repeat(
         self, events: int = 1, *, event_type: str | None = None, partition: str | None = None, times: int = 1
     ) -> None:
         """Let the next reads that find events begin with so many earlier ones, which were delivered before."""
-        self._order(_Order(_Kind.REPEAT, event_type, partition, times, events=events))
+        self._order(_Order(_FaultKind.REPEAT, event_type, partition, times, events=events))
 
     def stop(self) -> None:
         """Let everything fail until `resume`."""
@@ -118,7 +118,7 @@ class Faults:
     def rest(self, seconds: float) -> None:
         self._cleared.wait(seconds)
 
-    def next_for(self, topic: str, partition: int, *kinds: _Kind) -> _Order | None:
+    def next_for(self, topic: str, partition: int, *kinds: _FaultKind) -> _Order | None:
         """The first order of these kinds for this place; one time less of it is left."""
         with self._lock:
             orders = [order for order in self._orders if order.kind in kinds]
@@ -168,7 +168,7 @@ class FaultyLog:
     def _orders_for(self, topic: str, partitions: Collection[int]) -> Mapping[int, _Order]:
         if self._faults.are_stopped:
             return {}
-        kinds = (_Kind.REFUSE, _Kind.TIME_OUT, _Kind.DELAY, _Kind.THROTTLE)
+        kinds = (_FaultKind.REFUSE, _FaultKind.TIME_OUT, _FaultKind.DELAY, _FaultKind.THROTTLE)
         found = {partition: self._faults.next_for(topic, partition, *kinds) for partition in partitions}
         return {partition: order for partition, order in found.items() if order is not None}
 
@@ -176,10 +176,10 @@ class FaultyLog:
         self, topic: str, batches: Mapping[int, Sequence[Record]], orders: Mapping[int, _Order]
     ) -> Mapping[int, Fate]:
         self._faults.see_that_it_runs()
-        if any(order.kind is _Kind.THROTTLE for order in orders.values()):
+        if any(order.kind is _FaultKind.THROTTLE for order in orders.values()):
             raise Unavailable("The event log was throttled on purpose.")
         self._faults.rest(sum(order.seconds for order in orders.values()))
-        refused = {partition for partition, order in orders.items() if order.kind is _Kind.REFUSE}
+        refused = {partition for partition, order in orders.items() if order.kind is _FaultKind.REFUSE}
         stored = {partition: records for partition, records in batches.items() if partition not in refused}
         fates = dict(self._log.append(topic, stored))
         failed = {partition: Refused(order.reason) for partition, order in orders.items() if order.reason}
@@ -196,11 +196,11 @@ class FaultyLog:
         wait: float = 0.0,
     ) -> Slice:
         self._faults.see_that_it_runs()
-        if self._faults.next_for(topic, partition, _Kind.THROTTLE_READS):
+        if self._faults.next_for(topic, partition, _FaultKind.THROTTLE_READS):
             raise Unavailable("The event log was throttled on purpose.")
         found = self._log.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
         self._faults.see_that_it_runs()
-        if found.events and (order := self._faults.next_for(topic, partition, _Kind.REPEAT)):
+        if found.events and (order := self._faults.next_for(topic, partition, _FaultKind.REPEAT)):
             return self._with_earlier(found, topic, partition, start - order.events)
         return found
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from nakadi.model.events import Slice
-from nakadi.model.subscription import Changed
+from nakadi.model.subscription import SubscriptionChange
 
 # Events ---------------------------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class PartitionListeners:
 # Subscriptions --------------------------------------------------------------------------------------------------------
 
 
-SubscriptionListener = Callable[[Changed], None]
+SubscriptionListener = Callable[[SubscriptionChange], None]
 
 
 class SubscriptionListeners:
@@ -100,14 +100,14 @@ class SubscriptionListeners:
 
     def add(self, subscription: str, listener: SubscriptionListener) -> Callable[[], None]:
         # One function may be used for two watches; each ends its own.
-        def mine(changed: Changed) -> None:
+        def mine(changed: SubscriptionChange) -> None:
             listener(changed)
 
         with self._lock:
             self._of[subscription] = (*self._of.get(subscription, ()), mine)
         return lambda: self._remove(subscription, mine)
 
-    def tell(self, subscription: str, changed: Changed) -> None:
+    def tell(self, subscription: str, changed: SubscriptionChange) -> None:
         for listener in self._of.get(subscription, ()):
             try:
                 listener(changed)

@@ -98,7 +98,7 @@ FAILURES = (PynamoDBException, ResponseParserError)
 Answer = TypeVar("Answer")
 
 
-class Attempts:
+class RetriedCalls:
     """One after each of the `pauses`, and one before."""
 
     def __init__(self, pause: Callable[[float], None] = time.sleep, pauses: Sequence[float] = PAUSES) -> None:
@@ -208,7 +208,7 @@ class NoTables(ValueError):
     """Raised for a URL that names no tables."""
 
 
-class Address(Struct, frozen=True):
+class TableAddress(Struct, frozen=True):
     """The tables with a prefix, in a region, perhaps behind an endpoint of one's own."""
 
     prefix: str
@@ -229,13 +229,13 @@ class Address(Struct, frozen=True):
         return type("Items", (model,), {"Meta": type("Meta", (), meta)})
 
 
-def address_in(url: str) -> Address:
+def address_in(url: str) -> TableAddress:
     """`dynamodb://table-prefix?region=…&endpoint=…`, taken apart."""
     parts = urlsplit(url)
     if not parts.netloc:
         raise NoTables(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")
     wishes = dict(parse_qsl(parts.query))
-    return Address(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
+    return TableAddress(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
 
 
 def connected(items: type[Model]) -> Connection:

@@ -27,14 +27,14 @@ from pynamodb.transactions import TransactWrite
 from nakadi.engines.common.assignments import Positions, moves, parking_place, parking_verdict, successor, verdict
 from nakadi.engines.common.listeners import SubscriptionListeners, once
 from nakadi.engines.dynamodb import coordination_table
-from nakadi.engines.dynamodb.client import Address, Attempts, condition_failed
+from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress, condition_failed
 from nakadi.engines.dynamodb.coordination_table import (
     ASSIGNMENT,
     LEASES,
     OFFSET,
     CoordinationItem,
     CoordinationTable,
-    SubscriptionChanges,
+    TableChangePoller,
     assignment_of,
     contents_of,
     in_one_moment,
@@ -53,12 +53,12 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
     NOTHING_YET,
     Assignment,
-    Changed,
+    CommitResult,
     EventTypePartition,
     Offset,
     Parked,
     ParkedEvent,
-    Verdict,
+    SubscriptionChange,
 )
 from nakadi.ports.coordination import AssignmentChanged
 
@@ -75,11 +75,11 @@ NEWS_PAUSES = (0.1,)
 
 
 class DynamoDbCoordination:
-    def __init__(self, address: Address, attempts: Attempts | None = None) -> None:
-        self._table = CoordinationTable(address, attempts or Attempts())
+    def __init__(self, address: TableAddress, attempts: RetriedCalls | None = None) -> None:
+        self._table = CoordinationTable(address, attempts or RetriedCalls())
         self._listeners = SubscriptionListeners()
-        self._changes = SubscriptionChanges(self._table.items, Attempts(pauses=NEWS_PAUSES), self._listeners.tell)
-        self._lot = ParkedEvents(self._table)
+        self._changes = TableChangePoller(self._table.items, RetriedCalls(pauses=NEWS_PAUSES), self._listeners.tell)
+        self._lot = ParkedEventItems(self._table)
 
     # The assignment
 
@@ -103,10 +103,10 @@ class DynamoDbCoordination:
             for place, owner in touched.items():
                 transaction.update(items(own, offset_item(place)), moving(owner, at.get(place), now))
 
-        with self._report_if_in_doubt(subscription, Changed.ASSIGNMENT):
+        with self._report_if_in_doubt(subscription, SubscriptionChange.ASSIGNMENT):
             if not self._table.transact(add):
                 raise AssignmentChanged(subscription)
-        self._changed(subscription, Changed.ASSIGNMENT)
+        self._changed(subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
     def forget(self, subscription: str) -> None:
@@ -115,7 +115,7 @@ class DynamoDbCoordination:
         self._table.remove(place, [ASSIGNMENT])
         self._table.remove(place, [each.item for each in self._table.list_items(place)])
         self._lot.clear(subscription)
-        self._changed(subscription, Changed.ASSIGNMENT)
+        self._changed(subscription, SubscriptionChange.ASSIGNMENT)
 
     # Offsets
 
@@ -125,11 +125,11 @@ class DynamoDbCoordination:
 
     def commit(
         self, subscription: str, session: str, positions: Positions, now: datetime
-    ) -> Mapping[EventTypePartition, Verdict]:
+    ) -> Mapping[EventTypePartition, CommitResult]:
         """Each partition is an update of its own: a transaction would cost twice as much, and be all or nothing."""
         self._table.check_open()
 
-        def commit_one(item: tuple[EventTypePartition, Position]) -> tuple[Verdict, bool] | Unavailable:
+        def commit_one(item: tuple[EventTypePartition, Position]) -> tuple[CommitResult, bool] | Unavailable:
             try:
                 return self._commit(subscription, session, *item, now)
             except Unavailable as error:
@@ -140,20 +140,22 @@ class DynamoDbCoordination:
         made = [each for each in outcomes if not isinstance(each, Unavailable)]
         failed = [each for each in outcomes if isinstance(each, Unavailable)]
         # A failed write may have been made: then the repeated one finds it outdated, which is not reported.
-        if failed or any(found is Verdict.COMMITTED for found, _ in made):
-            self._changed(subscription, Changed.OFFSETS, quietly=not failed and not any(news for _, news in made))
+        if failed or any(found is CommitResult.COMMITTED for found, _ in made):
+            self._changed(
+                subscription, SubscriptionChange.OFFSETS, quietly=not failed and not any(news for _, news in made)
+            )
         if failed:
             raise failed[0]
         return {place: found for place, (found, _) in zip(positions, made, strict=True)}
 
     def _commit(
         self, subscription: str, session: str, place: EventTypePartition, position: Position, now: datetime
-    ) -> tuple[Verdict, bool]:
+    ) -> tuple[CommitResult, bool]:
         """What became of it, and whether it is news that this partition moves."""
         item = self._table.items(place_of(subscription), offset_item(place))
         since, token = microseconds(now), uuid4().hex[:12]
 
-        def attempt(in_doubt: bool) -> Verdict | None:
+        def attempt(in_doubt: bool) -> CommitResult | None:
             try:
                 item.update([*moved_to(position, since), Item.token.set(token)], may_move(session, position))
             except UpdateError as error:
@@ -161,7 +163,7 @@ class DynamoDbCoordination:
                     raise
                 item.before = None
                 return self._why_refused(item, session, position, token if in_doubt else None)
-            return Verdict.COMMITTED
+            return CommitResult.COMMITTED
 
         for _ in range(TIMES_JUDGED):
             found = self._table.attempts.at(attempt)
@@ -171,7 +173,7 @@ class DynamoDbCoordination:
 
     def _why_refused(
         self, item: CoordinationItem, session: str, position: Position, token: str | None
-    ) -> Verdict | None:
+    ) -> CommitResult | None:
         """Why it was refused; None if now it would not be.
 
         With a token, an attempt before may have had its effect: then its token is there. If a position is there that
@@ -180,11 +182,11 @@ class DynamoDbCoordination:
         found = self._table.find(item.place, item.item)
         offset = None if found is None else offset_of(found)
         if token and found and found.token == token:
-            return Verdict.COMMITTED
+            return CommitResult.COMMITTED
         if token and offset and offset.owner != session and offset.position > position:
             raise Unavailable("It is not known whether a position was committed")
         judged = verdict(offset, session, position)
-        return None if judged is Verdict.COMMITTED else judged
+        return None if judged is CommitResult.COMMITTED else judged
 
     # The lot
 
@@ -195,12 +197,12 @@ class DynamoDbCoordination:
         events: Sequence[ParkedEvent],
         now: datetime,
         upto: Position | None = None,
-    ) -> Verdict:
+    ) -> CommitResult:
         self._table.check_open()
-        with self._report_if_in_doubt(subscription, Changed.OFFSETS):
+        with self._report_if_in_doubt(subscription, SubscriptionChange.OFFSETS):
             found = self._lot.park(subscription, session, events, now, upto)
-        if found is Verdict.COMMITTED:
-            self._changed(subscription, Changed.OFFSETS)
+        if found is CommitResult.COMMITTED:
+            self._changed(subscription, SubscriptionChange.OFFSETS)
         return found
 
     def parked(
@@ -244,7 +246,7 @@ class DynamoDbCoordination:
 
     # News
 
-    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
+    def watch(self, subscription: str, changed: Callable[[SubscriptionChange], None]) -> Callable[[], None]:
         self._changes.attend()
         end = self._listeners.add(subscription, changed)
 
@@ -254,13 +256,13 @@ class DynamoDbCoordination:
 
         return once(end_both)
 
-    def _changed(self, subscription: str, changed: Changed, *, quietly: bool = False) -> None:
+    def _changed(self, subscription: str, changed: SubscriptionChange, *, quietly: bool = False) -> None:
         self._listeners.tell(subscription, changed)
         if not quietly:
             self._changes.note(subscription, changed)
 
     @contextmanager
-    def _report_if_in_doubt(self, subscription: str, changed: Changed) -> Iterator[None]:
+    def _report_if_in_doubt(self, subscription: str, changed: SubscriptionChange) -> Iterator[None]:
         """Report a failed change too: it may have been made, and then a repeated call reports nothing."""
         try:
             yield
@@ -294,13 +296,13 @@ PIECE = 350_000
 LAST = "\U0010ffff"
 
 
-class ParkedEvents:
+class ParkedEventItems:
     def __init__(self, table: CoordinationTable) -> None:
         self._table = table
 
     def park(
         self, subscription: str, session: str, events: Sequence[ParkedEvent], now: datetime, upto: Position | None
-    ) -> Verdict:
+    ) -> CommitResult:
         place = parking_place(events)
         added = [self._table.items(**each) for each in _items(subscription, events)]
         offset = place_of(subscription), offset_item(place)
@@ -316,10 +318,10 @@ class ParkedEvents:
 
         for _ in range(TIMES_JUDGED):
             if self._table.transact(add):
-                return Verdict.COMMITTED
+                return CommitResult.COMMITTED
             found = self._table.find(*offset)
             judged = parking_verdict(None if found is None else offset_of(found), session, upto)
-            if judged is not Verdict.COMMITTED:
+            if judged is not CommitResult.COMMITTED:
                 return judged
         raise Unavailable("The owner of a partition changes all the time")
 

@@ -29,11 +29,11 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from nakadi.engines.common.assignments import assignment_in, text_of
-from nakadi.engines.dynamodb.client import COORDINATION, FAILURES, Address, Attempts, connected, transaction_of
+from nakadi.engines.dynamodb.client import COORDINATION, FAILURES, RetriedCalls, TableAddress, connected, transaction_of
 from nakadi.model.event_type import Position
 from nakadi.model.events import microseconds, moment_of
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.subscription import Assignment, Changed, EventTypePartition, Offset
+from nakadi.model.subscription import Assignment, EventTypePartition, Offset, SubscriptionChange
 
 # Items ----------------------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ def moving(owner: str | None, position: Position | None, now: datetime) -> list[
 class CoordinationTable:
     """Reads see every write that returned before they began."""
 
-    def __init__(self, address: Address, attempts: Attempts) -> None:
+    def __init__(self, address: TableAddress, attempts: RetriedCalls) -> None:
         self.items = address.bound(CoordinationItem, COORDINATION)
         self.attempts = attempts
         self._closed = False
@@ -243,7 +243,7 @@ DIGITS = 16
 
 _log = logging.getLogger(__name__)
 
-Tell = Callable[[str, Changed], None]
+Tell = Callable[[str, SubscriptionChange], None]
 
 
 def in_one_moment(first: int, second: int) -> bool:
@@ -252,7 +252,7 @@ def in_one_moment(first: int, second: int) -> bool:
     return first // length == second // length
 
 
-class Feed:
+class TableChanges:
     """What others change, as far as it is known; asked by one thread at a time."""
 
     def __init__(self, items: type[CoordinationItem], name: str, now: Callable[[], float] = time.time) -> None:
@@ -267,7 +267,7 @@ class Feed:
         """Earlier changes are of no interest."""
         self._after, self._seen = _key(self._now() - LATE), frozenset()
 
-    def look(self, at: float) -> Sequence[tuple[str, Changed]]:
+    def look(self, at: float) -> Sequence[tuple[str, SubscriptionChange]]:
         """What others changed since the last look. `at` is on a steady clock."""
         found = list(self._items.query(NEWS, range_key_condition=CoordinationItem.item > self._after))
         new = [each for each in found if each.item not in self._seen]
@@ -275,7 +275,7 @@ class Feed:
         if found:
             self._go_on(found[-1].item)
             self._seen = frozenset(each.item for each in found if each.item > self._after)
-        return [(each.about, Changed(each.changed)) for each in new if each.teller != self._name]
+        return [(each.about, SubscriptionChange(each.changed)) for each in new if each.teller != self._name]
 
     def _go_on(self, newest: str) -> None:
         """The next look begins a little before the newest, for some arrive late; no clock of another process that is
@@ -296,15 +296,15 @@ class Feed:
         return self._echoes[0][0] if self._echoes else inf
 
 
-class SubscriptionChanges:
+class TableChangePoller:
     """Polls the table while this process has watchers, and not at all otherwise."""
 
-    def __init__(self, items: type[CoordinationItem], attempts: Attempts, tell: Tell) -> None:
+    def __init__(self, items: type[CoordinationItem], attempts: RetriedCalls, tell: Tell) -> None:
         self._items = items
         self._attempts = attempts
         self._tell = tell
         self._name = uuid4().hex[:8]
-        self._feed = Feed(items, self._name)
+        self._feed = TableChanges(items, self._name)
         self._lock = threading.Lock()
         self._interested = 0
         self._somebody = threading.Event()
@@ -312,7 +312,7 @@ class SubscriptionChanges:
         self._deaf = False
         self._thread: threading.Thread | None = None
 
-    def note(self, subscription: str, changed: Changed) -> None:
+    def note(self, subscription: str, changed: SubscriptionChange) -> None:
         """Leave the news. Without them, others find out when they look again of their own accord."""
         now = time.time()
         item = self._items(
@@ -363,7 +363,7 @@ class SubscriptionChanges:
                 self._poll()
                 next_look = time.monotonic() + PAUSE
             for subscription in self._feed.echoes(time.monotonic()):
-                self._tell(subscription, Changed.OFFSETS)
+                self._tell(subscription, SubscriptionChange.OFFSETS)
 
     def _poll(self) -> None:
         try:

@@ -37,8 +37,8 @@ from nakadi.engines.dynamodb.client import (
     DOCUMENTS,
     LOG_INDEX,
     TURNS,
-    Address,
-    Attempts,
+    RetriedCalls,
+    TableAddress,
     condition_failed,
     connected,
     transaction_of,
@@ -112,9 +112,9 @@ Answer = TypeVar("Answer")
 
 
 class DynamoDbLogIndex:
-    def __init__(self, address: Address, attempts: Attempts | None = None) -> None:
+    def __init__(self, address: TableAddress, attempts: RetriedCalls | None = None) -> None:
         self._items = address.bound(LogIndexItem, LOG_INDEX)
-        self._attempts = attempts or Attempts()
+        self._attempts = attempts or RetriedCalls()
         self._closed = False
         self._connecting = Lock()
         self._connection: Connection | None = None

@@ -22,8 +22,8 @@ from nakadi.engines.dynamodb.client import (
     CONDITION_FAILED,
     DOCUMENTS,
     TURNS,
-    Address,
-    Attempts,
+    RetriedCalls,
+    TableAddress,
     condition_failed,
     connected,
     reasons_of,
@@ -98,9 +98,9 @@ def add_count(transaction: TransactWrite, items: type[DocumentItem], buckets: Co
 
 
 class DynamoDbRegistry:
-    def __init__(self, address: Address, attempts: Attempts | None = None) -> None:
+    def __init__(self, address: TableAddress, attempts: RetriedCalls | None = None) -> None:
         self._items = address.bound(DocumentItem, DOCUMENTS)
-        self._attempts = attempts or Attempts()
+        self._attempts = attempts or RetriedCalls()
         self._closed = False
         self._connection = connected(self._items)
         self._client = self._connection.client

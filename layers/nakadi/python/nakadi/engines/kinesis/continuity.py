@@ -18,8 +18,16 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from nakadi.engines.kinesis.recent_records import Arrived
-from nakadi.engines.kinesis.stream import IteratorExpired, NoSuchPlace, NoSuchShard, Page, Patience, ShardTree, Stream
+from nakadi.engines.kinesis.recent_records import ArrivedRecord
+from nakadi.engines.kinesis.stream import (
+    GrowingPauses,
+    IteratorExpired,
+    NoSuchShard,
+    RecordPage,
+    SequenceUnavailable,
+    ShardTree,
+    Stream,
+)
 from nakadi.model.log_index import Mark, Progress
 from nakadi.model.outcomes import Unavailable
 
@@ -41,11 +49,11 @@ class GapFound(Unavailable):
         self.shard = shard
 
 
-class Unclear(Unavailable):
+class GapUncertain(Unavailable):
     """Raised where it is too early to say whether there is a gap, and too late to count on unseen."""
 
 
-class Ancestry:
+class ShardTreeCache:
     """The lineage, as fresh as it has to be."""
 
     def __init__(self, stream: Stream) -> None:
@@ -78,11 +86,11 @@ class Ancestry:
 
     def refreshed(self) -> ShardTree:
         with self._lock:
-            self._lineage = ShardTree(Patience(GIVE_UP_AFTER).calling(self.stream.shards))
+            self._lineage = ShardTree(GrowingPauses(GIVE_UP_AFTER).calling(self.stream.shards))
             return self._lineage
 
 
-class Cursor:
+class ShardCursor:
     """A place in a shard, from which one reads on."""
 
     def __init__(self, stream: Stream, shard: str, sequence: int | None, *, including: bool = False) -> None:
@@ -93,12 +101,12 @@ class Cursor:
         self._iterator: str | None = None
         self.ended = False
 
-    def read(self, patience: Patience, limit: int = 10_000) -> Page:
+    def read(self, patience: GrowingPauses, limit: int = 10_000) -> RecordPage:
         """The next records. What this shard does not want to answer now is asked again."""
         while True:
             iterator = self._iterator or patience.calling(self._new_iterator)
             try:
-                page: Page = patience.calling(partial(self._stream.page, self.shard, iterator, limit))
+                page: RecordPage = patience.calling(partial(self._stream.page, self.shard, iterator, limit))
             except IteratorExpired as expired:
                 self._iterator = None
                 if patience.over:
@@ -106,7 +114,7 @@ class Cursor:
                 continue
             return self._moved_behind(page)
 
-    def _moved_behind(self, page: Page) -> Page:
+    def _moved_behind(self, page: RecordPage) -> RecordPage:
         self._iterator = page.following
         self.ended = page.following is None
         if self.sequence is not None:
@@ -117,7 +125,7 @@ class Cursor:
             self.sequence = page.records[-1].mark.sequence
         return page
 
-    def pushed(self, page: Page) -> list[Arrived]:
+    def pushed(self, page: RecordPage) -> list[ArrivedRecord]:
         """The records of a pushed page, as far as they are new. What is read next lies behind them."""
         fresh = [each for each in page.records if self.sequence is None or each.mark.sequence > self.sequence]
         if fresh:
@@ -132,7 +140,7 @@ class Cursor:
         try:
             mark = Mark(self.shard, self.sequence)
             return self._stream.at(mark) if self._including else self._stream.behind(mark)
-        except NoSuchPlace:
+        except SequenceUnavailable:
             # The stream keeps nothing so old any more: what it has lies behind it.
             return self._stream.from_beginning(self.shard)
 
@@ -142,10 +150,10 @@ class Cursor:
         self.ended = False
 
 
-class UnbrokenCursor(Cursor):
+class UnbrokenCursor(ShardCursor):
     """A cursor that raises `GapFound` instead of reading on behind one, and then stays where it is."""
 
-    def __init__(self, ancestry: Ancestry, shard: str, place: Progress) -> None:
+    def __init__(self, ancestry: ShardTreeCache, shard: str, place: Progress) -> None:
         super().__init__(ancestry.stream, shard, place.sequence or None)
         self._ancestry = ancestry
         self.complete_at = place.complete_at
@@ -155,7 +163,7 @@ class UnbrokenCursor(Cursor):
     def place(self) -> Progress:
         return Progress(self.sequence or 0, self.ended, self.complete_at)
 
-    def read(self, patience: Patience, limit: int = 10_000) -> Page:
+    def read(self, patience: GrowingPauses, limit: int = 10_000) -> RecordPage:
         self._read_behind = self.place
         began = _milliseconds_now()
         page = super().read(patience, limit)
@@ -171,7 +179,7 @@ class UnbrokenCursor(Cursor):
             self.complete_at = max(page.records[-1].at, self.complete_at or 0)
         return page
 
-    def pushed(self, page: Page) -> list[Arrived]:
+    def pushed(self, page: RecordPage) -> list[ArrivedRecord]:
         """The same: what is pushed follows what was read a moment ago, at the tip."""
         fresh = super().pushed(page)
         if self.ended:
@@ -180,12 +188,12 @@ class UnbrokenCursor(Cursor):
             self.complete_at = max(fresh[-1].at, self.complete_at or 0)
         return fresh
 
-    def confirm(self, patience: Patience) -> None:
+    def confirm(self, patience: GrowingPauses) -> None:
         """Raise unless, also at this moment, nothing is forgotten behind the place where the last page began."""
         confirm(self._ancestry, self.shard, self._read_behind, patience)
 
 
-def confirm(ancestry: Ancestry, shard: str, place: Progress, patience: Patience) -> None:
+def confirm(ancestry: ShardTreeCache, shard: str, place: Progress, patience: GrowingPauses) -> None:
     """Raise `GapFound` when something behind a place was forgotten, `Unavailable` when that is not known yet.
 
     To be asked after reading on: what is complete now was complete when it was read.
@@ -196,7 +204,7 @@ def confirm(ancestry: Ancestry, shard: str, place: Progress, patience: Patience)
     if age < TRUSTED or _is_there(ancestry, shard, place, patience):
         return
     if age < FORGOTTEN:
-        raise Unclear(f"It is not known yet whether {shard} has forgotten events that were not indexed")
+        raise GapUncertain(f"It is not known yet whether {shard} has forgotten events that were not indexed")
     raise GapFound(shard)
 
 
@@ -226,10 +234,10 @@ def unfinished(progress: Mapping[str, Progress], lineage: ShardTree, shards: Seq
     ]
 
 
-def _is_there(ancestry: Ancestry, shard: str, place: Progress, patience: Patience) -> bool:
+def _is_there(ancestry: ShardTreeCache, shard: str, place: Progress, patience: GrowingPauses) -> bool:
     try:
         if place.sequence:
-            first = _first(Cursor(ancestry.stream, shard, place.sequence, including=True), patience)
+            first = _first(ShardCursor(ancestry.stream, shard, place.sequence, including=True), patience)
             return first is not None and first[0] == place.sequence
         lineage = ancestry.refreshed()
         if shard not in lineage:
@@ -237,13 +245,13 @@ def _is_there(ancestry: Ancestry, shard: str, place: Progress, patience: Patienc
         if any(parent in lineage for parent in lineage.origins(shard)):
             # They were closed when this one began, and are listed for as long as the stream keeps a record.
             return True
-        first = _first(Cursor(ancestry.stream, shard, None), patience)
+        first = _first(ShardCursor(ancestry.stream, shard, None), patience)
         return first is not None and place.complete_at is not None and first[1] <= place.complete_at
     except NoSuchShard:
         return False
 
 
-def _first(cursor: Cursor, patience: Patience) -> tuple[int, int] | None:
+def _first(cursor: ShardCursor, patience: GrowingPauses) -> tuple[int, int] | None:
     """The sequence number and the arrival of the first record that is there."""
     while True:
         page = cursor.read(patience, 1)

@@ -29,15 +29,15 @@ from nakadi.engines.common import frames
 from nakadi.engines.common.appending import AppendThreads
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.engines.kinesis import envelopes
-from nakadi.engines.kinesis.continuity import Ancestry
+from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.envelopes import LONGEST_TOPIC, hash_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.maintenance import Compactor, GapCloser
-from nakadi.engines.kinesis.reading import LastingReader, Reader, Watcher
-from nakadi.engines.kinesis.stream import Failure, Outgoing, Patience, Stream, Trouble
-from nakadi.engines.kinesis.tails import Ours
-from nakadi.engines.kinesis.topics import Known, Topics
+from nakadi.engines.kinesis.reading import LastingReader, StreamReader, Watcher
+from nakadi.engines.kinesis.stream import GrowingPauses, OutgoingRecord, RecordFailure, Stream, StreamCallFailed
+from nakadi.engines.kinesis.tails import LastWritten
+from nakadi.engines.kinesis.topics import KnownTopic, Topics
 from nakadi.model.events import Bounds, Continuation, Fate, Record, Refused, Slice, Stored, microseconds
 from nakadi.model.log_index import Gap, Head, Mark
 from nakadi.model.outcomes import Unavailable
@@ -63,12 +63,12 @@ log = logging.getLogger(__name__)
 class _Queue(Struct):
     """What is left to be sent to one partition, in its order."""
 
-    records: list[Outgoing]
+    records: list[OutgoingRecord]
     fate: Mark | Refused | None = None
     sent: int = 0
 
     @property
-    def following(self) -> Outgoing:
+    def following(self) -> OutgoingRecord:
         return self.records[self.sent]
 
     def stored(self, mark: Mark) -> None:
@@ -77,7 +77,7 @@ class _Queue(Struct):
             self.fate = mark
 
 
-class Writer:
+class RecordWriter:
     def __init__(self, stream: Stream, record_bytes: int = RECORD_BYTES, give_up_after: float = GIVE_UP_AFTER) -> None:
         self._stream = stream
         self._record_bytes = record_bytes
@@ -92,7 +92,7 @@ class Writer:
         data = envelopes.seal(now)
         return self._send({number: _Queue([_outgoing(topic, number, data)]) for number in partitions})
 
-    def _records(self, topic: str, partition: int, batch: Sequence[Record], now: int) -> list[Outgoing]:
+    def _records(self, topic: str, partition: int, batch: Sequence[Record], now: int) -> list[OutgoingRecord]:
         frame = frames.encode(batch)
         most = self._record_bytes - len(partition_key(topic, partition).encode())
         if len(frame) + envelopes.LONGEST_HEAD <= most:
@@ -102,7 +102,7 @@ class Writer:
         return [_outgoing(topic, partition, piece) for piece in pieces]
 
     def _send(self, queues: Mapping[int, _Queue]) -> Mapping[int, Mark | Refused]:
-        patience = Patience(self._give_up_after)
+        patience = GrowingPauses(self._give_up_after)
         while waiting := [queue for queue in queues.values() if queue.fate is None]:
             held_back = [self._put(call) for call in _calls(waiting)]
             if patience.over:
@@ -116,7 +116,7 @@ class Writer:
         """Send the next record of each. Whether any has to wait."""
         try:
             fates = self._stream.put([queue.following for queue in call])
-        except Trouble as trouble:
+        except StreamCallFailed as trouble:
             if trouble.passing and trouble.undone:
                 return True
             log.warning("Append of %s records failed, outcome unknown: %s", len(call), trouble)
@@ -125,10 +125,10 @@ class Writer:
             return False
         for queue, fate in zip(call, fates, strict=True):
             _learn(queue, fate)
-        return any(isinstance(fate, Failure) and fate.undone for fate in fates)
+        return any(isinstance(fate, RecordFailure) and fate.undone for fate in fates)
 
 
-def _learn(queue: _Queue, fate: Mark | Failure) -> None:
+def _learn(queue: _Queue, fate: Mark | RecordFailure) -> None:
     if isinstance(fate, Mark):
         queue.stored(fate)
     elif not fate.undone:
@@ -150,15 +150,15 @@ def _calls(queues: Sequence[_Queue]) -> Iterator[list[_Queue]]:
         yield call
 
 
-def _outgoing(topic: str, partition: int, data: bytes) -> Outgoing:
+def _outgoing(topic: str, partition: int, data: bytes) -> OutgoingRecord:
     key = partition_key(topic, partition)
-    return Outgoing(key, hash_key(key), data)
+    return OutgoingRecord(key, hash_key(key), data)
 
 
 # The log --------------------------------------------------------------------------------------------------------------
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class KinesisOptions(Struct, frozen=True, kw_only=True):
     """Seconds and bytes. `lease`: how long a publisher relies on what it knows of a topic. `shared_for`: how old the
     tip may be. `poll`: how often a watched shard is asked. `window_bytes`: how much a process remembers of the stream.
     `fan_out`: what the names of consumers begin with that watched shards are pushed to; without it there are none.
@@ -175,7 +175,7 @@ class Options(Struct, frozen=True, kw_only=True):
     push_silence: float = 10.0
 
 
-DEFAULTS = Options()
+DEFAULTS = KinesisOptions()
 
 
 class KinesisLog:
@@ -185,7 +185,7 @@ class KinesisLog:
         index: LogIndex,
         archive: ArchiveStore | None,
         clock: Clock,
-        options: Options = DEFAULTS,
+        options: KinesisOptions = DEFAULTS,
         watch: ChangeWatch | None = None,
         fan_out: FanOut | None = None,
         metrics: Metrics | None = None,
@@ -199,8 +199,8 @@ class KinesisLog:
         self._announcements = PartitionListeners()
         self._append_threads = AppendThreads(self.append)
         self._topics = Topics(index, options.lease, watch or ChangeWatch(index.changes, clock))
-        self._writer = Writer(stream, options.record_bytes, options.give_up_after)
-        self._ancestry = Ancestry(stream)
+        self._writer = RecordWriter(stream, options.record_bytes, options.give_up_after)
+        self._ancestry = ShardTreeCache(stream)
         self._library = Library(archive, metrics=metrics) if archive else None
         self._options = options
         self._reader = LastingReader(self._new_reader, self._ancestry)
@@ -209,8 +209,8 @@ class KinesisLog:
         self._indexer = Indexer(stream, self._ancestry, index, archive)
         self._gap_closer = GapCloser(index=index, archive=archive, ancestry=self._ancestry, indexer=self._indexer)
 
-    def _new_reader(self, ours: Ours) -> Reader:
-        return Reader(
+    def _new_reader(self, ours: LastWritten) -> StreamReader:
+        return StreamReader(
             self._ancestry,
             self._index,
             self._topics,
@@ -298,7 +298,7 @@ class KinesisLog:
     def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
         self._append_threads.append_soon(topic, batches, done)
 
-    def _open_for(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, Known]:
+    def _open_for(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, KnownTopic]:
         asked = topic
         topic, known = self._topics.current(topic)
         if any(number >= known.topic.partitions for number in partitions):

@@ -24,7 +24,14 @@ from botocore.eventstream import ParserError
 from msgspec import Struct
 from urllib3.exceptions import HTTPError
 
-from nakadi.engines.kinesis.stream import NoSuchPlace, NoSuchShard, Page, Trouble, arrived, as_trouble
+from nakadi.engines.kinesis.stream import (
+    NoSuchShard,
+    RecordPage,
+    SequenceUnavailable,
+    StreamCallFailed,
+    arrived,
+    as_trouble,
+)
 from nakadi.model.outcomes import Unavailable
 
 log = logging.getLogger(__name__)
@@ -83,7 +90,7 @@ class Consumers:
                 return found
             asked = {**asked, "NextToken": answer["NextToken"]}
 
-    def pushed(self, arn: str, shard: str, sequence: int | None) -> Iterator[Page]:
+    def pushed(self, arn: str, shard: str, sequence: int | None) -> Iterator[RecordPage]:
         """What comes behind a record of a shard, from the first record if none is given, for five minutes at most."""
         place = (
             {"Type": "TRIM_HORIZON"}
@@ -127,7 +134,7 @@ class FanOut:
         self._subscribe_at: dict[str, float] = {}
         self._closed = False
 
-    def pages(self, shard: str, sequence: int | None) -> Generator[Page]:
+    def pages(self, shard: str, sequence: int | None) -> Generator[RecordPage]:
         """What is pushed of a shard from behind a record. Ends when the subscription does, or when there is none."""
         consumer = self._consumer()
         now = time.monotonic()
@@ -141,9 +148,9 @@ class FanOut:
             # now, finds out.
             log.info("Kinesis knows consumer %s or shard %s no more", consumer, shard)
             self._lost(consumer)
-        except NoSuchPlace:
+        except SequenceUnavailable:
             log.info("Shard %s cannot be pushed from record %s on", shard, sequence)
-        except Trouble as trouble:
+        except StreamCallFailed as trouble:
             log.info("Shard %s is not pushed at the moment, it is asked instead: %s", shard, trouble)
 
     def remove_orphans(self, now: datetime) -> None:
@@ -234,7 +241,7 @@ def _translate_connection_errors() -> Iterator[None]:
     try:
         yield
     except (HTTPError, OSError, ParserError) as error:
-        raise Trouble(f"Kinesis: {error!r}", passing=True, undone=True) from error
+        raise StreamCallFailed(f"Kinesis: {error!r}", passing=True, undone=True) from error
 
 
 def _consumer(described: dict[str, Any]) -> Consumer:
@@ -246,8 +253,8 @@ def _consumer(described: dict[str, Any]) -> Consumer:
     )
 
 
-def _page(shard: str, event: dict[str, Any]) -> Page:
+def _page(shard: str, event: dict[str, Any]) -> RecordPage:
     """The last event of a closed shard names its children, and no place to continue from."""
     ended = not event.get("ContinuationSequenceNumber")
     records = [arrived(shard, each) for each in event["Records"]]
-    return Page(records, None if ended else event["ContinuationSequenceNumber"], event["MillisBehindLatest"] == 0)
+    return RecordPage(records, None if ended else event["ContinuationSequenceNumber"], event["MillisBehindLatest"] == 0)

@@ -27,17 +27,17 @@ from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import (
     GIVE_UP_AFTER,
     TRUSTED,
-    Ancestry,
     GapFound,
+    GapUncertain,
+    ShardTreeCache,
     UnbrokenCursor,
-    Unclear,
     place_in,
     unfinished,
 )
 from nakadi.engines.kinesis.envelopes import GAP_KEY, place_of, shared
-from nakadi.engines.kinesis.recent_records import Arrived, Counter, Frame, events_of
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter, events_of
 from nakadi.engines.kinesis.scanning import Scanner
-from nakadi.engines.kinesis.stream import Patience, Stream
+from nakadi.engines.kinesis.stream import GrowingPauses, Stream
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import ENDED, Gap, Head, Location, Mark, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
@@ -58,7 +58,7 @@ Place = tuple[str, int]
 log = logging.getLogger(__name__)
 
 
-class Outcome(Struct):
+class IndexingResult(Struct):
     """What indexing did: events counted, bytes of theirs as they came, and what had to be set aside."""
 
     events: int = 0
@@ -66,18 +66,18 @@ class Outcome(Struct):
     set_aside: list[str] = field(default_factory=list)
 
 
-class Survey(Struct, frozen=True):
+class IndexingBacklog(Struct, frozen=True):
     """What waits to be indexed: when the oldest of it arrived, in milliseconds, and where some of it is gone."""
 
     oldest_waiting: int | None
     gaps: tuple[Gap, ...]
 
 
-class Counting(Struct, frozen=True):
+class CountedBatch(Struct, frozen=True):
     """A partition's part of a batch, counted on from a head."""
 
     head: Head
-    counter: Counter
+    counter: RecordCounter
     frames: list[Frame]
 
     @property
@@ -86,16 +86,16 @@ class Counting(Struct, frozen=True):
 
 
 class Indexer:
-    def __init__(self, stream: Stream, ancestry: Ancestry, index: LogIndex, archive: ArchiveStore | None) -> None:
+    def __init__(self, stream: Stream, ancestry: ShardTreeCache, index: LogIndex, archive: ArchiveStore | None) -> None:
         self._stream = stream
         self._ancestry = ancestry
         self._index = index
         self._archive = archive
         self._scanner = Scanner(stream, ancestry)
 
-    def index(self, shard: str, records: Sequence[Arrived]) -> Outcome:
+    def index(self, shard: str, records: Sequence[ArrivedRecord]) -> IndexingResult:
         """Index a batch of a shard, and what is missing in front of it."""
-        outcome = Outcome()
+        outcome = IndexingResult()
         place = self._place(shard)
         new = [record for record in records if record.mark.sequence > place.sequence]
         if new:
@@ -117,7 +117,7 @@ class Indexer:
             return timedelta(0)
         return max(now - datetime.fromtimestamp(oldest / 1000, UTC), timedelta(0))
 
-    def survey(self) -> Survey:
+    def survey(self) -> IndexingBacklog:
         """Look at what waits in all shards, and note of those where nothing does that nothing is missing."""
         lineage = self._ancestry.refreshed()
         progress = dict(self._index.progress(self._stream.name))
@@ -133,7 +133,7 @@ class Indexer:
             except GapFound:
                 gaps.append(Gap(shard, place))
                 waiting.append(place.complete_at)
-            except Unclear:
+            except GapUncertain:
                 waiting.append(place.complete_at)
             else:
                 if first is None:
@@ -150,21 +150,21 @@ class Indexer:
                     complete_at = first.at if place.complete_at is None else place.complete_at
                     noted = place._replace(complete_at=complete_at)
                     self._index.note_progress(self._stream.name, shard, noted)
-        return Survey(min((moment for moment in waiting if moment is not None), default=None), tuple(gaps))
+        return IndexingBacklog(min((moment for moment in waiting if moment is not None), default=None), tuple(gaps))
 
-    def index_behind_gap(self, shard: str, records: Sequence[Arrived]) -> None:
+    def index_behind_gap(self, shard: str, records: Sequence[ArrivedRecord]) -> None:
         """Index the first records that a shard still has. Raises `Unavailable` unless all partitions begin there."""
-        self._index_page(shard, records, Outcome(), None)
+        self._index_page(shard, records, IndexingResult(), None)
 
-    def catch_up(self, shard: str) -> Outcome:
+    def catch_up(self, shard: str) -> IndexingResult:
         """Index everything that is there now."""
-        outcome = Outcome()
+        outcome = IndexingResult()
         place = self._place(shard)
         if place.ended:
             return outcome
         self._index_parents(shard, place)
         cursor = UnbrokenCursor(self._ancestry, shard, place)
-        patience = Patience(GIVE_UP_AFTER)
+        patience = GrowingPauses(GIVE_UP_AFTER)
         while not cursor.ended:
             page = cursor.read(patience)
             if page.records:
@@ -178,9 +178,9 @@ class Indexer:
     def _place(self, shard: str) -> Progress:
         return place_in(self._index.progress(self._stream.name), self._ancestry.knowing(shard), shard)
 
-    def _missing(self, cursor: UnbrokenCursor, new: Sequence[Arrived]) -> Iterator[Sequence[Arrived]]:
+    def _missing(self, cursor: UnbrokenCursor, new: Sequence[ArrivedRecord]) -> Iterator[Sequence[ArrivedRecord]]:
         """What lies between the place that is counted and the first record of a batch, and the batch."""
-        patience = Patience(GIVE_UP_AFTER)
+        patience = GrowingPauses(GIVE_UP_AFTER)
         first, last = new[0].mark.sequence, new[-1].mark.sequence
         if time.time() * 1000 - new[0].at > TRUSTED:
             # The batch itself may have been read where the stream was forgetting.
@@ -200,7 +200,7 @@ class Indexer:
                 raise Unavailable(f"{cursor.shard} does not show the record {first} yet")
         yield new
 
-    def _up_to(self, cursor: UnbrokenCursor, last: int, patience: Patience) -> Iterator[Sequence[Arrived]]:
+    def _up_to(self, cursor: UnbrokenCursor, last: int, patience: GrowingPauses) -> Iterator[Sequence[ArrivedRecord]]:
         while not cursor.ended and (cursor.sequence or 0) < last:
             page = cursor.read(patience)
             if page.records:
@@ -224,10 +224,10 @@ class Indexer:
                 self.catch_up(parent)
 
     def _index_page(
-        self, shard: str, records: Sequence[Arrived], outcome: Outcome, cursor: UnbrokenCursor | None
+        self, shard: str, records: Sequence[ArrivedRecord], outcome: IndexingResult, cursor: UnbrokenCursor | None
     ) -> None:
         """Index records that follow each other; `cursor` has read them, and confirms that nothing is missing."""
-        waiting: dict[Place, list[Arrived]] = {}
+        waiting: dict[Place, list[ArrivedRecord]] = {}
         for record in records:
             if record.key == GAP_KEY:
                 continue
@@ -244,7 +244,7 @@ class Indexer:
             if (found := topics[place[0]]) is not None and place[1] < found[1].partitions
         }
         if cursor is not None:
-            cursor.confirm(Patience(GIVE_UP_AFTER))
+            cursor.confirm(GrowingPauses(GIVE_UP_AFTER))
         for _ in range(ATTEMPTS):
             waiting = self._advance(shard, waiting, outcome) if waiting else waiting
         if waiting:
@@ -261,8 +261,8 @@ class Indexer:
         return None if known is None else (name, known)
 
     def _advance(
-        self, shard: str, batches: Mapping[Place, Sequence[Arrived]], outcome: Outcome
-    ) -> dict[Place, list[Arrived]]:
+        self, shard: str, batches: Mapping[Place, Sequence[ArrivedRecord]], outcome: IndexingResult
+    ) -> dict[Place, list[ArrivedRecord]]:
         """Move the heads on; those that another process moved are left."""
         heads = self._index.heads(list(batches))
         countings = {place: self._counted(place, heads[place], batch) for place, batch in batches.items()}
@@ -274,7 +274,7 @@ class Indexer:
             segment = _segment(counting, locations.get(place))
             return self._index.extend(*place, counting.head.revision, Head(counting.counter.state), segment)
 
-        left: dict[Place, list[Arrived]] = {}
+        left: dict[Place, list[ArrivedRecord]] = {}
         for (place, counting), done in zip(countings.items(), _answers(extend, list(countings)), strict=True):
             if done:
                 outcome.events += sum(frame.events for frame in counting.frames)
@@ -283,18 +283,20 @@ class Indexer:
                 left[place] = list(batches[place])
         return left
 
-    def _counted(self, place: Place, head: Head, records: Sequence[Arrived]) -> Counting:
+    def _counted(self, place: Place, head: Head, records: Sequence[ArrivedRecord]) -> CountedBatch:
         if head.counted.sealed_at == ENDED or (place[0] != shared(place[0]) and not head.revision):
             raise Unavailable(f"{place[0]}/{place[1]} is ended, and is about to be continued in another topic")
         self._ancestry.knowing(records[0].mark.shard)
         # Another process may have counted on in a shard that is newer than this process knows of.
         rank = self._ancestry.placing(head.counted.mark).rank
-        counter = Counter(head.counted, self._scanner.parts(head.counted))
+        counter = RecordCounter(head.counted, self._scanner.parts(head.counted))
         done = rank(head.counted.mark)
         found = [counter.met(record) for record in records if rank(record.mark) > done]
-        return Counting(head, counter, found)
+        return CountedBatch(head, counter, found)
 
-    def _archived(self, shard: str, countings: Mapping[Place, Counting], outcome: Outcome) -> Mapping[Place, Location]:
+    def _archived(
+        self, shard: str, countings: Mapping[Place, CountedBatch], outcome: IndexingResult
+    ) -> Mapping[Place, Location]:
         """One object with a member for each partition. Its name tells its content: nothing is ever overwritten."""
         if self._archive is None:
             return {}
@@ -313,7 +315,7 @@ class Indexer:
         self._archive.put(key, bytes(content))
         return {place: Location(key, start, length) for place, (start, length) in ranges.items()}
 
-    def _events(self, counting: Counting, outcome: Outcome) -> Iterator[StoredEvent]:
+    def _events(self, counting: CountedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
         """The events of a partition. A damaged frame has spent its numbers, and its bytes are kept for people."""
         for frame in counting.with_events:
             found = events_of(frame)
@@ -321,7 +323,7 @@ class Indexer:
                 self._set_aside(counting.counter.state.mark, frame.content, outcome)
             yield from found
 
-    def _set_aside(self, mark: Mark, content: bytes, outcome: Outcome) -> None:
+    def _set_aside(self, mark: Mark, content: bytes, outcome: IndexingResult) -> None:
         key = f"set-aside/{self._stream.name}/{mark.shard}/{mark.sequence}-{hashlib.sha256(content).hexdigest()[:16]}"
         outcome.set_aside.append(key)
         log.error("What cannot be read is set aside as %s", key)
@@ -340,8 +342,8 @@ def _all_ended(progress: Mapping[str, Progress], shards: Iterable[str]) -> bool:
     return all(shard in progress and progress[shard].ended for shard in shards)
 
 
-def _first_waiting(cursor: UnbrokenCursor) -> Arrived | None:
-    patience = Patience(GIVE_UP_AFTER)
+def _first_waiting(cursor: UnbrokenCursor) -> ArrivedRecord | None:
+    patience = GrowingPauses(GIVE_UP_AFTER)
     while not cursor.ended:
         page = cursor.read(patience, 1)
         if page.records:
@@ -353,7 +355,7 @@ def _first_waiting(cursor: UnbrokenCursor) -> Arrived | None:
     return None
 
 
-def _segment(counting: Counting, location: Location | None) -> Segment | None:
+def _segment(counting: CountedBatch, location: Location | None) -> Segment | None:
     found = counting.with_events
     if not found:
         return None

@@ -34,15 +34,15 @@ from msgspec.structs import replace
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.compaction import CompactionRule
-from nakadi.engines.archive.maintenance import Busy, alone
+from nakadi.engines.archive.maintenance import PartitionBusy, alone
 from nakadi.engines.kinesis import envelopes
-from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, Ancestry, Cursor, confirm
+from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, ShardCursor, ShardTreeCache, confirm
 from nakadi.engines.kinesis.envelopes import GAP_KEY, following, hash_key, partition_key
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.reading import LastingReader
-from nakadi.engines.kinesis.recent_records import Arrived, Counter
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, RecordCounter
 from nakadi.engines.kinesis.scanning import Scanner
-from nakadi.engines.kinesis.stream import NoSuchShard, Outgoing, Patience, ShardTree
+from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, OutgoingRecord, ShardTree
 from nakadi.engines.kinesis.topics import Topics
 from nakadi.model.events import Continuation, StoredEvent
 from nakadi.model.log_index import ENDED, Counted, Gap, Head, Location, Mark, Progress, Segment
@@ -62,10 +62,10 @@ END_OF_SHARD = 10**128
 log = logging.getLogger(__name__)
 
 
-class Survivors(Struct, frozen=True):
+class RemainingRecords(Struct, frozen=True):
     """What a shard has from its first record on, and the place in front of that."""
 
-    records: Sequence[Arrived]
+    records: Sequence[ArrivedRecord]
     start: Mark
     read_at: int
     ended: bool
@@ -74,7 +74,7 @@ class Survivors(Struct, frozen=True):
 class GapCloser(Struct, frozen=True, kw_only=True):
     index: LogIndex
     archive: ArchiveStore | None
-    ancestry: Ancestry
+    ancestry: ShardTreeCache
     indexer: Indexer
 
     def gaps(self) -> Sequence[Gap]:
@@ -139,7 +139,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         partition: int,
         continues: str | None,
         ends: Mapping[int, int] | None,
-        survivors: Mapping[Gap, Survivors],
+        survivors: Mapping[Gap, RemainingRecords],
     ) -> None:
         """Have a partition go on behind the last gap that concerns it."""
         key = hash_key(partition_key(topic, partition))
@@ -212,7 +212,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         ended = self.index.heads([(topic, partition)])[topic, partition].counted
         return replace(ended, next=0, sealed_at=None if ended.sealed_at == ENDED else ended.sealed_at)
 
-    def _leave_out(self, topic: str, partition: int, end: int, survivors: Survivors, gap: Gap) -> None:
+    def _leave_out(self, topic: str, partition: int, end: int, survivors: RemainingRecords, gap: Gap) -> None:
         """Have a closed partition, which is not indexed to its end, go on with what is still there of it."""
         for _ in range(ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
@@ -237,9 +237,9 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 return
         raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
-    def _count_left(self, key: str, survivors: Survivors) -> int:
+    def _count_left(self, key: str, survivors: RemainingRecords) -> int:
         """How many events of a sealed partition are still there."""
-        counter = Counter(Counted(mark=survivors.start), {})
+        counter = RecordCounter(Counted(mark=survivors.start), {})
         for record in survivors.records:
             if record.key == key:
                 counter.met(record)
@@ -249,7 +249,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             counter.met(record)
         if last is not None:
             behind = Progress(last.mark.sequence, complete_at=last.at)
-            confirm(self.ancestry, last.mark.shard, behind, Patience(GIVE_UP_AFTER))
+            confirm(self.ancestry, last.mark.shard, behind, GrowingPauses(GIVE_UP_AFTER))
         return counter.state.next
 
     def _hole(self, topic: str, partition: int, before: Counted, end: int, stored_at: int) -> Segment | None:
@@ -270,28 +270,28 @@ class GapCloser(Struct, frozen=True, kw_only=True):
 
     # Shards
 
-    def _survivors(self, gap: Gap) -> Survivors:
+    def _survivors(self, gap: Gap) -> RemainingRecords:
         shard = gap.shard
         lineage = self.ancestry.refreshed()
         read_at = int(time.time() * 1000)
-        nothing = Survivors((), Mark(shard, END_OF_SHARD), read_at, ended=True)
+        nothing = RemainingRecords((), Mark(shard, END_OF_SHARD), read_at, ended=True)
         if shard not in lineage:
             return nothing
-        patience = Patience(GIVE_UP_AFTER)
+        patience = GrowingPauses(GIVE_UP_AFTER)
         while True:
-            cursor = Cursor(self.ancestry.stream, shard, None)
+            cursor = ShardCursor(self.ancestry.stream, shard, None)
             try:
                 records = _first_records(cursor, patience)
             except NoSuchShard:
                 return nothing
             if records:
                 start = Mark(shard, records[0].mark.sequence - 1)
-                return Survivors(records, start, read_at, ended=False)
+                return RemainingRecords(records, start, read_at, ended=False)
             if cursor.ended:
                 return nothing
             # A reader of something forgotten needs to see that it lies in front of what comes next.
             # Events may have been stored since then: so the beginning is looked for again.
-            self.ancestry.stream.put([Outgoing(GAP_KEY, lineage.first_hash(shard), envelopes.MAGIC)])
+            self.ancestry.stream.put([OutgoingRecord(GAP_KEY, lineage.first_hash(shard), envelopes.MAGIC)])
             if patience.over:
                 raise Unavailable(f"{shard} does not show a record that was stored")
             patience.pause()
@@ -310,7 +310,7 @@ def _in_shard(lineage: ShardTree, shard: str) -> Callable[[int], bool]:
     return lambda key: not children or not children.isdisjoint(lineage.chain(key))
 
 
-def _first_records(cursor: Cursor, patience: Patience) -> list[Arrived]:
+def _first_records(cursor: ShardCursor, patience: GrowingPauses) -> list[ArrivedRecord]:
     while not cursor.ended:
         page = cursor.read(patience)
         if page.records or page.at_tip:
@@ -338,7 +338,7 @@ class Compactor(Struct, frozen=True, kw_only=True):
     topics: Topics
     reader: LastingReader
     indexer: Indexer
-    ancestry: Ancestry
+    ancestry: ShardTreeCache
 
     def compact(self, topic: str, partition: int, upto: int, tombstones_before: int) -> None:
         oldest = self.topics.with_partition(topic, partition).oldest.get(partition, 0)
@@ -347,7 +347,7 @@ class Compactor(Struct, frozen=True, kw_only=True):
             return
         if self.archive is None:
             raise Unavailable("Compaction needs an archive")
-        with suppress(Busy), alone(self.index, topic, partition) as make_sure:
+        with suppress(PartitionBusy), alone(self.index, topic, partition) as make_sure:
             self._index_up_to(topic, partition, end)
             self._rewrite(topic, partition, self._rule(topic, partition, oldest, end, tombstones_before), make_sure)
 

@@ -11,11 +11,11 @@ from botocore.config import Config
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.aws_sessions import new_session
-from nakadi.engines.kinesis.continuity import Ancestry
-from nakadi.engines.kinesis.event_log import DEFAULTS, KinesisLog, Options
+from nakadi.engines.kinesis.continuity import ShardTreeCache
+from nakadi.engines.kinesis.event_log import DEFAULTS, KinesisLog, KinesisOptions
 from nakadi.engines.kinesis.fan_out import Consumers, FanOut
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.stream import Patience, Stream
+from nakadi.engines.kinesis.stream import GrowingPauses, Stream
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
@@ -34,13 +34,13 @@ def open_at(
     watch: ChangeWatch | None = None,
     metrics: Metrics | None = None,
 ) -> KinesisLog:
-    """`kinesis://stream?region=…&endpoint=…`, and any of `Options` by its name."""
+    """`kinesis://stream?region=…&endpoint=…`, and any of `KinesisOptions` by its name."""
     name, asked = parsed(url)
     options = options_in(name, asked)
     return KinesisLog(open_stream(url), index, archive, clock, options, watch, _fan_out(name, asked, options), metrics)
 
 
-def _fan_out(name: str, asked: Mapping[str, str], options: Options) -> FanOut | None:
+def _fan_out(name: str, asked: Mapping[str, str], options: KinesisOptions) -> FanOut | None:
     """With a client of its own: connections are kept open, and are to be silent no longer than that."""
     if not options.fan_out:
         return None
@@ -50,7 +50,7 @@ def _fan_out(name: str, asked: Mapping[str, str], options: Options) -> FanOut | 
 def open_indexer(url: str, index: LogIndex, archive: ArchiveStore | None) -> Indexer:
     """The indexer of the stream that a log's URL names."""
     stream = open_stream(url)
-    return Indexer(stream, Ancestry(stream), index, archive)
+    return Indexer(stream, ShardTreeCache(stream), index, archive)
 
 
 def open_stream(url: str) -> Stream:
@@ -63,7 +63,7 @@ def check_stream(url: str) -> None:
     """Raise `Unavailable` unless the stream that a log's URL names is there and answers."""
     stream = open_stream(url)
     try:
-        Patience(CHECK_SECONDS).calling(stream.check)
+        GrowingPauses(CHECK_SECONDS).calling(stream.check)
     finally:
         stream.close()
 
@@ -91,9 +91,9 @@ def parsed(url: str) -> tuple[str, Mapping[str, str]]:
     }
 
 
-def options_in(name: str, asked: Mapping[str, str]) -> Options:
-    kinds = {each: type(getattr(DEFAULTS, each)) for each in Options.__struct_fields__}
+def options_in(name: str, asked: Mapping[str, str]) -> KinesisOptions:
+    kinds = {each: type(getattr(DEFAULTS, each)) for each in KinesisOptions.__struct_fields__}
     unknown = set(asked) - set(kinds) - {"region", "endpoint", "reads_per_second"}
     if unknown:
         raise ValueError(f"The URL of stream {name} says what is not understood: {', '.join(sorted(unknown))}")
-    return Options(**{option: kind(asked[option]) for option, kind in kinds.items() if option in asked})
+    return KinesisOptions(**{option: kind(asked[option]) for option, kind in kinds.items() if option in asked})

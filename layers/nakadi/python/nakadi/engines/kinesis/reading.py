@@ -16,13 +16,13 @@ from typing import TypeVar
 
 from nakadi.engines.archive.objects import first_until
 from nakadi.engines.archive.reading import ArchiveReader, Library
-from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, Ancestry, GapFound, confirm, place_in, unfinished
+from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, GapFound, ShardTreeCache, confirm, place_in, unfinished
 from nakadi.engines.kinesis.envelopes import hash_key, partition_key, place_of, shared
 from nakadi.engines.kinesis.fan_out import FanOut
-from nakadi.engines.kinesis.recent_records import Arrived, Frame, Rank, RecentRecords, before, slice_of
-from nakadi.engines.kinesis.scanning import Scanner, Start
-from nakadi.engines.kinesis.stream import Patience
-from nakadi.engines.kinesis.tails import Asleep, Ours, Tails
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, Rank, RecentRecords, before, slice_of
+from nakadi.engines.kinesis.scanning import CountingStart, Scanner
+from nakadi.engines.kinesis.stream import GrowingPauses
+from nakadi.engines.kinesis.tails import LastWritten, ReaderExpired, ShardTails
 from nakadi.engines.kinesis.topics import Topics
 from nakadi.model.events import Bounds, Slice, microseconds
 from nakadi.model.log_index import ENDED, Counted, Mark, Segment, Topic
@@ -40,15 +40,15 @@ MANY_BYTES = 4_000_000
 Found = TypeVar("Found")
 
 
-class Reader:
+class StreamReader:
     def __init__(
         self,
-        ancestry: Ancestry,
+        ancestry: ShardTreeCache,
         index: LogIndex,
         topics: Topics,
         library: Library | None,
         announce: Callable[[str, int], None],
-        ours: Ours,
+        ours: LastWritten,
         *,
         shared_for: float,
         window_bytes: int,
@@ -65,7 +65,7 @@ class Reader:
         self._shared_for = shared_for
         self._trails = RecentRecords(window_bytes)
         self._scanner = Scanner(stream, ancestry)
-        self.tails = Tails(stream, ancestry, lambda: index.progress(stream.name), self._receive, ours)
+        self.tails = ShardTails(stream, ancestry, lambda: index.progress(stream.name), self._receive, ours)
 
     # The tip
 
@@ -88,7 +88,7 @@ class Reader:
         following = self.state(topic, partition, since).next
         return Bounds(min(found.oldest.get(partition, 0), following), following)
 
-    def _receive(self, records: list[Arrived], rank: Rank) -> None:
+    def _receive(self, records: list[ArrivedRecord], rank: Rank) -> None:
         for key in self._trails.arrived(records, rank):
             place = place_of(key)
             if place is not None:
@@ -136,7 +136,7 @@ class Reader:
         progress = self._index.progress(self._stream.name)
         found = scan()
         lineage = self._ancestry.current
-        patience = Patience(GIVE_UP_AFTER)
+        patience = GrowingPauses(GIVE_UP_AFTER)
         for shard in lineage.chain(hash_key(key)):
             place = place_in(progress, lineage, shard)
             lost = [] if place.sequence else unfinished(progress, lineage, lineage.origins(shard))
@@ -217,19 +217,19 @@ class Reader:
         _, known = self._known_before(topic, partition, start)
         return self._scanner.frames(key, known, start, self._trails.first(key, topic), max_bytes)
 
-    def _known_before(self, topic: str, partition: int, start: int) -> tuple[Segment | None, Start]:
+    def _known_before(self, topic: str, partition: int, start: int) -> tuple[Segment | None, CountingStart]:
         """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
         segment = self._segment_with(topic, partition, start)
         if segment is not None:
-            return segment, Start(segment.before, segment.since)
+            return segment, CountingStart(segment.before, segment.since)
         head = self._index.heads([(topic, partition)])[topic, partition].counted
         if head.next <= start:
-            return None, Start(head)
+            return None, CountingStart(head)
         # It was indexed just now.
         segment = self._segment_with(topic, partition, start)
         if segment is None:
             raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
-        return segment, Start(segment.before, segment.since)
+        return segment, CountingStart(segment.before, segment.since)
 
     def _segment_with(self, topic: str, partition: int, offset: int) -> Segment | None:
         found = self._index.segment(topic, partition, offset)
@@ -266,27 +266,27 @@ class Reader:
 # A reader that lasts --------------------------------------------------------------------------------------------------
 
 
-Begin = Callable[[Ours], Reader]
+Begin = Callable[[LastWritten], StreamReader]
 Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
 
 class LastingReader:
-    """Asks a `Reader`. What this process stored itself is known to every new one."""
+    """Asks a `StreamReader`. What this process stored itself is known to every new one."""
 
-    def __init__(self, begin: Begin, ancestry: Ancestry) -> None:
+    def __init__(self, begin: Begin, ancestry: ShardTreeCache) -> None:
         self._begin = begin
         self._ancestry = ancestry
         self._lock = threading.Lock()
-        self._ours = Ours()
+        self._ours = LastWritten()
         self._reader = begin(self._ours)
 
     def acknowledged(self, mark: Mark) -> None:
         """Note a record that this process knows: no later answer may be older."""
         self._ours.note(mark)
 
-    def advance(self, shard: str, since: float, patience: Patience) -> bool:
+    def advance(self, shard: str, since: float, patience: GrowingPauses) -> bool:
         return self._awake(lambda reader: reader.tails.advance(shard, since, patience))
 
     def follow(self, shard: str, fan_out: FanOut, ended: Callable[[], bool]) -> bool:
@@ -307,18 +307,18 @@ class LastingReader:
     def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
         return self._awake(lambda reader: reader.offset_at(topic, partition, stored_at))
 
-    def _awake(self, ask: Callable[[Reader], Answer]) -> Answer:
+    def _awake(self, ask: Callable[[StreamReader], Answer]) -> Answer:
         reader = self._reader
         try:
             return ask(reader)
-        except Asleep as asleep:
+        except ReaderExpired as asleep:
             log.info("Shard %s was not read for long: beginning anew where the index ends", asleep)
         try:
             return ask(self._instead_of(reader))
-        except Asleep as asleep:
+        except ReaderExpired as asleep:
             raise Unavailable(f"Shard {asleep} cannot be read") from asleep
 
-    def _instead_of(self, old: Reader) -> Reader:
+    def _instead_of(self, old: StreamReader) -> StreamReader:
         with self._lock:
             if self._reader is old:
                 self._ancestry.refreshed()
@@ -337,7 +337,7 @@ class Watch:
     """One thread for each shard, from now until `end`."""
 
     def __init__(
-        self, reader: LastingReader, ancestry: Ancestry, interval: float, fan_out: FanOut | None = None
+        self, reader: LastingReader, ancestry: ShardTreeCache, interval: float, fan_out: FanOut | None = None
     ) -> None:
         self._reader = reader
         self._ancestry = ancestry
@@ -378,7 +378,7 @@ class Watch:
         """Read one shard to its end, then begin with those that came from it."""
         while not self._ended.is_set():
             try:
-                ended = self._reader.advance(shard, time.monotonic(), Patience(GIVE_UP_AFTER))
+                ended = self._reader.advance(shard, time.monotonic(), GrowingPauses(GIVE_UP_AFTER))
                 if not ended and self._fan_out is not None:
                     # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
                     ended = self._reader.follow(shard, self._fan_out, self._ended.is_set)
@@ -413,7 +413,7 @@ class Watcher:
     """Watches as long as there are watchers."""
 
     def __init__(
-        self, reader: LastingReader, ancestry: Ancestry, interval: float, fan_out: FanOut | None = None
+        self, reader: LastingReader, ancestry: ShardTreeCache, interval: float, fan_out: FanOut | None = None
     ) -> None:
         self._reader = reader
         self._ancestry = ancestry

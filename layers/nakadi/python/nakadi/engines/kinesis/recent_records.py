@@ -17,7 +17,7 @@ from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.envelopes import Envelope
 from nakadi.model.events import Slice, StoredEvent, moment_of
-from nakadi.model.log_index import Counted, Mark, Part
+from nakadi.model.log_index import Counted, Mark, UnfinishedAppend
 
 # Numbering ------------------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ ABANDONED_AFTER_MS = 60_000
 """Between the arrivals of an append's first part and its last. Its publisher gives up long before."""
 
 
-class Arrived(NamedTuple):
+class ArrivedRecord(NamedTuple):
     """A record as the stream has it; `at` is when it arrived there, in milliseconds."""
 
     mark: Mark
@@ -35,7 +35,7 @@ class Arrived(NamedTuple):
     data: bytes
 
 
-class Numbered(NamedTuple):
+class NumberedFrame(NamedTuple):
     """A frame in its place. Its bytes are those of these records, one after the other."""
 
     first: int
@@ -44,7 +44,7 @@ class Numbered(NamedTuple):
     marks: tuple[Mark, ...]
 
 
-def count(state: Counted, record: Arrived, envelope: Envelope | None) -> tuple[Counted, Numbered | None]:
+def count(state: Counted, record: ArrivedRecord, envelope: Envelope | None) -> tuple[Counted, NumberedFrame | None]:
     """The partition with this record, which follows all it has counted, and the frame that it completes, if any."""
     if envelope is None or state.sealed_at is not None:
         return replace(state, mark=record.mark), None
@@ -57,27 +57,31 @@ def count(state: Counted, record: Arrived, envelope: Envelope | None) -> tuple[C
 
 
 def _with_part(
-    state: Counted, record: Arrived, envelope: Envelope, parts: tuple[Part, ...]
-) -> tuple[Counted, Numbered | None]:
+    state: Counted, record: ArrivedRecord, envelope: Envelope, parts: tuple[UnfinishedAppend, ...]
+) -> tuple[Counted, NumberedFrame | None]:
     mine = [part for part in parts if part.append == envelope.append]
     others = tuple(part for part in parts if part.append != envelope.append)
     if envelope.part != len(mine):
         return replace(state, mark=record.mark, parts=parts), None
     if envelope.part == envelope.parts - 1:
         return _number(state, record, envelope, others, (*(part.mark for part in mine), record.mark))
-    part = Part(envelope.append, envelope.part, record.mark, mine[0].arrived if mine else record.at)
+    part = UnfinishedAppend(envelope.append, envelope.part, record.mark, mine[0].arrived if mine else record.at)
     return replace(state, mark=record.mark, parts=(*others, *mine, part)), None
 
 
 def _number(
-    state: Counted, record: Arrived, envelope: Envelope, parts: tuple[Part, ...], marks: tuple[Mark, ...]
-) -> tuple[Counted, Numbered]:
+    state: Counted,
+    record: ArrivedRecord,
+    envelope: Envelope,
+    parts: tuple[UnfinishedAppend, ...],
+    marks: tuple[Mark, ...],
+) -> tuple[Counted, NumberedFrame]:
     latest = max(state.latest, envelope.stored_at)
     counted = Counted(mark=record.mark, next=state.next + envelope.events, latest=latest, parts=parts)
-    return counted, Numbered(state.next, envelope.events, latest, marks)
+    return counted, NumberedFrame(state.next, envelope.events, latest, marks)
 
 
-def _still_expected(parts: tuple[Part, ...], now: int) -> tuple[Part, ...]:
+def _still_expected(parts: tuple[UnfinishedAppend, ...], now: int) -> tuple[UnfinishedAppend, ...]:
     return tuple(part for part in parts if now - part.arrived <= ABANDONED_AFTER_MS) if parts else parts
 
 
@@ -107,14 +111,14 @@ class Frame(NamedTuple):
         return self.first + self.events
 
 
-class Counter:
+class RecordCounter:
     """Counts one partition's records and puts the frames together that came in parts."""
 
     def __init__(self, start: Counted, parts: Mapping[Mark, bytes]) -> None:
         self.state = start
         self._parts = dict(parts)
 
-    def met(self, record: Arrived) -> Frame:
+    def met(self, record: ArrivedRecord) -> Frame:
         envelope = envelopes.opened(record.data)
         self.state, numbered = count(self.state, record, envelope)
         if envelope is not None and envelope.kind == envelopes.PART_OF:
@@ -137,14 +141,14 @@ class PartitionRecords(Struct):
     `lost` is the last record that is no longer in it. `topic` is the one that it is counted for.
     """
 
-    records: deque[Arrived] = field(default_factory=deque)
+    records: deque[ArrivedRecord] = field(default_factory=deque)
     frames: list[Frame] = field(default_factory=list)
     dropped: int = 0
-    counter: Counter | None = None
+    counter: RecordCounter | None = None
     lost: Mark | None = None
     topic: str = ""
 
-    def counter_for(self, topic: str) -> Counter | None:
+    def counter_for(self, topic: str) -> RecordCounter | None:
         return self.counter if self.topic == topic else None
 
 
@@ -158,7 +162,7 @@ class RecentRecords:
         self._order: deque[tuple[PartitionRecords, int]] = deque()
         self._bytes = 0
 
-    def arrived(self, records: Iterable[Arrived], rank: Rank) -> set[str]:
+    def arrived(self, records: Iterable[ArrivedRecord], rank: Rank) -> set[str]:
         """Add records, each behind those of its partition that came before. The partitions that are counted."""
         changed: set[str] = set()
         with self._lock:
@@ -198,7 +202,7 @@ class RecentRecords:
                 trail = self._trails[key] = PartitionRecords(lost=trail.counter.state.mark)
             if rank(trail.lost) > rank(start.mark):
                 return False
-            trail.counter, trail.topic = Counter(start, parts), topic
+            trail.counter, trail.topic = RecordCounter(start, parts), topic
             for record in trail.records:
                 trail.frames.append(self._count_frame(trail.counter, record, rank))
             trail.records.clear()
@@ -230,7 +234,7 @@ class RecentRecords:
         assert trail.counter is not None
         return trail.frames[trail.dropped].first if trail.dropped < len(trail.frames) else trail.counter.state.next
 
-    def _count_frame(self, counter: Counter, record: Arrived, rank: Rank) -> Frame:
+    def _count_frame(self, counter: RecordCounter, record: ArrivedRecord, rank: Rank) -> Frame:
         if rank(record.mark) > rank(counter.state.mark):
             return counter.met(record)
         return Frame(counter.state.next, 0, counter.state.latest, b"")

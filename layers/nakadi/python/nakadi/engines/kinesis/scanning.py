@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, Ancestry, Cursor
+from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, ShardCursor, ShardTreeCache
 from nakadi.engines.kinesis.envelopes import hash_key, opened
-from nakadi.engines.kinesis.recent_records import Arrived, Counter, Frame
-from nakadi.engines.kinesis.stream import Patience, Stream
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter
+from nakadi.engines.kinesis.stream import GrowingPauses, Stream
 from nakadi.model.log_index import Counted, Mark
 from nakadi.model.outcomes import Unavailable
 
@@ -24,7 +24,7 @@ REMEMBERED_FOR = 3600.0
 """Seconds. Together well below the day that a stream keeps records for at least."""
 
 
-class Start(NamedTuple):
+class CountingStart(NamedTuple):
     """Where counting begins, and when the first events behind it were stored, where that is known."""
 
     state: Counted
@@ -34,7 +34,7 @@ class Start(NamedTuple):
 NOTHING: tuple[float, Counted | None] = (float("-inf"), None)
 
 
-class Remembered(Struct):
+class ScanCache(Struct):
     """Where scans ended, so that the next one goes on there."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -54,10 +54,10 @@ class Remembered(Struct):
 
 
 class Scanner:
-    def __init__(self, stream: Stream, ancestry: Ancestry) -> None:
+    def __init__(self, stream: Stream, ancestry: ShardTreeCache) -> None:
         self._stream = stream
         self._ancestry = ancestry
-        self._remembered = Remembered()
+        self._remembered = ScanCache()
 
     def parts(self, state: Counted) -> Mapping[Mark, bytes]:
         """The records of appends that were not complete at this state: the bytes of their frames' parts.
@@ -67,10 +67,10 @@ class Scanner:
         found = {part.mark: self._fetch(part.mark) for part in state.parts}
         return {mark: frame for mark, frame in found.items() if frame is not None}
 
-    def frames(self, key: str, start: Start, offset: int, end: int, most_bytes: int) -> Sequence[Frame]:
+    def frames(self, key: str, start: CountingStart, offset: int, end: int, most_bytes: int) -> Sequence[Frame]:
         """Frames from the one with `offset` on, up to `end` or about so many bytes; at least one with events."""
         near = self._remembered.at(key, offset)
-        start = Start(near) if near else start
+        start = CountingStart(near) if near else start
         found: list[Frame] = []
         size = 0
         for state, last, frame in self._count_from(key, start):
@@ -82,9 +82,9 @@ class Scanner:
                 return found
         raise Unavailable(f"The stream ends before offset {end} of {key}")
 
-    def _count_from(self, key: str, start: Start) -> Iterator[tuple[Counted, Arrived, Frame]]:
+    def _count_from(self, key: str, start: CountingStart) -> Iterator[tuple[Counted, ArrivedRecord, Frame]]:
         """Counting on would give events the wrong numbers when the stream has forgotten some."""
-        counter = Counter(start.state, self.parts(start.state))
+        counter = RecordCounter(start.state, self.parts(start.state))
         expected = start.since
         for record in self.records(key, start.state):
             frame = counter.met(record)
@@ -95,7 +95,7 @@ class Scanner:
 
     def state_behind(self, key: str, start: Counted, last: Mark) -> Counted:
         """The partition counted on up to a record that is known to be there."""
-        counter = Counter(start, self.parts(start))
+        counter = RecordCounter(start, self.parts(start))
         goal = self._ancestry.rank(last)
         for record in self.records(key, start):
             if self._ancestry.rank(record.mark) > goal:
@@ -105,20 +105,20 @@ class Scanner:
                 return counter.state
         return counter.state
 
-    def _remember(self, key: str, state: Counted, last: Arrived) -> None:
+    def _remember(self, key: str, state: Counted, last: ArrivedRecord) -> None:
         """What comes next must not be forgotten by the stream while it is remembered here."""
         if time.time() - last.at / 1000 < YOUNG:
             self._remembered.note(key, state)
 
-    def records(self, key: str, start: Counted) -> Iterator[Arrived]:
+    def records(self, key: str, start: Counted) -> Iterator[ArrivedRecord]:
         """The partition's records behind a state, to the end of what is there now."""
-        patience = Patience(GIVE_UP_AFTER)
+        patience = GrowingPauses(GIVE_UP_AFTER)
         began_in = start.mark.shard if start.mark else None
         chain = self._ancestry.refreshed().chain(hash_key(key))
         chain = chain[chain.index(began_in) :] if began_in in chain else chain
         for shard in chain:
             behind = start.mark.sequence if start.mark and shard == start.mark.shard else None
-            cursor = Cursor(self._stream, shard, behind)
+            cursor = ShardCursor(self._stream, shard, behind)
             while not cursor.ended:
                 page = cursor.read(patience)
                 yield from (record for record in page.records if record.key == key)
@@ -129,8 +129,8 @@ class Scanner:
         """One record's part of a frame; None when the stream has forgotten it."""
         if mark.shard not in self._ancestry.placing(mark):
             return None
-        cursor = Cursor(self._stream, mark.shard, mark.sequence, including=True)
-        patience = Patience(GIVE_UP_AFTER)
+        cursor = ShardCursor(self._stream, mark.shard, mark.sequence, including=True)
+        patience = GrowingPauses(GIVE_UP_AFTER)
         while not cursor.ended:
             page = cursor.read(patience, 1)
             for record in page.records:

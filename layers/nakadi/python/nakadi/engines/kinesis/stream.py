@@ -22,7 +22,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from msgspec import Struct
 
-from nakadi.engines.kinesis.recent_records import Arrived
+from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.model.log_index import Mark
 from nakadi.model.outcomes import Unavailable
 
@@ -122,7 +122,7 @@ READING = {"GetRecords", "GetShardIterator"} | CONSUMING
 NOTHING_SENT = (ConnectTimeoutError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError)
 
 
-class Trouble(Unavailable):
+class StreamCallFailed(Unavailable):
     """Raised when a call did not work. `passing`: it may work soon. `undone`: it certainly had no effect."""
 
     def __init__(self, message: str, *, passing: bool, undone: bool) -> None:
@@ -131,7 +131,7 @@ class Trouble(Unavailable):
         self.undone = undone
 
 
-class NoSuchShard(Trouble):
+class NoSuchShard(StreamCallFailed):
     """Raised when a shard, or a consumer, is not there: the stream has forgotten it, or there is no such stream."""
 
 
@@ -139,11 +139,11 @@ class IteratorExpired(Exception):
     """Raised when a shard iterator is too old. Reading goes on with a new one."""
 
 
-class NoSuchPlace(Exception):
+class SequenceUnavailable(Exception):
     """Raised when a shard has nothing at the place that was asked for: it is too old, or of another stream."""
 
 
-class Outgoing(NamedTuple):
+class OutgoingRecord(NamedTuple):
     key: str
     hash_key: int
     data: bytes
@@ -153,15 +153,15 @@ class Outgoing(NamedTuple):
         return len(self.data) + len(self.key.encode())
 
 
-class Page(NamedTuple):
+class RecordPage(NamedTuple):
     """`following` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment."""
 
-    records: list[Arrived]
+    records: list[ArrivedRecord]
     following: str | None
     at_tip: bool
 
 
-class Failure(Struct, frozen=True):
+class RecordFailure(Struct, frozen=True):
     """Why one record of a call was not taken."""
 
     reason: str
@@ -174,7 +174,7 @@ class Stream:
     def __init__(self, client: Any, name: str, reads_per_second: float = 5.0) -> None:
         self._client = client
         self.name = name
-        self._pace = Pace(1 / reads_per_second)
+        self._pace = CallRate(1 / reads_per_second)
         self._lock = threading.Lock()
         self._under_way = 0
         self._used_at = float("-inf")
@@ -191,7 +191,7 @@ class Stream:
             asked = {"NextToken": answer["NextToken"]}
 
     def check(self) -> None:
-        """Raise `Trouble` unless the stream is there and answers."""
+        """Raise `StreamCallFailed` unless the stream is there and answers."""
         with as_trouble():
             self._client.list_shards(StreamName=self.name, MaxResults=1)
 
@@ -208,22 +208,22 @@ class Stream:
             mark.shard, ShardIteratorType="AT_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
         )
 
-    def page(self, shard: str, iterator: str, limit: int = 10_000) -> Page:
+    def page(self, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
         """The next records of a shard; waits until another read is due."""
         self._pace.wait(shard)
         try:
             with self._calling():
                 answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
-        except Trouble as trouble:
+        except StreamCallFailed as trouble:
             if trouble.passing and trouble.undone:
                 self._pace.slower(shard)
             raise
         self._pace.faster(shard)
         following = answer.get("NextShardIterator")
         records = [arrived(shard, each) for each in _member(answer, "Records")]
-        return Page(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
+        return RecordPage(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
 
-    def put(self, records: Sequence[Outgoing]) -> list[Mark | Failure]:
+    def put(self, records: Sequence[OutgoingRecord]) -> list[Mark | RecordFailure]:
         """What became of each record."""
         entries = [
             {"Data": record.data, "PartitionKey": record.key, "ExplicitHashKey": str(record.hash_key)}
@@ -259,7 +259,7 @@ class Stream:
         return str(_member(answer, "ShardIterator"))
 
 
-class Pace:
+class CallRate:
     """Lets calls for one name through at most so often, and less often where others call, too."""
 
     def __init__(self, interval: float, longest: float = LONGEST_INTERVAL) -> None:
@@ -293,7 +293,7 @@ class Pace:
             time.sleep(turn - now)
 
 
-class Patience:
+class GrowingPauses:
     """Tries again with growing pauses, until so many seconds have passed."""
 
     def __init__(self, seconds: float, shortest: float = 0.05, longest: float = 1.0) -> None:
@@ -314,7 +314,7 @@ class Patience:
         while True:
             try:
                 return call()
-            except Trouble as trouble:
+            except StreamCallFailed as trouble:
                 if not trouble.passing or self.over:
                     raise
             self.pause()
@@ -327,13 +327,13 @@ def as_trouble() -> Iterator[None]:
     except ClientError as error:
         raise _trouble_of(error) from error
     except (BotoCoreError, ResponseParserError) as error:
-        raise Trouble(f"Kinesis: {error}", passing=True, undone=isinstance(error, NOTHING_SENT)) from error
+        raise StreamCallFailed(f"Kinesis: {error}", passing=True, undone=isinstance(error, NOTHING_SENT)) from error
 
 
 def _member(answer: Mapping[str, Any], name: str) -> Any:
     """Something in between may have answered in the place of Kinesis; what Kinesis did, if it was asked, is unknown."""
     if name not in answer:
-        raise Trouble(f"Kinesis: the answer cannot be read, it has no {name}", passing=True, undone=False)
+        raise StreamCallFailed(f"Kinesis: the answer cannot be read, it has no {name}", passing=True, undone=False)
     return answer[name]
 
 
@@ -343,13 +343,13 @@ def _trouble_of(error: ClientError) -> Exception:
     if code == "ExpiredIteratorException":
         return IteratorExpired(str(error))
     if code == "InvalidArgumentException" and error.operation_name in {"GetShardIterator", "SubscribeToShard"}:
-        return NoSuchPlace(str(error))
+        return SequenceUnavailable(str(error))
     if code == "ResourceNotFoundException" and error.operation_name in READING:
         return NoSuchShard(f"Kinesis: {error}", passing=False, undone=True)
     if code in THROTTLING:
-        return Trouble(f"Kinesis: {error}", passing=True, undone=True)
+        return StreamCallFailed(f"Kinesis: {error}", passing=True, undone=True)
     failed_within = status >= 500
-    return Trouble(f"Kinesis: {error}", passing=failed_within, undone=not failed_within)
+    return StreamCallFailed(f"Kinesis: {error}", passing=failed_within, undone=not failed_within)
 
 
 def _shard(described: dict[str, Any]) -> Shard:
@@ -364,17 +364,19 @@ def _shard(described: dict[str, Any]) -> Shard:
     )
 
 
-def arrived(shard: str, record: dict[str, Any]) -> Arrived:
+def arrived(shard: str, record: dict[str, Any]) -> ArrivedRecord:
     mark = Mark(shard, int(record["SequenceNumber"]))
-    return Arrived(mark, record["PartitionKey"], milliseconds(record["ApproximateArrivalTimestamp"]), record["Data"])
+    return ArrivedRecord(
+        mark, record["PartitionKey"], milliseconds(record["ApproximateArrivalTimestamp"]), record["Data"]
+    )
 
 
 def milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _fate(entry: dict[str, Any]) -> Mark | Failure:
+def _fate(entry: dict[str, Any]) -> Mark | RecordFailure:
     if "SequenceNumber" in entry and not entry.get("ErrorCode"):
         return Mark(entry["ShardId"], int(entry["SequenceNumber"]))
     code = entry.get("ErrorCode", "")
-    return Failure(f"{code}: {entry.get('ErrorMessage', '')}", undone=code in THROTTLING)
+    return RecordFailure(f"{code}: {entry.get('ErrorMessage', '')}", undone=code in THROTTLING)

@@ -11,17 +11,24 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 
-from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, Ancestry, GapFound, UnbrokenCursor, place_in, unfinished
+from nakadi.engines.kinesis.continuity import (
+    GIVE_UP_AFTER,
+    GapFound,
+    ShardTreeCache,
+    UnbrokenCursor,
+    place_in,
+    unfinished,
+)
 from nakadi.engines.kinesis.fan_out import FanOut
-from nakadi.engines.kinesis.recent_records import Arrived, Rank
-from nakadi.engines.kinesis.stream import NoSuchShard, Page, Patience, ShardTree, Stream
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, Rank
+from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, RecordPage, ShardTree, Stream
 from nakadi.model.log_index import Mark, Progress
 from nakadi.model.outcomes import Unavailable
 
-Receive = Callable[[list[Arrived], Rank], None]
+Receive = Callable[[list[ArrivedRecord], Rank], None]
 
 
-class Asleep(Exception):
+class ReaderExpired(Exception):
     """Raised when a shard was not read for so long that the stream may have forgotten what came next."""
 
 
@@ -29,7 +36,7 @@ ASLEEP_AFTER = 3600.0
 """Seconds. A stream keeps records for a day at least, and what was read last may have been hours behind."""
 
 
-class Tail:
+class ShardTail:
     """The reader of one shard."""
 
     def __init__(self, cursor: UnbrokenCursor, parents: list[str], read_at: float) -> None:
@@ -45,7 +52,7 @@ class Tail:
     def ended(self) -> bool:
         return self.cursor.ended
 
-    def begin_behind(self, parents: list[Tail]) -> None:
+    def begin_behind(self, parents: list[ShardTail]) -> None:
         """Those that this shard came from are read to their ends."""
         with self._lock:
             if self.parents:
@@ -53,7 +60,9 @@ class Tail:
                 self.cursor.complete_at = min((moment for moment in moments if moment is not None), default=None)
                 self.parents = []
 
-    def advance(self, since: float, through: int, receive: Callable[[list[Arrived]], None], patience: Patience) -> None:
+    def advance(
+        self, since: float, through: int, receive: Callable[[list[ArrivedRecord]], None], patience: GrowingPauses
+    ) -> None:
         """Read on until all is known that was there at `since`, and the record with that sequence number."""
         with self._lock:
             while not self.ended and not (self._known_at >= since and (self.cursor.sequence or 0) >= through):
@@ -72,7 +81,9 @@ class Tail:
         """Whether Kinesis tells by itself what comes: who does not need to know the very tip need not ask."""
         return self._pushes > 0
 
-    def take_pushed(self, pages: Iterator[Page], receive: Callable[[list[Arrived]], None]) -> Generator[None]:
+    def take_pushed(
+        self, pages: Iterator[RecordPage], receive: Callable[[list[ArrivedRecord]], None]
+    ) -> Generator[None]:
         """Take what is pushed, page by page. It begins behind what was read at that moment and leaves nothing out, and
         so does what is read meanwhile: whichever comes first is taken, and the other one's records are known then."""
         pushed = False
@@ -88,19 +99,19 @@ class Tail:
             with self._lock:
                 self._pushes -= pushed
 
-    def _page(self, patience: Patience) -> Page:
+    def _page(self, patience: GrowingPauses) -> RecordPage:
         began = time.time()
         if abs(began - self.read_at) > ASLEEP_AFTER:
-            raise Asleep(self.cursor.shard)
+            raise ReaderExpired(self.cursor.shard)
         try:
             page = self.cursor.read(patience)
         except NoSuchShard as error:
-            raise Asleep(self.cursor.shard) from error
+            raise ReaderExpired(self.cursor.shard) from error
         self.read_at = began
         return page
 
 
-class Ours:
+class LastWritten:
     """What this process stored itself, of every shard the last record: no answer of this process may be older."""
 
     def __init__(self) -> None:
@@ -123,40 +134,40 @@ class Ours:
             self._last.pop(shard, None)
 
 
-class Tails:
+class ShardTails:
     """The readers of all shards that were needed so far."""
 
     def __init__(
         self,
         stream: Stream,
-        ancestry: Ancestry,
+        ancestry: ShardTreeCache,
         progress: Callable[[], Mapping[str, Progress]],
         receive: Receive,
-        ours: Ours,
+        ours: LastWritten,
     ) -> None:
         self._stream = stream
         self._ancestry = ancestry
         self._progress = progress
         self._receive = receive
         self._lock = threading.Lock()
-        self._tails: dict[str, Tail] = {}
+        self._tails: dict[str, ShardTail] = {}
         self._ours = ours
 
     def know(self, hash_key: int, since: float, *, pushed: bool = False) -> None:
         """See to it that everything is known that was in a partition at `since`; `pushed`: or what is pushed of it."""
-        patience = Patience(GIVE_UP_AFTER)
+        patience = GrowingPauses(GIVE_UP_AFTER)
         lineage = self._knowing_where_ours_went()
         while self.advance(lineage.chain(hash_key)[-1], since, patience, pushed=pushed):
             ended = lineage.chain(hash_key)[-1]
             lineage = self._ancestry.refreshed()
             if lineage.chain(hash_key)[-1] != ended:
-                patience = Patience(GIVE_UP_AFTER)
+                patience = GrowingPauses(GIVE_UP_AFTER)
             elif patience.over:
                 raise Unavailable("Kinesis does not list the children of a shard")
             else:
                 patience.pause()
 
-    def advance(self, shard: str, since: float, patience: Patience, *, pushed: bool = False) -> bool:
+    def advance(self, shard: str, since: float, patience: GrowingPauses, *, pushed: bool = False) -> bool:
         """Read a shard on to its tip; `pushed`: unless it is pushed. Whether it has come to its end."""
         tail = self._tail(shard)
         if tail.parents:
@@ -185,7 +196,7 @@ class Tails:
                     break
         return tail.ended
 
-    def _take(self, records: list[Arrived]) -> None:
+    def _take(self, records: list[ArrivedRecord]) -> None:
         if records:
             self._receive(records, self._ancestry.knowing(records[0].mark.shard).rank)
 
@@ -199,7 +210,7 @@ class Tails:
                     self._ours.forget(shard)
         return lineage
 
-    def _tail(self, shard: str) -> Tail:
+    def _tail(self, shard: str) -> ShardTail:
         found = self._tails.get(shard)
         if found is None:
             progress = self._progress()
@@ -211,20 +222,20 @@ class Tails:
         """Whether a shard is read, or one that it came from, however many splits and merges ago."""
         return shard in self._tails or any(self._follows(lineage, parent) for parent in lineage.parents(shard))
 
-    def _begin_tail(self, shard: str, progress: Mapping[str, Progress]) -> Tail:
+    def _begin_tail(self, shard: str, progress: Mapping[str, Progress]) -> ShardTail:
         """A reader that begins where its parents' readers end, or else where the index ends."""
         if shard not in self._tails:
             now = time.time()
             lineage = self._ancestry.knowing(shard)
             if shard not in lineage:
-                raise Asleep(shard)
+                raise ReaderExpired(shard)
             place = place_in(progress, lineage, shard)
             parents = lineage.parents(shard)
             followed = [parent for parent in parents if self._follows(lineage, parent)]
             if not followed and any(known not in lineage for known in self._tails):
                 # This shard may come from one that was followed, by way of others that are gone: what was in those is
                 # counted by the index, and not by the trails of this process.
-                raise Asleep(shard)
+                raise ReaderExpired(shard)
             if followed or not place.sequence:
                 lost = unfinished(progress, lineage, lineage.origins(shard))
                 if lost and not followed:
@@ -236,7 +247,9 @@ class Tails:
                 known_at = min(
                     [self._tails[parent].read_at for parent in parents if parent in self._tails], default=now
                 )
-                self._tails[shard] = Tail(cursor, followed if place.sequence else parents, known_at)
+                self._tails[shard] = ShardTail(cursor, followed if place.sequence else parents, known_at)
             else:
-                self._tails[shard] = Tail(UnbrokenCursor(self._ancestry, shard, place._replace(ended=False)), [], now)
+                self._tails[shard] = ShardTail(
+                    UnbrokenCursor(self._ancestry, shard, place._replace(ended=False)), [], now
+                )
         return self._tails[shard]

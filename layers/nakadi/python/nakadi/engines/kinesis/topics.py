@@ -27,7 +27,7 @@ from nakadi.ports.registry import bucket_of
 MOST_KNOWN = 10_000
 
 
-class Known(Struct, frozen=True):
+class KnownTopic(Struct, frozen=True):
     """A topic as it was at a moment, by two clocks: one may be put back, the other stop with the machine.
 
     `number` is what its bucket had before it was read, if that is known.
@@ -48,14 +48,14 @@ class Topics:
         self._lease = lease
         self._watch = watch
         self._lock = threading.Lock()
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownTopic] = {}
 
-    def known(self, topic: str) -> Known:
+    def known(self, topic: str) -> KnownTopic:
         """The topic as it was less than a lease ago. Raises `UnknownTopic`."""
         known = self._known.get(topic)
         return known if known is not None and self.holds(known) else self.fresh(topic)
 
-    def for_append(self, topic: str) -> Known:
+    def for_append(self, topic: str) -> KnownTopic:
         """The topic, of which nothing that matters to an append changed until less than a lease ago. Raises
         `UnknownTopic`.
         """
@@ -70,7 +70,7 @@ class Topics:
                 return renewed
         return self.fresh(topic)
 
-    def fresh(self, topic: str) -> Known:
+    def fresh(self, topic: str) -> KnownTopic:
         """The topic as it is now. Raises `UnknownTopic`."""
         look = self._watch.latest
         number = look.changes.number(bucket_of(TOPICS, topic)) if look is not None else None
@@ -79,14 +79,14 @@ class Topics:
         if found is None:
             self.forget(topic)
             raise UnknownTopic(topic)
-        known = Known(found, monotonic, wall, number)
+        known = KnownTopic(found, monotonic, wall, number)
         with self._lock:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[topic] = known
         return known
 
-    def current(self, topic: str) -> tuple[str, Known]:
+    def current(self, topic: str) -> tuple[str, KnownTopic]:
         """The topic in which a topic's records are counted, and what is known of it. Raises `UnknownTopic`.
 
         A publisher may hold on to a topic that is continued, or even deleted: its records are those of the other one.
@@ -106,7 +106,7 @@ class Topics:
             raise UnknownTopic(f"{topic} has no partition {partition}")
         return found
 
-    def holds(self, known: Known) -> bool:
+    def holds(self, known: KnownTopic) -> bool:
         return known.holds(self._lease)
 
     def forget(self, topic: str) -> None:

@@ -20,7 +20,7 @@ from nakadi.ports.event_log import Appended, OffsetUnavailable, SealedTopic, Unk
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-class _Partition(Struct):
+class _PartitionEvents(Struct):
     events: list[StoredEvent] = field(default_factory=list)
     oldest: int = 0
     next: int = 0
@@ -65,8 +65,8 @@ class _Partition(Struct):
         self.events[: len(before)] = filter(stays, before)
 
 
-class _Topic(Struct):
-    partitions: list[_Partition]
+class _MemoryTopic(Struct):
+    partitions: list[_PartitionEvents]
     sealed: bool = False
 
 
@@ -94,7 +94,7 @@ class MemoryLog:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _MemoryTopic] = {}
         self._announcements = PartitionListeners()
         self._closed = False
 
@@ -102,12 +102,12 @@ class MemoryLog:
         with self._lock:
             self._check_open()
             if topic not in self._topics:
-                self._topics[topic] = _Topic([_Partition() for _ in range(partitions)])
+                self._topics[topic] = _MemoryTopic([_PartitionEvents() for _ in range(partitions)])
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         with self._lock:
             present = self._topic(topic).partitions
-            present.extend(_Partition() for _ in range(partitions - len(present)))
+            present.extend(_PartitionEvents() for _ in range(partitions - len(present)))
 
     def seal_topic(self, topic: str) -> None:
         with self._lock:
@@ -188,7 +188,7 @@ class MemoryLog:
         if self._closed:
             raise Unavailable("The event log is closed.")
 
-    def _topic(self, topic: str) -> _Topic:
+    def _topic(self, topic: str) -> _MemoryTopic:
         self._check_open()
         found = self._topics.get(topic)
         if found is None:
@@ -200,7 +200,7 @@ class MemoryLog:
         self._check_open()
         return SealedTopic(topic) if topic in self._topics else UnknownTopic(topic)
 
-    def _partition(self, topic: str, partition: int) -> _Partition:
+    def _partition(self, topic: str, partition: int) -> _PartitionEvents:
         partitions = self._topic(topic).partitions
         if not 0 <= partition < len(partitions):
             raise _unknown_partition(topic, partition)

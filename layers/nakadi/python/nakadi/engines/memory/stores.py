@@ -44,12 +44,12 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
     NOTHING_YET,
     Assignment,
-    Changed,
+    CommitResult,
     EventTypePartition,
     Offset,
     Parked,
     ParkedEvent,
-    Verdict,
+    SubscriptionChange,
 )
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.ports.event_log import UnknownTopic
@@ -59,7 +59,7 @@ from nakadi.ports.registry import ABSENT, Change, Changes, Document, Remove, buc
 # Registry -------------------------------------------------------------------------------------------------------------
 
 
-class _Kind(Struct):
+class _DocumentsOfKind(Struct):
     """Revision and text of documents: a caller may change the document it got without changing the stored one."""
 
     entries: dict[str, tuple[int, bytes]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class MemoryRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
+        self._kinds: defaultdict[str, _DocumentsOfKind] = defaultdict(_DocumentsOfKind)
         self._numbers: Counter[int] = Counter()
         self._closed = False
 
@@ -123,7 +123,7 @@ class MemoryRegistry:
             self._closed = True
 
     @contextmanager
-    def _while_open(self) -> Iterator[dict[str, _Kind]]:
+    def _while_open(self) -> Iterator[dict[str, _DocumentsOfKind]]:
         with self._lock:
             if self._closed:
                 raise Unavailable("The registry is closed.")
@@ -136,7 +136,7 @@ class MemoryRegistry:
 Place = tuple[str, int]
 
 
-class _Partition(Struct):
+class _PartitionIndex(Struct):
     head: Head = field(default_factory=Head)
     segments: list[Segment] = field(default_factory=list)
 
@@ -145,7 +145,7 @@ class MemoryLogIndex:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._topics: dict[str, Topic] = {}
-        self._partitions: dict[Place, _Partition] = {}
+        self._partitions: dict[Place, _PartitionIndex] = {}
         self._progress: dict[tuple[str, str], Progress] = {}
         self._claims: dict[str, tuple[str, float]] = {}
         self._numbers: Counter[int] = Counter()
@@ -207,7 +207,7 @@ class MemoryLogIndex:
 
     def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
         with self._while_open():
-            there = self._partitions.setdefault((topic, partition), _Partition())
+            there = self._partitions.setdefault((topic, partition), _PartitionIndex())
             if there.head.revision != expected:
                 return False
             there.head = replace(head, revision=expected + 1)
@@ -302,8 +302,8 @@ class MemoryLogIndex:
         while topic in self._topics and is_signpost(self._topics[topic]):
             topic = self._topics.pop(topic).continues
 
-    def _partition_at(self, place: Place) -> _Partition:
-        return self._partitions.get(place) or _Partition()
+    def _partition_at(self, place: Place) -> _PartitionIndex:
+        return self._partitions.get(place) or _PartitionIndex()
 
 
 def _first(segment: Segment) -> int:
@@ -313,7 +313,7 @@ def _first(segment: Segment) -> int:
 # Coordination ---------------------------------------------------------------------------------------------------------
 
 
-class _Kept(Struct):
+class _SubscriptionState(Struct):
     assignment: Assignment = NOTHING_YET
     offsets: dict[EventTypePartition, Offset] = field(default_factory=dict)
     lot: dict[tuple[EventTypePartition, Position], ParkedEvent] = field(default_factory=dict)
@@ -324,7 +324,7 @@ class MemoryCoordination:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _SubscriptionState] = {}
         self._leases: dict[str, datetime] = {}
         self._listeners = SubscriptionListeners()
         self._closed = False
@@ -347,7 +347,7 @@ class MemoryCoordination:
                 kept.offsets[place] = moved(kept.offsets.get(place), owner, positions.get(place), now)
             self._kept[subscription] = kept
             stored = kept.assignment
-        self._listeners.tell(subscription, Changed.ASSIGNMENT)
+        self._listeners.tell(subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
@@ -356,15 +356,15 @@ class MemoryCoordination:
 
     def commit(
         self, subscription: str, session: str, positions: Positions, now: datetime
-    ) -> Mapping[EventTypePartition, Verdict]:
+    ) -> Mapping[EventTypePartition, CommitResult]:
         with self._while_open():
             offsets = self._kept_of(subscription).offsets
             verdicts = {place: verdict(offsets.get(place), session, at) for place, at in positions.items()}
             for place, found in verdicts.items():
-                if found is Verdict.COMMITTED:
+                if found is CommitResult.COMMITTED:
                     offsets[place] = replace(offsets[place], position=positions[place], since=now)
-        if Verdict.COMMITTED in verdicts.values():
-            self._listeners.tell(subscription, Changed.OFFSETS)
+        if CommitResult.COMMITTED in verdicts.values():
+            self._listeners.tell(subscription, SubscriptionChange.OFFSETS)
         return verdicts
 
     def park(
@@ -374,17 +374,17 @@ class MemoryCoordination:
         events: Sequence[ParkedEvent],
         now: datetime,
         upto: Position | None = None,
-    ) -> Verdict:
+    ) -> CommitResult:
         place = parking_place(events)
         with self._while_open():
             kept = self._kept_of(subscription)
             found = parking_verdict(kept.offsets.get(place), session, upto)
-            if found is Verdict.COMMITTED:
+            if found is CommitResult.COMMITTED:
                 kept.lot.update({(place, each.parked.position): each for each in events})
                 if upto is not None:
                     kept.offsets[place] = replace(kept.offsets[place], position=upto, since=now)
-        if found is Verdict.COMMITTED:
-            self._listeners.tell(subscription, Changed.OFFSETS)
+        if found is CommitResult.COMMITTED:
+            self._listeners.tell(subscription, SubscriptionChange.OFFSETS)
         return found
 
     def parked(
@@ -416,7 +416,7 @@ class MemoryCoordination:
     def forget(self, subscription: str) -> None:
         with self._while_open():
             self._kept.pop(subscription, None)
-        self._listeners.tell(subscription, Changed.ASSIGNMENT)
+        self._listeners.tell(subscription, SubscriptionChange.ASSIGNMENT)
 
     def renew(self, holder: str, until: datetime) -> None:
         with self._while_open():
@@ -430,7 +430,7 @@ class MemoryCoordination:
         with self._while_open():
             return dict(self._leases)
 
-    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
+    def watch(self, subscription: str, changed: Callable[[SubscriptionChange], None]) -> Callable[[], None]:
         with self._while_open():
             return self._listeners.add(subscription, changed)
 
@@ -438,8 +438,8 @@ class MemoryCoordination:
         with self._lock:
             self._closed = True
 
-    def _kept_of(self, subscription: str) -> _Kept:
-        return self._kept.get(subscription) or _Kept()
+    def _kept_of(self, subscription: str) -> _SubscriptionState:
+        return self._kept.get(subscription) or _SubscriptionState()
 
     @contextmanager
     def _while_open(self) -> Iterator[None]:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 import orjson
 
 from nakadi.engines.sqlite.file import SqliteFile
-from nakadi.engines.sqlite.writing import Arrival
+from nakadi.engines.sqlite.writing import CommittedAppend
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import Changed
+from nakadi.model.subscription import SubscriptionChange
 
 # Events ---------------------------------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class AppendsByOthers:
             if self._interested == 0:
                 self._somebody.clear()
 
-    def note_own(self, arrivals: Iterable[Arrival]) -> None:
+    def note_own(self, arrivals: Iterable[CommittedAppend]) -> None:
         """This process announced these itself."""
         for arrival in arrivals:
             self._known[arrival.log] = arrival.next
@@ -126,10 +126,10 @@ OLD_NEWS = """
 """
 
 
-class SubscriptionChanges:
+class FileChangePoller:
     """Polls the file while this process has watchers, and not at all otherwise."""
 
-    def __init__(self, file: SqliteFile, tell: Callable[[str, Changed], None]) -> None:
+    def __init__(self, file: SqliteFile, tell: Callable[[str, SubscriptionChange], None]) -> None:
         self._file = file
         self._report = tell
         self._lock = threading.Lock()
@@ -140,7 +140,7 @@ class SubscriptionChanges:
         self._own: set[int] = set()
         self._thread: threading.Thread | None = None
 
-    def note(self, connection: sqlite3.Connection, subscription: str, changed: Changed) -> int:
+    def note(self, connection: sqlite3.Connection, subscription: str, changed: SubscriptionChange) -> int:
         """Leave the news in the file; its number."""
         (number,) = connection.execute(NOTE, (subscription, changed.value)).fetchone()
         if number % 10_000 == 0:
@@ -210,4 +210,4 @@ class SubscriptionChanges:
             others = [(subscription, changed) for subscription, changed, number in found if number not in self._own]
             self._own = {number for number in self._own if number > self._last}
         for subscription, changed in others:
-            self._report(subscription, Changed(changed))
+            self._report(subscription, SubscriptionChange(changed))

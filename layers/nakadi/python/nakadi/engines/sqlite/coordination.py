@@ -22,7 +22,7 @@ from nakadi.engines.common.assignments import (
     verdict,
 )
 from nakadi.engines.common.listeners import SubscriptionListeners, once
-from nakadi.engines.sqlite.changes import SubscriptionChanges
+from nakadi.engines.sqlite.changes import FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
@@ -30,12 +30,12 @@ from nakadi.model.events import microseconds, moment_of
 from nakadi.model.subscription import (
     NOTHING_YET,
     Assignment,
-    Changed,
+    CommitResult,
     EventTypePartition,
     Offset,
     Parked,
     ParkedEvent,
-    Verdict,
+    SubscriptionChange,
 )
 from nakadi.ports.coordination import AssignmentChanged
 
@@ -134,7 +134,7 @@ class SqliteCoordination:
         self._file = SqliteFile(path)
         self._turns = SharedTransactions(self._file)
         self._listeners = SubscriptionListeners()
-        self._changes = SubscriptionChanges(self._file, self._listeners.tell)
+        self._changes = FileChangePoller(self._file, self._listeners.tell)
 
     def assignment(self, subscription: str) -> Assignment:
         with self._file.lent() as connection:
@@ -154,10 +154,10 @@ class SqliteCoordination:
             for place, owner in touched.items():
                 before = _offset(connection, subscription, place)
                 _put_offset(connection, subscription, place, moved(before, owner, at.get(place), now))
-            return self._changes.note(connection, subscription, Changed.ASSIGNMENT)
+            return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         self._changes.note_own(self._turns.run(work))
-        self._listeners.tell(subscription, Changed.ASSIGNMENT)
+        self._listeners.tell(subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
@@ -167,20 +167,20 @@ class SqliteCoordination:
 
     def commit(
         self, subscription: str, session: str, positions: Positions, now: datetime
-    ) -> Mapping[EventTypePartition, Verdict]:
-        def work(connection: sqlite3.Connection) -> tuple[Mapping[EventTypePartition, Verdict], int | None]:
+    ) -> Mapping[EventTypePartition, CommitResult]:
+        def work(connection: sqlite3.Connection) -> tuple[Mapping[EventTypePartition, CommitResult], int | None]:
             verdicts = {
                 place: _commit(connection, subscription, session, place, position, now)
                 for place, position in positions.items()
             }
-            if Verdict.COMMITTED not in verdicts.values():
+            if CommitResult.COMMITTED not in verdicts.values():
                 return verdicts, None
-            return verdicts, self._changes.note(connection, subscription, Changed.OFFSETS)
+            return verdicts, self._changes.note(connection, subscription, SubscriptionChange.OFFSETS)
 
         verdicts, number = self._turns.run(work)
         if number is not None:
             self._changes.note_own(number)
-            self._listeners.tell(subscription, Changed.OFFSETS)
+            self._listeners.tell(subscription, SubscriptionChange.OFFSETS)
         return verdicts
 
     def park(
@@ -190,22 +190,22 @@ class SqliteCoordination:
         events: Sequence[ParkedEvent],
         now: datetime,
         upto: Position | None = None,
-    ) -> Verdict:
+    ) -> CommitResult:
         place = parking_place(events)
 
-        def work(connection: sqlite3.Connection) -> tuple[Verdict, int | None]:
+        def work(connection: sqlite3.Connection) -> tuple[CommitResult, int | None]:
             found = parking_verdict(_offset(connection, subscription, place), session, upto)
-            if found is not Verdict.COMMITTED:
+            if found is not CommitResult.COMMITTED:
                 return found, None
             put(connection, subscription, events)
             if upto is not None:
                 _put_offset(connection, subscription, place, Offset(upto, session, now))
-            return found, self._changes.note(connection, subscription, Changed.OFFSETS)
+            return found, self._changes.note(connection, subscription, SubscriptionChange.OFFSETS)
 
         found, number = self._turns.run(work)
         if number is not None:
             self._changes.note_own(number)
-            self._listeners.tell(subscription, Changed.OFFSETS)
+            self._listeners.tell(subscription, SubscriptionChange.OFFSETS)
         return found
 
     def parked(
@@ -231,10 +231,10 @@ class SqliteCoordination:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
             clear(connection, subscription)
-            return self._changes.note(connection, subscription, Changed.ASSIGNMENT)
+            return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         self._changes.note_own(self._turns.run(work))
-        self._listeners.tell(subscription, Changed.ASSIGNMENT)
+        self._listeners.tell(subscription, SubscriptionChange.ASSIGNMENT)
 
     def renew(self, holder: str, until: datetime) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -251,7 +251,7 @@ class SqliteCoordination:
             rows = connection.execute("SELECT holder, until FROM leases").fetchall()
         return {holder: moment_of(until) for holder, until in rows}
 
-    def watch(self, subscription: str, changed: Callable[[Changed], None]) -> Callable[[], None]:
+    def watch(self, subscription: str, changed: Callable[[SubscriptionChange], None]) -> Callable[[], None]:
         self._changes.attend()
         end = self._listeners.add(subscription, changed)
 
@@ -304,10 +304,10 @@ def _commit(
     place: EventTypePartition,
     position: Position,
     now: datetime,
-) -> Verdict:
+) -> CommitResult:
     before = _offset(connection, subscription, place)
     found = verdict(before, session, position)
-    if found is Verdict.COMMITTED:
+    if found is CommitResult.COMMITTED:
         _put_offset(connection, subscription, place, Offset(position, session, now))
     return found
 

@@ -16,9 +16,9 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.engines.sqlite.changes import AppendsByOthers
 from nakadi.engines.sqlite.file import PATIENCE, SqliteFile
-from nakadi.engines.sqlite.maintenance import Cleaner, Compaction
+from nakadi.engines.sqlite.maintenance import Cleaner, PartitionCompaction
 from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
-from nakadi.engines.sqlite.writing import Arrival, Writer
+from nakadi.engines.sqlite.writing import CommittedAppend, LogWriter
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, microseconds
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import Appended, UnknownTopic
@@ -31,7 +31,7 @@ class SqliteLog:
         self._file = SqliteFile(path, patience=patience)
         self._announcements = PartitionListeners()
         self._appends_by_others = AppendsByOthers(self._file, self._announcements.announce)
-        self._writer = Writer(self._file, clock, self._note_stored, metrics or Metrics())
+        self._writer = LogWriter(self._file, clock, self._note_stored, metrics or Metrics())
         self._cleaner = Cleaner(self._file, self._writer)
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -102,7 +102,7 @@ class SqliteLog:
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         with self._file.lent() as connection:
             end = offset_at(connection, topic, partition, upto)
-        Compaction(self._file, self._cleaner, topic, partition).run(end, microseconds(tombstones_before))
+        PartitionCompaction(self._file, self._cleaner, topic, partition).run(end, microseconds(tombstones_before))
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         self._appends_by_others.attend()
@@ -122,7 +122,7 @@ class SqliteLog:
         self._file.close()
         self._announcements.wake_all()
 
-    def _note_stored(self, arrivals: Sequence[Arrival]) -> None:
+    def _note_stored(self, arrivals: Sequence[CommittedAppend]) -> None:
         self._appends_by_others.note_own(arrivals)
         for arrival in arrivals:
             self._announcements.announce(arrival.topic, arrival.partition)

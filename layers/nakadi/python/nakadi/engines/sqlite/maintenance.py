@@ -16,7 +16,7 @@ from nakadi.common.work import attempted
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import ROW, Row, outline_of, records_in, rows_from
-from nakadi.engines.sqlite.writing import Writer
+from nakadi.engines.sqlite.writing import LogWriter
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
@@ -47,7 +47,7 @@ EVERYTHING = (1 << 63) - 1
 class Cleaner:
     """Trims logs, and removes what is left of deleted topics in a thread of its own."""
 
-    def __init__(self, file: SqliteFile, writer: Writer) -> None:
+    def __init__(self, file: SqliteFile, writer: LogWriter) -> None:
         self._file = file
         self._writer = writer
         self._closing = threading.Event()
@@ -173,7 +173,7 @@ STATE = """
 """
 
 
-class State(Struct, frozen=True):
+class CompactionState(Struct, frozen=True):
     """`compacted`: up to here every key is there once. `tombstone_at`: when the oldest tombstone there was stored."""
 
     log: int
@@ -187,7 +187,7 @@ class State(Struct, frozen=True):
         return expired or upto > max(self.compacted, self.oldest)
 
 
-class Verdict(Struct, frozen=True):
+class CompactedRow(Struct, frozen=True):
     """What becomes of a row's places: which events stay, whether any goes, and whether a tombstone stays."""
 
     row: Row
@@ -196,7 +196,7 @@ class Verdict(Struct, frozen=True):
     keeps_tombstone: bool
 
 
-class Rule(Struct, frozen=True):
+class KeepRule(Struct, frozen=True):
     """Which events go from a partition; its newest, at the offset `last`, does not."""
 
     newest: Mapping[str, int]
@@ -208,7 +208,7 @@ class Rule(Struct, frozen=True):
             return True
         return self.newest.get(key, offset) <= offset and not (tombstone and stored_at < self.tombstones_before)
 
-    def judge(self, row: Row) -> Verdict:
+    def judge(self, row: Row) -> CompactedRow:
         stays = []
         changes = keeps_tombstone = False
         for offset, entry in enumerate(outline_of(row), row.first):
@@ -219,10 +219,10 @@ class Rule(Struct, frozen=True):
             keeps_tombstone |= (
                 entry is not None and entry[1] and spared and entry[0] is not None and offset != self.last
             )
-        return Verdict(row, stays, changes, keeps_tombstone)
+        return CompactedRow(row, stays, changes, keeps_tombstone)
 
 
-class Compaction:
+class PartitionCompaction:
     """Runs over one partition."""
 
     def __init__(self, file: SqliteFile, cleaner: Cleaner, topic: str, partition: int) -> None:
@@ -239,18 +239,18 @@ class Compaction:
         end = max(state.compacted, state.oldest)
         while True:
             newest, end = self._newest(end, upto)
-            tombstone_at = self._walk(state, Rule(newest, state.next - 1, tombstones_before), end)
+            tombstone_at = self._walk(state, KeepRule(newest, state.next - 1, tombstones_before), end)
             if end >= state.compacted:
                 self._cleaner.step(partial(_remember, state.log, end, tombstone_at))
             if end >= upto:
                 return
 
-    def _state(self) -> State:
+    def _state(self) -> CompactionState:
         with self._file.lent() as connection:
             found = connection.execute(STATE, (self._partition, self._topic)).fetchone()
         if found is None:
             raise UnknownTopic(f"{self._topic} is unknown, or has no partition {self._partition}")
-        return State(*found)
+        return CompactionState(*found)
 
     def _newest(self, start: int, upto: int) -> tuple[dict[str, int], int]:
         """The newest offset of each key from `start` on, and where the look ended."""
@@ -264,7 +264,7 @@ class Compaction:
                 return newest, rows[-1].end
         return newest, upto
 
-    def _walk(self, state: State, rule: Rule, end: int) -> int | None:
+    def _walk(self, state: CompactionState, rule: KeepRule, end: int) -> int | None:
         """Remove what goes before `end`, and answer when the oldest tombstone that stays was stored."""
         tombstone_at: int | None = None
         for rows in self._rows(state.oldest, end):
@@ -295,7 +295,7 @@ class Compaction:
             place = rows[-1].end
 
 
-def _carry_out(log: int, changes: Sequence[Verdict], connection: sqlite3.Connection) -> None:
+def _carry_out(log: int, changes: Sequence[CompactedRow], connection: sqlite3.Connection) -> None:
     """Change the rows that are still as they were read: another process may be compacting too."""
     for verdict in changes:
         row = verdict.row

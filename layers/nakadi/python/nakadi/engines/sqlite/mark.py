@@ -65,7 +65,7 @@ REMEDY = (
 )
 
 
-class Mark(Struct, frozen=True, kw_only=True):
+class DataFileMark(Struct, frozen=True, kw_only=True):
     """How far a data file had come. `keys` are those of its documents by kind, `ends` the next offsets of its logs."""
 
     file: str
@@ -105,7 +105,7 @@ def examine(path: Path, *, accept_loss: bool) -> int:
     return 0 if mark is None else mark.number
 
 
-def _describe_missing(path: Path, mark: Mark | None) -> str | None:
+def _describe_missing(path: Path, mark: DataFileMark | None) -> str | None:
     """What is missing, in sentences; None if nothing is known to be."""
     if not path.exists() or path.stat().st_size == 0:
         state = "empty" if path.exists() else "not there"
@@ -131,7 +131,7 @@ def _only_reading(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _describe_rollback(path: Path, connection: sqlite3.Connection, mark: Mark | None) -> str | None:
+def _describe_rollback(path: Path, connection: sqlite3.Connection, mark: DataFileMark | None) -> str | None:
     if mark is None:
         return None
     if (file := _query_value(connection, IDENTITY)) != mark.file:
@@ -145,7 +145,7 @@ def _describe_rollback(path: Path, connection: sqlite3.Connection, mark: Mark | 
     )
 
 
-def _missing(connection: sqlite3.Connection, mark: Mark) -> str:
+def _missing(connection: sqlite3.Connection, mark: DataFileMark) -> str:
     lines = []
     for kind, keys in mark.keys.items():
         gone = sorted(set(keys) - set(_keys(connection, kind)))
@@ -160,7 +160,7 @@ def _missing(connection: sqlite3.Connection, mark: Mark) -> str:
     return f" Missing, as far as it is known: {'; '.join(lines)}." if lines else ""
 
 
-def _all_of(mark: Mark) -> str:
+def _all_of(mark: DataFileMark) -> str:
     counts = [f"{len(keys)} {kind.replace('-', ' ')}" for kind, keys in mark.keys.items()]
     return f" It had {', '.join(counts)}, and {sum(mark.ends.values())} offsets of events."
 
@@ -290,7 +290,7 @@ class Marker:
         identity = _query_value(self._connection, IDENTITY)
         number = self._next_number()
         at = self._now().astimezone(UTC).isoformat(timespec="seconds")
-        _write(mark_path(self._path), Mark(file=identity, number=number, at=at, keys=keys, ends=ends))
+        _write(mark_path(self._path), DataFileMark(file=identity, number=number, at=at, keys=keys, ends=ends))
         self._seen = seen
 
     def _begin_the_log_anew(self) -> None:
@@ -324,7 +324,7 @@ def _log_ends(connection: sqlite3.Connection) -> dict[str, int]:
     return dict(connection.execute(ENDS, (MOST_LISTED,)).fetchall())
 
 
-def _read_mark(path: Path) -> Mark | None:
+def _read_mark(path: Path) -> DataFileMark | None:
     try:
         checksum, _, text = path.read_bytes().partition(b"\n")
     except FileNotFoundError:
@@ -336,10 +336,10 @@ def _read_mark(path: Path) -> Mark | None:
     content = orjson.loads(text)
     if content.pop("format") != FORMAT:
         raise DamagedMark("a newer version has written it")
-    return Mark(**content)
+    return DataFileMark(**content)
 
 
-def _write(path: Path, mark: Mark) -> None:
+def _write(path: Path, mark: DataFileMark) -> None:
     """Replace the mark in one step: a reader finds the old one or the new one."""
     text = orjson.dumps({"format": FORMAT, **asdict(mark)}, option=orjson.OPT_APPEND_NEWLINE)
     new = path.with_name(f"{path.name}.{os.getpid()}")

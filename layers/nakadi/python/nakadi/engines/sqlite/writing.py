@@ -54,7 +54,7 @@ INSERT = """
 """
 
 
-class Arrival(Struct, frozen=True):
+class CommittedAppend(Struct, frozen=True):
     """What listeners get after a commit: a topic, its partition, and the next offset."""
 
     topic: str
@@ -70,7 +70,7 @@ class _End(Struct):
     stored_at: int
 
 
-class _Append:
+class _PendingAppend:
     """An append that waits for the writer, which calls `done` with its error, if there is one."""
 
     def __init__(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
@@ -97,7 +97,7 @@ class _Append:
         return None
 
 
-class _Step(Generic[T]):
+class _WriterTask(Generic[T]):
     """Work that a thread waits for."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
@@ -122,19 +122,19 @@ class _Step(Generic[T]):
         return cast(T, self._result)
 
 
-class Writer:
+class LogWriter:
     """The only one who writes events through this process."""
 
     def __init__(
-        self, file: SqliteFile, clock: Clock, stored: Callable[[Sequence[Arrival]], None], metrics: Metrics
+        self, file: SqliteFile, clock: Clock, stored: Callable[[Sequence[CommittedAppend]], None], metrics: Metrics
     ) -> None:
         self._file = file
         self._clock = clock
         self._stored = stored
         self._metrics = metrics
         self._changed = threading.Condition()
-        self._appends: deque[_Append] = deque()
-        self._steps: deque[_Step[Any]] = deque()
+        self._appends: deque[_PendingAppend] = deque()
+        self._steps: deque[_WriterTask[Any]] = deque()
         self._waiting_bytes = 0
         self._closing = False
         metrics.log_appends_waiting.follow(lambda: {(): len(self._appends)})
@@ -144,7 +144,7 @@ class Writer:
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
         """Have `done` called when the records are durable, or with the reason why they are not. Waits for nothing."""
-        append = _Append(topic, batches, done)
+        append = _PendingAppend(topic, batches, done)
         with self._changed:
             self._refuse_if_closing()
             if len(self._appends) >= WAITING_APPENDS or self._waiting_bytes > WAITING_BYTES:
@@ -155,7 +155,7 @@ class Writer:
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Have work done in a transaction of its own. It delays every append: it must take milliseconds."""
-        step = _Step(work)
+        step = _WriterTask(work)
         with self._changed:
             self._refuse_if_closing()
             self._steps.append(step)
@@ -183,14 +183,14 @@ class Writer:
             # Not kept while nothing comes: a large batch would stay in memory until the next one.
             del turns, appends, steps
 
-    def _next_turns(self) -> tuple[list[_Append], list[_Step[Any]]] | None:
+    def _next_turns(self) -> tuple[list[_PendingAppend], list[_WriterTask[Any]]] | None:
         """As many appends as fit into a commit, and one step; None when there will be nothing more."""
         with self._changed:
             while not self._appends and not self._steps:
                 if self._closing:
                     return None
                 self._changed.wait()
-            appends: list[_Append] = []
+            appends: list[_PendingAppend] = []
             size = 0
             while self._appends and (size < COMMIT_BYTES):
                 appends.append(self._appends.popleft())
@@ -198,7 +198,7 @@ class Writer:
             self._waiting_bytes -= size
             return appends, [self._steps.popleft()] if self._steps else []
 
-    def _commit(self, appends: Sequence[_Append]) -> None:
+    def _commit(self, appends: Sequence[_PendingAppend]) -> None:
         began = time.perf_counter()
         try:
             with self._file.writing() as connection:
@@ -216,8 +216,8 @@ class Writer:
 
 
 def _store(
-    connection: sqlite3.Connection, appends: Sequence[_Append], now: int
-) -> tuple[list[Exception | None], list[Arrival]]:
+    connection: sqlite3.Connection, appends: Sequence[_PendingAppend], now: int
+) -> tuple[list[Exception | None], list[CommittedAppend]]:
     ends = _partition_ends(connection, list(dict.fromkeys(place for append in appends for place in append.places)))
     refusals = [append.refusal(ends) for append in appends]
     accepted: dict[Place, list[Chunk]] = {}
@@ -226,7 +226,7 @@ def _store(
             for place, chunks in append.chunks.items():
                 accepted.setdefault(place, []).extend(chunks)
     _insert(connection, [row for place, chunks in accepted.items() for row in _rows(ends[place], chunks, now)])
-    return refusals, [Arrival(*place, ends[place].log, ends[place].next) for place in accepted]
+    return refusals, [CommittedAppend(*place, ends[place].log, ends[place].next) for place in accepted]
 
 
 def _partition_ends(connection: sqlite3.Connection, places: Sequence[Place]) -> dict[Place, _End]:

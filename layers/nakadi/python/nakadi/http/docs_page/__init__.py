@@ -25,7 +25,7 @@ from nakadi.http.docs_page.markup import (
     trusted,
     type_of,
 )
-from nakadi.openapi import Node, Operation, document, operations
+from nakadi.openapi import ApiOperation, Node, document, operations
 
 # Stands for the address of the broker until it is known who looks. No text of ours contains it.
 ADDRESS = "\u0001address\u0001"
@@ -76,7 +76,7 @@ def _navigation() -> Html:
     return element("nav", element("div", title, search, class_="bar"), menu, aria_label="Contents")
 
 
-def _navigation_group(tag: str, members: list[Operation]) -> Html:
+def _navigation_group(tag: str, members: list[ApiOperation]) -> Html:
     entries = [
         element(
             "li",
@@ -116,7 +116,7 @@ def _groups() -> list[Html]:
     ]
 
 
-def _group(tag: Node, members: list[Operation]) -> Html:
+def _group(tag: Node, members: list[ApiOperation]) -> Html:
     heading = element("h2", tag["name"])
     sections = [operation_section(each, ADDRESS) for each in members]
     return element("section", heading, prose(tag["description"]), *sections, class_="group", id=slug(tag["name"]))
@@ -127,7 +127,7 @@ def _schemas() -> Html:
     return element("section", element("h2", "Schemas"), *sections, class_="group", id="schemas")
 
 
-def _of_tag(tag: str) -> list[Operation]:
+def _of_tag(tag: str) -> list[ApiOperation]:
     return [each for each in operations().values() if tag in each.description["tags"]]
 
 
@@ -151,7 +151,7 @@ SLASH = trusted("/<wbr>")
 STREAM = "application/x-json-stream"
 
 
-def operation_section(operation: Operation, address: str) -> Html:
+def operation_section(operation: ApiOperation, address: str) -> Html:
     summary = element(
         "summary",
         element("span", operation.method, class_=f"method {operation.method.lower()}"),
@@ -178,13 +178,13 @@ def slug(text: str) -> str:
     return "group-" + re.sub(r"[^a-z]+", "-", text.lower())
 
 
-def scopes(operation: Operation) -> list[str]:
+def scopes(operation: ApiOperation) -> list[str]:
     """The scopes that a token needs; none for what is open to all."""
     requirements = operation.description.get("security", document()["security"])
     return [scope for each in requirements for scope in each["oauth2"]]
 
 
-def _scopes(operation: Operation) -> Html:
+def _scopes(operation: ApiOperation) -> Html:
     needed = scopes(operation)
     if not needed:
         return element("p", "Open to all.", class_="scopes")
@@ -196,7 +196,7 @@ def _breakable(path: str) -> Html:
     return joined(path.split("/"), between=SLASH)
 
 
-def _parameters(operation: Operation) -> Html | None:
+def _parameters(operation: ApiOperation) -> Html | None:
     own = [each for each in operation.parameters if each["name"] != "X-Flow-Id"]
     if not own:
         return None
@@ -218,7 +218,7 @@ def _parameter(parameter: Node) -> Html:
     )
 
 
-def _request_body(operation: Operation) -> Html | None:
+def _request_body(operation: ApiOperation) -> Html | None:
     body = operation.description.get("requestBody")
     return joined([element("h4", "Body"), *_content(body["content"])]) if body else None
 
@@ -238,7 +238,7 @@ def _media_type(media_type: str, content: Node) -> Html:
     return joined([about, *shown])
 
 
-def _responses(operation: Operation) -> list[Html]:
+def _responses(operation: ApiOperation) -> list[Html]:
     """Answers that all operations share take a line each, so that the others stand out."""
     answers = operation.description["responses"]
     special = [status for status in answers if "$ref" not in answers[status]]
@@ -276,7 +276,7 @@ def phrase(status: str) -> str:
     return HTTPStatus(int(status)).phrase
 
 
-def _curl(operation: Operation, address: str) -> str:
+def _curl(operation: ApiOperation, address: str) -> str:
     """A command line that can be copied; the address is filled in later, so it must not be quoted away."""
     words = ["curl", *_curl_options(operation), f"'{address}{_url(operation)}'"]
     if scopes(operation):
@@ -289,13 +289,13 @@ def _curl(operation: Operation, address: str) -> str:
     return " ".join(words)
 
 
-def _curl_options(operation: Operation) -> list[str]:
+def _curl_options(operation: ApiOperation) -> list[str]:
     streams = any(STREAM in each.get("content", {}) for each in operation.responses.values())
     method = [] if operation.method in ("GET", "POST") else ["-X", operation.method]
     return ["-N", *method] if streams else method
 
 
-def _url(operation: Operation) -> str:
+def _url(operation: ApiOperation) -> str:
     path = operation.path
     for each in operation.parameters:
         if each["in"] == "path":

@@ -17,7 +17,7 @@ from nakadi.http.message import Request, Response, empty_response, is_about_figu
 from nakadi.http.views import View, committed_view, results_view, stats_view, subscription_view, timestamp
 from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
-from nakadi.model.subscription import SubscriptionCursor, Verdict
+from nakadi.model.subscription import CommitResult, SubscriptionCursor
 from nakadi.openapi.checks import body_violations, conforms
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.parked_events import (
@@ -134,7 +134,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         verdicts = self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
         if not KPI_EVENT_TYPES.isdisjoint(self.subscriptions.cached(subscription_id).event_types):
             is_about_figures.set(True)
-        if verdicts.count(Verdict.COMMITTED) == len(verdicts):
+        if verdicts.count(CommitResult.COMMITTED) == len(verdicts):
             return Response(204)
         return json_response(results_view(items, verdicts))
 

@@ -15,7 +15,7 @@ from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Invalid, NotFound
-from nakadi.model.subscription import EventTypePartition, Subscription, SubscriptionCursor, Verdict
+from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation
@@ -61,7 +61,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     def commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
-    ) -> Sequence[Verdict]:
+    ) -> Sequence[CommitResult]:
         """Commit for a stream: for each cursor, in the order in which they came, whether it moved its partition."""
         try:
             verdicts = self._commit(subscription_id, stream_id, cursors, subject)
@@ -74,7 +74,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     def _commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
-    ) -> Sequence[Verdict]:
+    ) -> Sequence[CommitResult]:
         resolved = [self._resolved(each) for each in cursors]
         if not resolved:
             raise Invalid(EMPTY)
@@ -87,18 +87,18 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             return self._commit_one(subscription_id, stream_id, resolved[0])
         return self._commit_several(subscription_id, stream_id, resolved)
 
-    def _commit_one(self, subscription_id: str, stream_id: str, meant: _ResolvedCursor) -> Sequence[Verdict]:
+    def _commit_one(self, subscription_id: str, stream_id: str, meant: _ResolvedCursor) -> Sequence[CommitResult]:
         """Most commits have one cursor: one conditional write, and nothing is read unless it fails. Two commits of one
         partition at the same time do no harm: the write compares, and an offset never moves back."""
         positions = {meant.place: _storable(meant.position)}
         verdict = self.coordination.commit(subscription_id, stream_id, positions, self.clock.now())[meant.place]
-        if verdict is Verdict.NOT_OWNED:
+        if verdict is CommitResult.NOT_OWNED:
             raise self._refusal(subscription_id, stream_id, [meant])
         return [verdict]
 
     def _commit_several(
         self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
-    ) -> Sequence[Verdict]:
+    ) -> Sequence[CommitResult]:
         """All partitions are read before the first is written."""
         offsets = self.coordination.offsets(subscription_id)
         if any(each.place not in offsets or offsets[each.place].owner != stream_id for each in meant):
@@ -106,11 +106,11 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         before = {each.place: offsets[each.place].position for each in meant}
         judged, greatest = commit_results_in_order([(each.place, _storable(each.position)) for each in meant], before)
         written = self.coordination.commit(subscription_id, stream_id, greatest, self.clock.now())
-        if Verdict.NOT_OWNED in written.values():
+        if CommitResult.NOT_OWNED in written.values():
             raise self._refusal(subscription_id, stream_id, meant)
         # What another request committed meanwhile makes the rest of its partition outdated.
         return [
-            verdict if written.get(each.place, verdict) is Verdict.COMMITTED else Verdict.OUTDATED
+            verdict if written.get(each.place, verdict) is CommitResult.COMMITTED else CommitResult.OUTDATED
             for each, verdict in zip(meant, judged, strict=True)
         ]
 
@@ -197,12 +197,12 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
 def commit_results_in_order(
     cursors: Sequence[tuple[EventTypePartition, Position]], before: Mapping[EventTypePartition, Position]
-) -> tuple[Sequence[Verdict], Mapping[EventTypePartition, Position]]:
+) -> tuple[Sequence[CommitResult], Mapping[EventTypePartition, Position]]:
     """Each cursor judged by what those before it have reached, and how far each partition gets that moves at all."""
     reached, verdicts = dict(before), []
     for place, position in cursors:
         further = position > reached[place]
-        verdicts.append(Verdict.COMMITTED if further else Verdict.OUTDATED)
+        verdicts.append(CommitResult.COMMITTED if further else CommitResult.OUTDATED)
         reached[place] = max(position, reached[place])
     return verdicts, {place: position for place, position in reached.items() if position > before[place]}
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Position
-from nakadi.model.outcomes import Conflict, Fault, GoesOn, TryLater
+from nakadi.model.outcomes import Conflict, Fault, StillRunning, TryLater
 from nakadi.model.subscription import Assignment, Entry, EventTypePartition, Redrive, Reset, SetOffsets, Wish
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
@@ -166,7 +166,7 @@ class Resets(Struct, frozen=True, kw_only=True):
         """Reset a subscription once its streams have ended. A request for the same wish as that of a
         reset that stands waits with it, and one that repeats a request that was answered early learns its outcome.
 
-        Raises `Conflict` while a reset with another wish stands, and `GoesOn` if the caller may not wait any longer.
+        Raises `Conflict` while a reset with another wish stands, and `StillRunning` if the caller may not wait longer.
         """
         reset_id = self._asked(subscription_id, wish)
         self._wait({subscription_id: reset_id})
@@ -184,7 +184,7 @@ class Resets(Struct, frozen=True, kw_only=True):
             self._check_outcome(subscription_id, reset_id)
 
     def wait_for_end(self, subscription_ids: Sequence[str]) -> None:
-        """Wait for the end of the resets that stand. Raises `GoesOn` if the caller may not wait any longer."""
+        """Wait for the end of the resets that stand. Raises `StillRunning` if the caller may not wait any longer."""
         found = {each: self.fulfilment.coordination.assignment(each).reset for each in subscription_ids}
         self._wait({subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None})
 
@@ -229,7 +229,7 @@ class Resets(Struct, frozen=True, kw_only=True):
             else:
                 self.fulfilment.end(subscription_id, found.reset.id, assignments.TIMEOUT)
         if goes_on:
-            raise GoesOn(GOING_ON)
+            raise StillRunning(GOING_ON)
 
     def _check_outcome(self, subscription_id: str, reset_id: str) -> None:
         """Raise if the reset failed; the next request with the same wish is another reset."""

@@ -18,7 +18,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.event_types.system_event_types import SystemEventTypes
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import TryLater
-from nakadi.model.subscription import EventTypePartition, Replay, Subscription, Verdict
+from nakadi.model.subscription import CommitResult, EventTypePartition, Replay, Subscription
 from nakadi.ports.clock import Clock
 from nakadi.publishing import outcome as publishing_outcome
 from nakadi.publishing.publisher import Publisher
@@ -118,7 +118,7 @@ class SessionCallExecutor:
 
     def _drop(self, call: DropEvent) -> None:
         if self._parking is not None and self._parking.follows:
-            if self._parking.park_failed(self._session.id, call) is not Verdict.NOT_OWNED:
+            if self._parking.park_failed(self._session.id, call) is not CommitResult.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
             return
         self._unprocessable.handle(call)
@@ -127,7 +127,7 @@ class SessionCallExecutor:
     def _parked(self, call: ParkEvents) -> bool:
         """Park events; whether the partition was still the session's."""
         assert self._parking is not None, "only a session with parking parks events"
-        parked = self._parking.park(self._session.id, call) is not Verdict.NOT_OWNED
+        parked = self._parking.park(self._session.id, call) is not CommitResult.NOT_OWNED
         if parked:
             self._metrics.events_parked.add(len(call.events), "followed")
         return parked

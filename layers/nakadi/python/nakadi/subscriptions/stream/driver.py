@@ -22,7 +22,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable, Unusable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
-from nakadi.streaming.driver import RETRY_MILLISECONDS, EventSource, Fact, Outlet, StreamDriver
+from nakadi.streaming.driver import RETRY_MILLISECONDS, EventSource, Fact, StreamDriver, StreamOutlet
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
     OpenPartition,
@@ -139,7 +139,7 @@ class SubscriptionDriver(StreamDriver):
         session: SubscriptionSession,
         executor: SessionCallExecutor,
         lines: SubscriptionFormat,
-        outlet: Outlet,
+        outlet: StreamOutlet,
         *,
         clock: Clock,
         threads: CallThreads,

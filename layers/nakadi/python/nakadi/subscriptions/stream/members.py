@@ -31,7 +31,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import attempted
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import Assignment, Changed, EventTypePartition, Replay, Session, Verdict
+from nakadi.model.subscription import Assignment, CommitResult, EventTypePartition, Replay, Session, SubscriptionChange
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
@@ -143,7 +143,7 @@ class SubscriptionSessions(Struct, frozen=True):
         if not positions:
             return ()
         verdicts = self.coordination.commit(self.subscription, session, positions, self.clock.now())
-        return [place for place, verdict in verdicts.items() if verdict is Verdict.NOT_OWNED]
+        return [place for place, verdict in verdicts.items() if verdict is CommitResult.NOT_OWNED]
 
     def _execute_reset(self, assignment: Assignment) -> None:
         """A failure does no harm: the session has left, or may join; the reset is tried again by the next session, or
@@ -328,7 +328,7 @@ class SubscriptionWatch:
         if watched is None:
             watched = self._watched[members.subscription] = _WatchedSubscription(members, self._threads)
         watched.listeners.append(listener)
-        watched.changed(Changed.ASSIGNMENT)
+        watched.changed(SubscriptionChange.ASSIGNMENT)
         return lambda: self._unfollow(watched, listener)
 
     def assignments(self) -> Mapping[SubscriptionSessions, Assignment]:
@@ -357,12 +357,12 @@ class _WatchedSubscription:
         self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._changes: set[Changed] = set()
+        self._changes: set[SubscriptionChange] = set()
         self._woken = asyncio.Event()
         self._stop = members.coordination.watch(members.subscription, self.changed)
         self._task = self._loop.create_task(self._keep_reading())
 
-    def changed(self, what: Changed) -> None:
+    def changed(self, what: SubscriptionChange) -> None:
         """May be called from any thread. However much changes, the loop is woken once until it reads."""
         with self._lock:
             already_woken = bool(self._changes)
@@ -419,11 +419,11 @@ class SharedStateReader:
         self._members = members
         self._whole_at = -inf
 
-    def read(self, changes: Collection[Changed]) -> SharedState:
+    def read(self, changes: Collection[SubscriptionChange]) -> SharedState:
         """Read what may have changed; without any reported change, everything."""
         now = self._members.clock.monotonic()
         recent = now < self._whole_at + FULL_READ_SECONDS
-        known = self.shared if set(changes) == {Changed.OFFSETS} and recent else None
+        known = self.shared if set(changes) == {SubscriptionChange.OFFSETS} and recent else None
         self.shared = shared = read_shared_state(self._members, known)
         if known is None:
             self._whole_at = now

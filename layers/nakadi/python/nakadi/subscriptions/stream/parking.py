@@ -20,7 +20,7 @@ from msgspec import Struct
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import EventTypePartition, Parked, ParkedEvent, Replay, Verdict
+from nakadi.model.subscription import CommitResult, EventTypePartition, Parked, ParkedEvent, Replay
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
 from nakadi.streaming.chunks import EventChunk, EventRun
@@ -68,10 +68,10 @@ class ParkingService(Struct, frozen=True):
     def value(self, parked: Parked) -> bytes | None:
         return self.store.coordination.parked_value(self.store.subscription, parked.place, parked.position)
 
-    def park(self, session: str, call: ParkEvents) -> Verdict:
+    def park(self, session: str, call: ParkEvents) -> CommitResult:
         return self._park(session, call.place, call.events, 0, call.upto, call.replay)
 
-    def park_failed(self, session: str, drop: DropEvent) -> Verdict:
+    def park_failed(self, session: str, drop: DropEvent) -> CommitResult:
         """Park an event that consumers failed at, and move the cursor behind it, in one step."""
         return self._park(session, drop.place, [drop.event], drop.fails, drop.event.end, drop.replay)
 
@@ -83,7 +83,7 @@ class ParkingService(Struct, frozen=True):
         fails: int,
         upto: Position | None,
         replay: str | None,
-    ) -> Verdict:
+    ) -> CommitResult:
         now = self.clock.now()
         parked = [
             ParkedEvent(

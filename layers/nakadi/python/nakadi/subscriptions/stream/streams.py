@@ -25,7 +25,7 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
-from nakadi.streaming.driver import EventSource, Outlet
+from nakadi.streaming.driver import EventSource, StreamOutlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
 from nakadi.streaming.parameters import PickSeconds
 from nakadi.streaming.streams import count_stream
@@ -193,7 +193,7 @@ class SubscriptionStreams:
 
     # Serving
 
-    async def serve(self, opening: JoinedStream, lines: SubscriptionFormat, outlet: Outlet) -> None:
+    async def serve(self, opening: JoinedStream, lines: SubscriptionFormat, outlet: StreamOutlet) -> None:
         """Stream until the end, and leave before the client can see it."""
         with ExitStack() as stack:
             driver = self._driver(opening, lines, outlet, stack)
@@ -221,7 +221,7 @@ class SubscriptionStreams:
         self._keeper.close()
 
     def _driver(
-        self, opening: JoinedStream, lines: SubscriptionFormat, outlet: Outlet, stack: ExitStack
+        self, opening: JoinedStream, lines: SubscriptionFormat, outlet: StreamOutlet, stack: ExitStack
     ) -> SubscriptionDriver:
         known = KnownEventTypes(opening.event_types, self._monitor.check_soon)
         overseen = {each.name for each in opening.event_types}
