@@ -4,6 +4,7 @@ test("without event types the list says what to do next", async (page) => {
   for (const { name } of await call("GET", "/event-types")) await call("DELETE", `/event-types/${name}`);
   await open(page);
   await page.getByRole("heading", { name: "There is no event type yet" }).waitFor();
+  assert.match(await page.getByRole("link", { name: "Create the first one" }).getAttribute("href"), /create-event-type/);
   await accessible(page);
   await picture(page, "event-types-none");
 });

@@ -1,21 +1,28 @@
 /** Parts of forms. */
 
-import type { ComponentChildren } from "preact";
+import { cloneElement, type ComponentChildren, type VNode } from "preact";
+import { useId } from "preact/hooks";
 
-/** A label above its control. What is wrong with the value stands below it, and is read out with it. */
+/** A label above its control. A hint, and what is wrong with the value, stand below it and describe it. */
 export function Labelled({ text, hint, error, children }: {
   text: string;
   hint?: ComponentChildren;
   error?: string;
-  children: ComponentChildren;
+  children: VNode;
 }) {
+  const id = useId();
+  const described = { "aria-describedby": hint || error ? id : undefined, "aria-invalid": error ? true : undefined };
   return (
-    <label class={error ? "field wrong" : "field"}>
-      <span>{text}</span>
-      {children}
-      {hint && <small class="faint">{hint}</small>}
-      {error && <small class="error" role="alert">{error}</small>}
-    </label>
+    <div class={error ? "field wrong" : "field"}>
+      <label>
+        <span>{text}</span>
+        {cloneElement(children, described)}
+      </label>
+      <div id={id}>
+        {hint && <small class="faint">{hint}</small>}
+        {error && <small class="error" role="alert">{error}</small>}
+      </div>
+    </div>
   );
 }
 

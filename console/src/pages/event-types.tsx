@@ -57,7 +57,9 @@ export function EventTypes({ query }: PageProps) {
   const types = useLoad((signal) => body(api.GET("/event-types", { signal })), [], 30_000);
   return (
     <>
-      <PageHead title="Event types" />
+      <PageHead title="Event types">
+        <a class="button" href="#/create-event-type">Create an event type</a>
+      </PageHead>
       <Await of={types}>{(all) => (all.length ? <Listed all={all} query={query} /> : <None />)}</Await>
     </>
   );
@@ -66,7 +68,8 @@ export function EventTypes({ query }: PageProps) {
 function None() {
   return (
     <EmptyState title="There is no event type yet">
-      <p>An event type is a stream of events with a schema. Create the first one with the API or the command line.</p>
+      <p>An event type is a stream of events with a schema.</p>
+      <p><a href="#/create-event-type">Create the first one</a>, from a sample event if you have one.</p>
     </EmptyState>
   );
 }

@@ -3,6 +3,7 @@
 import type { ComponentType } from "preact";
 import type { PageProps } from "../components/page";
 import { Definition } from "./event-type/definition";
+import { CreateEventType, EditEventType } from "./event-type/edit";
 import { SingleEvent } from "./event-type/event";
 import { Events } from "./event-type/events";
 import { Partitions } from "./event-type/partitions";
@@ -22,6 +23,8 @@ export const pages: Page[] = [
   { path: [], page: EventTypes },
   { path: ["event-types"], page: EventTypes, menu: "Event types" },
   { path: ["event-types", ":name"], page: Definition },
+  { path: ["create-event-type"], page: CreateEventType },
+  { path: ["event-types", ":name", "edit"], page: EditEventType },
   { path: ["event-types", ":name", "schema"], page: Schema },
   { path: ["event-types", ":name", "events"], page: Events },
   { path: ["event-types", ":name", "events", ":partition", ":offset"], page: SingleEvent },

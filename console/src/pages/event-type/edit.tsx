@@ -1,0 +1,236 @@
+/** Creating an event type, from a sample event if there is one, and changing it. */
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { api, body, type EventType, type Problem, problemFrom, type Schemas } from "../../api";
+import { Difference } from "../../components/difference";
+import { Labelled } from "../../components/fields";
+import { ProblemNotice } from "../../components/notices";
+import { PageHead, type PageProps } from "../../components/page";
+import { toast } from "../../components/toast";
+import { reasonsByField } from "../../refusal";
+import { go } from "../../router";
+import { eventsIn, schemaOf } from "../../sample";
+import { brokenRules, draftOf, EMPTY, type Fields, fieldsOf, laidOut } from "./draft";
+import { EventTypeFrame, tabOf } from "./frame";
+
+export function CreateEventType() {
+  return (
+    <>
+      <PageHead title="Create an event type" above={<a href="#/event-types">Event types</a>} />
+      <Form />
+    </>
+  );
+}
+
+export function EditEventType({ names: [name = ""] }: PageProps) {
+  return (
+    <EventTypeFrame name={name} tab="edit">
+      {(type) => <Form before={type} />}
+    </EventTypeFrame>
+  );
+}
+
+// How long nothing must be typed before the broker is asked, in milliseconds.
+const QUIET = 400;
+
+function Form({ before }: { before?: EventType }) {
+  const [fields, setFields] = useState<Fields>(() => (before ? fieldsOf(before) : EMPTY));
+  const [problem, setProblem] = useState<Problem>();
+  const [busy, setBusy] = useState(false);
+  const reasons = problem ? reasonsByField(problem) : new Map<string, string>();
+  const set = (changed: Partial<Fields>) => setFields((old) => ({ ...old, ...changed }));
+
+  const save = async () => {
+    setBusy(true);
+    setProblem(undefined);
+    const draft = draftOf(fields, before);
+    try {
+      if (before) await api.PUT("/event-types/{name}", { params: { path: { name: before.name } }, body: draft });
+      else await api.POST("/event-types", { body: draft });
+      toast(`${draft.name} is ${before ? "changed" : "created"}`);
+      go(tabOf(draft.name));
+    } catch (refusal) {
+      setProblem(problemFrom(refusal));
+    }
+    setBusy(false);
+  };
+
+  const text = (field: keyof Fields, label: string, hint?: ComponentChildren, more: Record<string, unknown> = {}) => (
+    <Labelled text={label} hint={hint} error={reasons.get(FIELD_OF[field] ?? field)}>
+      <input value={fields[field]} spellcheck={false} {...more} onInput={(event) => set({ [field]: event.currentTarget.value })} />
+    </Labelled>
+  );
+  const choice = (field: keyof Fields, label: string, options: string[], hint?: ComponentChildren) => (
+    <Labelled text={label} hint={hint} error={reasons.get(field)}>
+      <select value={fields[field]} onChange={(event) => set({ [field]: event.currentTarget.value })}>
+        {options.map((option) => <option key={option} value={option}>{option || "not set"}</option>)}
+      </select>
+    </Labelled>
+  );
+  const area = (field: keyof Fields, label: string, hint?: ComponentChildren, error = reasons.get(field)) => (
+    <Labelled text={label} hint={hint} error={error}>
+      <textarea rows={3} spellcheck={false} value={fields[field]} onInput={(event) => set({ [field]: event.currentTarget.value })} />
+    </Labelled>
+  );
+
+  return (
+    <form onSubmit={(event) => (event.preventDefault(), void save())} noValidate>
+      <div class="cards">
+        <section class="card">
+          <h2>What it is</h2>
+          {text("name", "Name", "Words with dots between them, such as order.created", { readOnly: !!before, required: true })}
+          {text("owning_application", "Owner", "The application that answers for these events")}
+          {choice("category", "Category", ["business", "data", "undefined"], "business: something happened; data: something changed; undefined: the schema alone")}
+          <div class="fields">
+            {choice("partition_strategy", "Partition strategy", ["random", "hash", "user_defined"])}
+            {text("partition_key_fields", "Partition keys", "For hash: fields as dotted paths, commas between them")}
+            {text("partitions", "Partitions", before ? "Fixed here; an administrator adds some" : undefined, { type: "number", min: 1, readOnly: !!before })}
+            {text("retention", "Retention in hours", "Empty: as the broker has it", { inputMode: "decimal" })}
+            {choice("cleanup_policy", "Cleanup policy", ["delete", "compact", "compact_and_delete"])}
+            {choice("compatibility_mode", "Compatibility", ["forward", "compatible", "none"])}
+            {choice("audience", "Audience", ["", "component-internal", "business-unit-internal", "company-internal", "external-partner", "external-public"])}
+          </div>
+          <div class="fields">
+            {area("labels", "Labels", "key=value, one a line")}
+            {area("annotations", "Annotations", "key=value, one a line")}
+          </div>
+          <h3>Who may do what</h3>
+          {reasons.has("authorization") && <p class="error lines" role="alert">{reasons.get("authorization")}</p>}
+          <div class="fields">
+            {area("readers", "Read", "user:ann or service:till, one a line; * is everyone")}
+            {area("writers", "Publish")}
+            {area("admins", "Change and delete")}
+          </div>
+        </section>
+        <section class="card">
+          <h2>Schema</h2>
+          {!before && <Sample category={fields.category} onSchema={(schema) => set({ schema })} />}
+          <Labelled text="JSON schema" error={reasons.get("schema")}>
+            <textarea rows={18} spellcheck={false} value={fields.schema} onInput={(event) => set({ schema: event.currentTarget.value })} />
+          </Labelled>
+          <Reasons problem={problem} />
+          {before && <Meaning type={before} schema={fields.schema} />}
+        </section>
+      </div>
+      {problem && (reasons.has("") || elsewhere(reasons)) && <ProblemNotice problem={problem} />}
+      {problem && !reasons.has("") && !elsewhere(reasons) && (
+        <p class="error" role="alert">
+          The broker refuses it; the reasons stand at the fields. Flow id <code>{problem.flowId}</code>
+        </p>
+      )}
+      <div class="actions sticky">
+        <button type="submit" disabled={busy}>{before ? "Save" : "Create"}</button>
+        <a class="button quiet" href={before ? tabOf(before.name) : "#/event-types"}>Cancel</a>
+      </div>
+    </form>
+  );
+}
+
+// Fields of the form that stand in another one of the API.
+const FIELD_OF: Partial<Record<keyof Fields, string>> = { retention: "options", partitions: "default_statistic" };
+
+/** Whether a reason speaks of what the form does not show. */
+const elsewhere = (reasons: Map<string, string>) =>
+  ["ordering_key_fields", "ordering_instance_ids", "event_owner_selector"].some((field) => reasons.has(field));
+
+function Sample({ category, onSchema }: { category: string; onSchema: (schema: string) => void }) {
+  const [sample, setSample] = useState("");
+  const [error, setError] = useState("");
+  const propose = () => {
+    try {
+      onSchema(JSON.stringify(schemaOf(eventsIn(sample).map((event) => contentOf(event, category))), null, 2));
+      setError("");
+    } catch (wrong) {
+      setError(`This is no JSON: ${(wrong as Error).message}`);
+    }
+  };
+  return (
+    <>
+      <Labelled text="Sample events" error={error} hint="One event, an array of them, or one a line: a schema is proposed that they fit.">
+        <textarea rows={6} spellcheck={false} value={sample} placeholder='{"order": {"number": "17"}}'
+          onInput={(event) => setSample(event.currentTarget.value)} />
+      </Labelled>
+      <p><button type="button" class="quiet" disabled={!sample.trim()} onClick={propose}>Propose a schema</button></p>
+    </>
+  );
+}
+
+/** What the schema describes: the broker adds metadata and the envelope of data by itself. */
+function contentOf(event: unknown, category: string): unknown {
+  if (typeof event !== "object" || event === null || category === "undefined") return event;
+  if (category === "data" && "data" in event) return event.data;
+  return Object.fromEntries(Object.entries(event).filter(([name]) => name !== "metadata"));
+}
+
+/** Why a schema may not follow the one before it, change by change. */
+function Reasons({ problem }: { problem?: Problem }) {
+  const reasons = (problem?.body as Partial<Schemas["Problem"]> | undefined)?.reasons;
+  if (!reasons?.length) return null;
+  return (
+    <ul class="changes" aria-label="Reasons">
+      {reasons.map((reason) => (
+        <li key={reason.path + reason.rule}>
+          <code>{reason.path}</code> <strong>{reason.rule}</strong>: {reason.explanation}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+type Verdict = Schemas["CompatibilityVerdict"];
+
+/** What a changed schema means, before it is saved: the broker tries it, and stores nothing. */
+function Meaning({ type, schema }: { type: EventType; schema: string }) {
+  const [verdict, setVerdict] = useState<Verdict>();
+  const [problem, setProblem] = useState<Problem>();
+  const same = schema === laidOut(type.schema.schema);
+  useEffect(() => {
+    setVerdict(undefined);
+    setProblem(undefined);
+    if (same) return;
+    const stopping = new AbortController();
+    const timer = setTimeout(async () => {
+      const path = { name: type.name, version: "latest" };
+      try {
+        const asked = { params: { path }, body: { schema }, signal: stopping.signal };
+        setVerdict(await body(api.POST("/event-types/{name}/schemas/{version}/compatibility-check", asked)));
+      } catch (error) {
+        if (!stopping.signal.aborted) setProblem(problemFrom(error));
+      }
+    }, QUIET);
+    return () => {
+      stopping.abort();
+      clearTimeout(timer);
+    };
+  }, [schema, same, type]);
+  if (same) return <p class="faint">It is version {type.schema.version}. Change it, and what that means is explained here.</p>;
+  return (
+    <section aria-live="polite" aria-label="What the change means">
+      <h3>What the change means</h3>
+      {problem && <p class="error lines">{problem.detail || problem.title}</p>}
+      {verdict?.compatible && (
+        <p class="good">
+          Mode {verdict.compatibility_mode} allows it: it would follow version {verdict.validated_against_version}.
+        </p>
+      )}
+      {verdict && !verdict.compatible && (
+        <>
+          <p class="error">Mode {verdict.compatibility_mode} does not allow it after version {verdict.validated_against_version}:</p>
+          <ul class="changes">
+            {brokenRules(verdict.error ?? "").map(({ path, rule }) => <li key={path + rule}><code>{path}</code>: {rule}</li>)}
+          </ul>
+        </>
+      )}
+      {verdict && <Difference before={parsed(type.schema.schema)} after={parsed(schema)} />}
+    </section>
+  );
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}

@@ -1,0 +1,91 @@
+import { accessible, assert, call, eventType, open, picture, test } from "./browser.mjs";
+
+/** A control with its label, hint and error. */
+const field = (page, label) => page.locator(".field", { has: page.getByLabel(label, { exact: true }) });
+
+test("an event type is created from a sample event, with a schema that is proposed and can be edited", async (page) => {
+  await open(page);
+  await page.getByRole("link", { name: "Create an event type" }).click();
+  await page.getByLabel("Name", { exact: true }).fill("order.sampled");
+  await page.getByLabel("Owner").fill("shop");
+  await page.getByLabel("Labels").fill("team=orders");
+  await page.getByLabel("Retention in hours").fill("24");
+  await page.getByLabel("Read", { exact: true }).fill("*");
+  await page.getByLabel("Publish", { exact: true }).fill("service:till");
+  await page.getByLabel("Change and delete", { exact: true }).fill("user:unauthenticated\nuser:ann");
+  const sample = '{"metadata": {"eid": "x"}, "number": "17", "items": [{"sku": "a", "price": 1}, {"sku": "b", "price": 2.5}]}';
+  await page.getByLabel("Sample events").fill(sample);
+  await page.getByRole("button", { name: "Propose a schema" }).click();
+  const schema = page.getByLabel("JSON schema");
+  assert.deepEqual(JSON.parse(await schema.inputValue()), {
+    type: "object",
+    properties: {
+      number: { type: "string" },
+      items: {
+        type: "array",
+        items: { type: "object", properties: { sku: { type: "string" }, price: { type: "number" } }, required: ["sku", "price"] },
+      },
+    },
+    required: ["number", "items"],
+  });
+  await schema.fill((await schema.inputValue()).replace('"number",', ""));
+  await accessible(page);
+  await picture(page, "create");
+  await page.getByRole("button", { name: "Create", exact: true }).click();
+  await page.getByText("order.sampled is created").waitFor();
+  const type = await call("GET", "/event-types/order.sampled");
+  assert.equal(type.options.retention_time, 86_400_000);
+  assert.deepEqual(type.labels, { team: "orders" });
+  assert.deepEqual(type.authorization.readers, [{ data_type: "*", value: "*" }]);
+  assert.deepEqual(JSON.parse(type.schema.schema).required, ["items"]);
+});
+
+test("a refusal stands at the fields that it speaks of, with its flow id", async (page) => {
+  page.expectErrors(/4\d\d/);
+  await open(page, "#/create-event-type");
+  await page.getByLabel("Name", { exact: true }).fill("9.wrong");
+  await page.getByLabel("Owner").fill("shop");
+  await page.getByLabel("Labels").fill("#=x");
+  await page.getByRole("button", { name: "Create", exact: true }).click();
+  await field(page, "Name").getByText("format not allowed").waitFor();
+  await field(page, "Labels").getByText(/Key name should start/).waitFor();
+  await page.getByText(/Flow id \w+/).waitFor();
+  await accessible(page);
+  await picture(page, "create-refused");
+  await page.getByLabel("Name", { exact: true }).fill("order.right");
+  await page.getByLabel("Labels").fill("");
+  await page.getByLabel("Partition strategy").selectOption("hash");
+  await page.getByRole("button", { name: "Create", exact: true }).click();
+  await field(page, "Partition keys").getByText(/should be set/).waitFor();
+  await page.getByLabel("Partition strategy").selectOption("random");
+  await page.getByLabel("JSON schema").fill('{"properties": {"n": {"type": "strin"}}}');
+  await page.getByRole("button", { name: "Create", exact: true }).click();
+  await field(page, "JSON schema").getByText(/unknown type: \[strin\]/).waitFor();
+});
+
+test("a schema change is explained before it is made, by rule and path", async (page) => {
+  page.expectErrors(/422/);
+  const schema = { type: "object", properties: { a: { type: "string" }, b: { type: "number" } } };
+  await eventType("order.changing", { schema, labels: { team: "orders" }, options: { retention_time: 86_400_000 } });
+  await open(page, "#/event-types/order.changing");
+  await page.getByRole("link", { name: "Change", exact: true }).click();
+  const text = page.getByLabel("JSON schema");
+  await text.fill(JSON.stringify({ type: "object", properties: { a: { type: "integer" } } }));
+  const meaning = page.getByRole("region", { name: "What the change means" });
+  await meaning.getByText("Mode forward does not allow it after version 1.0.0").waitFor();
+  await meaning.getByText("#/properties/a: schema types must be the same").waitFor();
+  await meaning.getByText("#/properties/b: schema properties cannot be removed").waitFor();
+  await accessible(page);
+  await picture(page, "change-refused");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("list", { name: "Reasons" }).getByText("PROPERTY_REMOVED").waitFor();
+  assert.equal((await call("GET", "/event-types/order.changing")).schema.version, "1.0.0");
+  await text.fill(JSON.stringify({ ...schema, properties: { ...schema.properties, c: { type: "boolean" } } }));
+  await meaning.getByText("Mode forward allows it").waitFor();
+  await meaning.getByText("#/properties/c").waitFor();
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByText("order.changing is changed").waitFor();
+  const type = await call("GET", "/event-types/order.changing");
+  assert.equal(type.schema.version, "1.1.0");
+  assert.deepEqual([type.labels, type.options.retention_time], [{ team: "orders" }, 86_400_000]);
+});

@@ -1,0 +1,6 @@
+"""Creating and changing event types in the console."""
+
+
+def test_create_and_change(failure):
+    """The console does what the sentence says."""
+    assert not failure, failure
