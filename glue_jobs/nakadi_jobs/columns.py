@@ -7,7 +7,8 @@ text, which the table keeps for every event that its columns do not hold complet
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -51,7 +52,8 @@ Kind = Scalar | Json | Texts | Array | Struct
 class Field(msgspec.Struct, frozen=True):
     """`contested`: it had another type in another version of the schema, so its column may lack what was published.
 
-    `source` is the property of which this is a further column, for the values of another type that it had.
+    `source` is the property of which this is a further column, for the values of another type that it had. Both are
+    read from the text of the property, and have what fits them.
     """
 
     name: str
@@ -62,48 +64,116 @@ class Field(msgspec.Struct, frozen=True):
 
 STRING, BIGINT, DOUBLE, BOOLEAN = Scalar("string"), Scalar("bigint"), Scalar("double"), Scalar("boolean")
 
+TIMESTAMP = Scalar("timestamp")
+
+MOST_DIGITS = 38
+"""Of a decimal. It is asked for from the start, so that no later version of a schema needs more."""
+
+MOST_DECIMALS = 18
+"""Of a decimal. So many has one whose schema does not say how many it has."""
+
 SCALARS: Mapping[str, Kind] = {"string": STRING, "integer": BIGINT, "number": DOUBLE, "boolean": BOOLEAN}
 
 # What the broker puts into the metadata of an event beside what its publisher may.
 STAMPED = tuple(Field(name, STRING) for name in ("published_by", "received_at", "version"))
 
 
-def columns_of(event_type: EventType, schemas: Iterable[Mapping[str, Any]]) -> Struct:
-    """The columns for events of all these schemas, oldest first. Later schemas only ever add to them."""
+def columns_of(event_type: EventType, schemas: Iterable[Mapping[str, Any]], there: Struct | None = None) -> Struct:
+    """The columns for events of all these schemas, oldest first. Later schemas only ever add to them.
+
+    `there` are the columns of a table that exists: what an earlier version of this job made stays as it is.
+    """
     columns = Struct(())
     for schema in schemas:
-        version = _of_version(event_type, schema)
-        whole = merged(columns, version)
-        columns = merged(
-            whole, Struct(tuple(_further(columns, version, {field.name.lower() for field in whole.fields})))
-        )
-    return _limited(columns)
+        columns = merged(columns, _of_version(event_type, schema))
+    return _limited(columns if there is None else _as_there(columns, there))
 
 
 def read_as_text(columns: Struct) -> frozenset[str]:
-    """The properties that have further columns: their values are read as text, and each column takes what fits it."""
-    return frozenset(field.source for field in columns.fields if field.source)
+    """The properties that had several types: their values are read as text, and each column takes what fits it."""
+    return frozenset(field.name for field in columns.fields if field.contested and not field.source)
 
 
-def _further(columns: Struct, version: Struct, taken: set[str]) -> Iterator[Field]:
-    """A further column for each property whose column cannot have the values of a new version, such as a__double."""
-    for field in version.fields:
-        known = next((each for each in columns.fields if each.name == field.name and not each.source), None)
-        if known is None or not isinstance(known.kind, Scalar) or _joined(known.kind, field.kind) is not None:
-            continue
-        kind = field.kind if isinstance(field.kind, Scalar) else STRING
-        name = f"{field.name}__{kind.name}"
-        if name.lower() not in taken and NAME.fullmatch(name):
-            yield Field(name, kind, contested=True, source=field.name)
+def has_contested(kind: Kind) -> bool:
+    """Whether any property in it had several types."""
+    match kind:
+        case Struct(fields):
+            return any(field.contested or has_contested(field.kind) for field in fields)
+        case Array(element):
+            return has_contested(element)
+    return False
 
 
 def merged(old: Struct, new: Struct) -> Struct:
-    """What was there stays as it is; what is new comes behind."""
+    """What was there stays as it is; what is new comes behind, as does a further column for each further type.
+
+    A property whose column cannot have its new values keeps it, and has another one beside it, such as a__double.
+    """
     fields = {field.name.lower(): field for field in old.fields}
+    properties = {field.name.lower() for field in new.fields}
     for field in new.fields:
-        known = fields.get(field.name.lower())
-        fields[field.name.lower()] = field if known is None else _both(known, field)
+        known = fields.setdefault(field.name.lower(), field)
+        # Of names that differ by case alone the first has the column. One that a further column took has none.
+        if known is field or known.name != field.name or known.source:
+            continue
+        kind = _joined(known.kind, field.kind)
+        if kind is not None:
+            fields[field.name.lower()] = replace(known, kind=kind)
+            continue
+        fields[field.name.lower()] = replace(known, contested=True)
+        further = _further(field)
+        if further.name.lower() not in properties and NAME.fullmatch(further.name):
+            _add_further(fields, further)
     return Struct(tuple(fields.values()))
+
+
+def _add_further(fields: dict[str, Field], further: Field) -> None:
+    known = fields.setdefault(further.name.lower(), further)
+    if known is not further and known.source == further.source:
+        kind = _joined(known.kind, further.kind)
+        fields[further.name.lower()] = known if kind is None else replace(known, kind=kind)
+
+
+def _further(field: Field) -> Field:
+    """A further column for the values of another type; of a structure it is the text."""
+    kind = field.kind
+    if isinstance(kind, Scalar):
+        return Field(f"{field.name}__{_word(kind)}", kind, contested=True, source=field.name)
+    if isinstance(kind, Array) and isinstance(kind.of, Scalar):
+        return Field(f"{field.name}__{_word(kind.of)}_array", kind, contested=True, source=field.name)
+    return Field(f"{field.name}__string", STRING, contested=True, source=field.name)
+
+
+def _word(kind: Scalar) -> str:
+    """A type as part of a name: decimal_2 is one with two decimals."""
+    return re.sub(r"\(\d+,(\d+)\)", r"_\1", kind.name)
+
+
+def _as_there(wanted: Struct, there: Struct) -> Struct:
+    """The columns with the types that a table has; what does not fit one of these has a further column."""
+    known = {field.name.lower(): field for field in there.fields}
+    fields = {field.name.lower(): field for field in wanted.fields}
+    for field in wanted.fields:
+        found = known.get(field.name.lower())
+        if found is None or ddl(found.kind) == ddl(field.kind):
+            continue
+        kind = _kind_there(field.kind, found.kind)
+        if kind is not None:
+            fields[field.name.lower()] = replace(field, kind=kind)
+        elif not field.source:
+            fields[field.name.lower()] = replace(field, kind=found.kind, contested=True)
+            _add_further(fields, _further(field))
+    return Struct(tuple(fields.values()))
+
+
+def _kind_there(wanted: Kind, there: Kind) -> Kind | None:
+    match wanted, there:
+        case Struct(), Struct():
+            return _as_there(wanted, there)
+        case Array(element), Array(known):
+            kind = _kind_there(element, known)
+            return None if kind is None else Array(kind)
+    return wanted if ddl(wanted) == ddl(there) or _joined(there, wanted) == there else None
 
 
 def kind_of(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> Kind | None:
@@ -124,11 +194,25 @@ def _of_type(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[
     match _type_of(schema):
         case "object":
             return _object(schema, document, within)
+        case "number" if decimals := _decimals(schema):
+            return Scalar(f"decimal({MOST_DIGITS},{decimals})")
+        case "string" if schema.get("format") == "date-time":
+            return TIMESTAMP
         case "array":
             element = kind_of(schema.get("items"), document, within)
             return Json() if element is None else Array(element)
         case name:
             return SCALARS.get(name)
+
+
+def _decimals(schema: Mapping[str, Any]) -> int:
+    """How many decimals numbers have; 0 if that is not said."""
+    unit = schema.get("multipleOf")
+    if isinstance(unit, float) and unit > 0:
+        exponent = Decimal(repr(unit)).normalize().as_tuple().exponent
+        decimals = -exponent if isinstance(exponent, int) else 0
+        return decimals if 0 < decimals <= MOST_DECIMALS else 0
+    return MOST_DECIMALS if schema.get("format") == "decimal" else 0
 
 
 def ddl(kind: Kind) -> str:
@@ -245,15 +329,8 @@ def _implied_type(schema: Mapping[str, Any]) -> str:
     return "string" if values and all(isinstance(each, str) for each in values) else ""
 
 
-def _both(known: Field, other: Field) -> Field:
-    if known.name != other.name:
-        return known
-    kind = _joined(known.kind, other.kind)
-    return replace(known, contested=True) if kind is None else replace(known, kind=kind)
-
-
 def _joined(known: Kind, other: Kind) -> Kind | None:
-    """The older type with what the newer one adds to it; None if they have nothing to do with each other."""
+    """The older type with what the newer one adds to it; None if it cannot have values of the newer one."""
     match known, other:
         case Struct(), Struct():
             return merged(known, other)
@@ -263,7 +340,22 @@ def _joined(known: Kind, other: Kind) -> Kind | None:
         # What is unknown of objects and arrays is seen when they are read.
         case (Json(), Struct() | Array() | Texts()) | (Struct() | Array() | Texts(), Json()):
             return known
+        case Scalar(name=have), Scalar(name=want):
+            return known if have == want or _holds(have, want) else None
     return known if known == other else None
+
+
+def _holds(have: str, want: str) -> bool:
+    """Whether a column of one type has all values of another; a value that it has not is rare, and is in the text."""
+    if have.startswith("decimal"):
+        return want == "bigint" or (want.startswith("decimal") and _scale(want) <= _scale(have))
+    return (have, want) == ("string", "timestamp") or (
+        have == "double" and (want == "bigint" or want.startswith("decimal"))
+    )
+
+
+def _scale(decimal: str) -> int:
+    return int(decimal.rpartition(",")[2].rstrip(")"))
 
 
 def _limited(columns: Struct) -> Struct:

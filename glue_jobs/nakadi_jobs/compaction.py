@@ -120,7 +120,7 @@ def _one(work: Workplace, event_type: EventType) -> None:
 def update_tables(work: Workplace, event_type: EventType) -> None:
     """Bring the tables of an event type up to date with the archive."""
     events = events_table(work.spark, work.database, event_type)
-    columns = columns_of_all_versions(work.event_types, event_type)
+    columns = columns_of_all_versions(work.event_types, event_type, events)
     prepare(events, event_type, columns, by_day=True)
     _fill_with_retries(work, event_type, events, columns)
     if event_type.cleanup_policy.compacts:

@@ -18,11 +18,11 @@ import orjson
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType
-from nakadi_jobs.columns import Array, Field, Json, Kind, Struct, columns_of, ddl, new_columns
+from nakadi_jobs.columns import Array, Field, Kind, Scalar, Struct, Texts, columns_of, ddl, new_columns
 from nakadi_jobs.session import CATALOG
 from nakadi_jobs.transform import ORDER, PLACES
 
@@ -77,7 +77,7 @@ class Table(msgspec.Struct, frozen=True):
         return dict(self._java().properties())
 
     def columns(self) -> Struct:
-        """The columns that are there, as far as their being there goes."""
+        """The columns that are there. Of one of texts it is not known what the texts are."""
         found = _kind(self.rows().schema)
         assert isinstance(found, Struct)
         return found
@@ -303,12 +303,14 @@ _CONFLICTS = (
 
 
 def _kind(found: DataType) -> Kind:
-    """A column's type; what it is exactly does not matter where nothing can be added."""
-    if isinstance(found, StructType):
-        return Struct(tuple(Field(field.name, _kind(field.dataType)) for field in found.fields))
-    if isinstance(found, ArrayType):
-        return Array(_kind(found.elementType))
-    return Json()
+    match found:
+        case StructType():
+            return Struct(tuple(Field(field.name, _kind(field.dataType)) for field in found.fields))
+        case ArrayType():
+            return Array(_kind(found.elementType))
+        case MapType():
+            return Texts()
+    return Scalar(found.simpleString())
 
 
 _DEFAULTS = {
@@ -357,10 +359,11 @@ def latest_table(events: Table) -> Table:
     return Table(events.spark, events.database, f"{events.name}{LATEST}")
 
 
-def columns_of_all_versions(event_types: EventTypes, event_type: EventType) -> Struct:
-    """The columns that every version of the schema asks for, the oldest first."""
+def columns_of_all_versions(event_types: EventTypes, event_type: EventType, table: Table | None = None) -> Struct:
+    """The columns that every version of the schema asks for, the oldest first, with the types that a table has."""
     versions = reversed(event_types.schemas(event_type))
-    return columns_of(event_type, [orjson.loads(version.text) for version in versions])
+    there = table.columns() if table is not None and table.exists() else None
+    return columns_of(event_type, [orjson.loads(version.text) for version in versions], there)
 
 
 def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:

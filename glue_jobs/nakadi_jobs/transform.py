@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from nakadi_jobs.archive_ranges import ArchiveRange
-from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, ddl, read_as_text
+from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, ddl, has_contested
+from nakadi_jobs.exact_values import may_change, quoted, read_exactly
 
 EVENT = ',"event":'
 """Where the event begins in a line; in a text the quotes would have a backslash before them."""
@@ -41,13 +42,6 @@ ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
 """The columns that identify an event, and by which tables are sorted."""
 
 MISFIT = "_misfit"
-
-FORMS = {
-    "bigint": "^-?[0-9]{1,18}$",
-    "double": "^-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?$",
-    "boolean": "^(true|false)$",
-}
-"""How values of these types are written in JSON. Spark would make 1 of '1.5', and a number of '1d'."""
 
 # What Spark makes of the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
 _HEAD = f"substring_index(value, '{EVENT}', 1)"
@@ -114,9 +108,16 @@ def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
 
 def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
     """What the lines say: `line`, the whole as a structure, beside the text as it was."""
-    line = ddl(Struct((*_line(columns).fields, Field(MISFIT, STRING))))
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MISFIT}
-    return lines.withColumn("line", F.from_json("value", line, options))
+    line = _line(columns)
+    quickly = (
+        f"from_json(value, {quoted(ddl(Struct((*line.fields, Field(MISFIT, STRING)))))}, "
+        f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', {quoted(MISFIT)}))"
+    )
+    if not columns.fields:
+        return lines.withColumn("line", F.expr(quickly))
+    exactly = read_exactly("value", line, MISFIT)
+    chosen = exactly if has_contested(line) else f"if({may_change('value', line)}, {exactly}, {quickly})"
+    return lines.withColumn("line", F.expr(chosen))
 
 
 def rows(events: DataFrame, columns: Struct) -> DataFrame:
@@ -141,7 +142,8 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
         "nakadi_event": F.when(~tombstone & incomplete, text),
         MISFIT: misfit,
     }
-    return events.select(*(value.alias(name) for name, value in places.items()), *_payload(columns))
+    payload = (F.col(f"line.event.`{field.name}`") for field in columns.fields)
+    return events.select(*(value.alias(name) for name, value in places.items()), *payload)
 
 
 def in_order(events: DataFrame) -> DataFrame:
@@ -157,38 +159,9 @@ def newest_per_key(events: DataFrame) -> DataFrame:
     return newest.select("newest.*")
 
 
-def _payload(columns: Struct) -> Sequence[Column]:
-    as_text = read_as_text(columns)
-    return [
-        _taken_from_text(field) if (field.source or field.name) in as_text else F.col(_member(field.name))
-        for field in columns.fields
-    ]
-
-
-def _taken_from_text(field: Field) -> Column:
-    """The values of a property that had several types, as far as they fit a column of this type."""
-    text = _member(field.source or field.name)
-    assert isinstance(field.kind, Scalar)
-    form = FORMS.get(field.kind.name)
-    value = f"cast({text} as {field.kind.name})"
-    return F.expr(value if form is None else f"if({text} rlike '{form}', {value}, null)").alias(field.name)
-
-
-def _member(name: str) -> str:
-    return f"line.event.`{name}`"
-
-
 def _line(columns: Struct) -> Struct:
-    """What is parsed. A property with several columns is parsed once, as text."""
-    if not columns.fields:
-        return Struct((*HEADER, Field("event", STRING, contested=True)))
-    as_text = read_as_text(columns)
-    members = (
-        Field(each.name, STRING, contested=True) if each.name in as_text else each
-        for each in columns.fields
-        if not each.source
-    )
-    return Struct((*HEADER, Field("event", Struct(tuple(members)))))
+    """A line whose event has these columns; without any, the event is its text."""
+    return Struct((*HEADER, Field("event", columns) if columns.fields else Field("event", STRING, contested=True)))
 
 
 # Completeness: how many members of an event its columns hold, as an expression of Spark SQL ---------------------------

@@ -153,4 +153,34 @@ def test_a_property_whose_type_changes_has_further_columns():
         ("a__double", "double", "a"),
         ("a__string", "string", "a"),
     ]
-    assert read_as_text(columns) == {"a"}
+    assert read_as_text(columns) == {"a", "b"}
+
+
+def test_a_table_that_is_there_keeps_its_types():
+    """What an earlier version of the job made of a property stays, with a further column for what it is made of now."""
+    there = Struct((Field("price", DOUBLE), Field("at", STRING), Field("in", Struct((Field("n", BIGINT),)))))
+    schema = {
+        "properties": {
+            "price": {"type": "number", "multipleOf": 0.01},
+            "at": {"type": "string", "format": "date-time"},
+            "in": {"properties": {"n": {"type": "number"}}},
+        }
+    }
+    columns = columns_of(UNDEFINED, [schema], there)
+    assert ddl(columns) == "struct<`price`:double,`at`:string,`in`:struct<`n`:bigint,`n__double`:double>>"
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        ({"type": "number", "multipleOf": 0.01}, "decimal(38,2)"),
+        ({"type": "number", "multipleOf": 0.05}, "decimal(38,2)"),
+        ({"type": "number", "multipleOf": 1e-20}, "double"),
+        ({"type": "number", "multipleOf": 2}, "double"),
+        ({"type": "number", "format": "decimal"}, "decimal(38,18)"),
+        ({"type": "string", "format": "date-time"}, "timestamp"),
+    ],
+)
+def test_decimals_and_moments(schema, name):
+    """What a schema says of decimals and of dates gives the column its type."""
+    assert ddl(of({"it": schema})) == f"struct<`it`:{name}>"

@@ -1,0 +1,209 @@
+"""Values that Spark's own reading of JSON would change: they are read from their text, and become exactly that or NULL.
+
+Spark reads a number with more digits than a double has as the nearest one, 1e400 as infinite, and half of a surrogate
+pair as a question mark. Where an event may have such a value, or a property had several types, the text is rewritten:
+each number becomes a string with a mark before it. All is read as strings, and the columns take what they can hold.
+
+Expressions are Spark SQL in text: a wide table has thousands of them.
+"""
+
+from __future__ import annotations
+
+from nakadi_jobs.columns import (
+    DOUBLE,
+    STRING,
+    TIMESTAMP,
+    Array,
+    Field,
+    Json,
+    Kind,
+    Scalar,
+    Struct,
+    Texts,
+    ddl,
+    read_as_text,
+)
+
+LITERAL, LIKE_JSON, BROKEN = "\u0001", "\u0002", "\u0003"
+"""Marks in strings: before a number, true or false; before a string that looks like an object or a list; in place of
+half of a surrogate pair, and of marks that publishers wrote themselves."""
+
+_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_BROKEN = rf"\\u000[123]|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
+
+# From where the last match ended: strings and structure, then what is to be marked. Nothing here goes back a step.
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_LITERALS = rf'\G((?:[^"\-0-9tf]|{_STRING})*+)(-?[0-9][-+0-9.eE]*+|true|false)'
+_JSON_STRINGS = r'\G((?:[^"]|"(?![{\[])(?:[^"\\]|\\.)*+")*+)"([{\[](?:[^"\\]|\\.)*+")'
+
+ESCAPE, CODE, TWO_BACKSLASHES, BACKSLASH = "\\", r"\u", r"\\", r"\u005c"
+
+# As Java wants a replacement.
+AS_LITERAL, AS_LIKE_JSON, AS_BROKEN = r'$1"\\u0001$2"', r'$1"\\u0002$2', r"\\u0003"
+
+CODE_LIKE_JSON, CODE_BROKEN = r"\u0002", r"\u0003"
+
+_LITERAL_IN_JSON = r'"\\u0001([^"]*)"'
+
+_LONG_NUMBER = r"[0-9.]{16}|[0-9.]+[eE]"
+_LONG_SECOND = r"[0-9]{2}[.][0-9]{7}"
+_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6}0*)?([Zz]|[-+][0-9]{2}:[0-9]{2})$"
+
+
+def quoted(text: str) -> str:
+    """A text as a literal of Spark SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def may_change(text: str, columns: Struct) -> str:
+    """Whether Spark would perhaps change a value of an event: a condition that costs little, and is met too often."""
+    found = f"contains({text}, {quoted(CODE)})"
+    if _has_numbers(columns):
+        # In a moment such a number is that of the seconds.
+        number = rf"[:,\[]\s*-?(?:{_LONG_NUMBER}|{_LONG_SECOND})"
+        found += f" or {text} rlike {quoted(number)}"
+    return f"({found})"
+
+
+def read_exactly(text: str, line: Struct, misfit: str) -> str:
+    """An expression for the structure that a text is, with every value as it was written, or NULL."""
+    as_texts = Struct((*_texts_of(line).fields, Field(misfit, STRING)))
+    parsed = (
+        f"from_json({_marked(text)}, {quoted(ddl(as_texts))}, "
+        f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', {quoted(misfit)}))"
+    )
+    members = ", ".join([*_members("whole", line, 0), quoted(misfit), f"whole.`{misfit}`"])
+    return _with(parsed, "whole", f"named_struct({members})")
+
+
+def _has_numbers(kind: Kind) -> bool:
+    match kind:
+        case Struct(fields):
+            return any(_has_numbers(field.kind) for field in fields)
+        case Array(element):
+            return _has_numbers(element)
+        case Scalar(name):
+            return kind in (DOUBLE, TIMESTAMP) or name.startswith("decimal")
+        case Json():
+            return True
+    return False
+
+
+def _marked(text: str) -> str:
+    """The text with marks. Two backslashes are written as a code first, so that each that is left begins an escape."""
+    plain = f"replace({text}, {quoted(TWO_BACKSLASHES)}, {quoted(BACKSLASH)})"
+    checked = f"if(contains({text}, {quoted(ESCAPE)}), {_replaced(plain, _BROKEN, AS_BROKEN)}, {text})"
+    return _replaced(_replaced(checked, _LITERALS, AS_LITERAL), _JSON_STRINGS, AS_LIKE_JSON)
+
+
+def _replaced(text: str, pattern: str, by: str) -> str:
+    return f"regexp_replace({text}, {quoted(pattern)}, {quoted(by)})"
+
+
+def _texts_of(kind: Struct) -> Struct:
+    """What the marked text is read as: every value is a string."""
+    as_text = read_as_text(kind)
+    return Struct(
+        tuple(
+            Field(field.name, STRING if field.name in as_text else _text_of(field.kind))
+            for field in kind.fields
+            if not field.source
+        )
+    )
+
+
+def _text_of(kind: Kind) -> Kind:
+    match kind:
+        case Struct():
+            return _texts_of(kind)
+        case Array(element):
+            return Array(_text_of(element))
+        case Texts():
+            return kind
+    return STRING
+
+
+def _members(value: str, kind: Struct, depth: int) -> list[str]:
+    """Names and values of a structure."""
+    found: list[str] = []
+    for field in kind.fields:
+        read = f"{value}.`{field.source or field.name}`"
+        found += [quoted(field.name), (_from_text if field.contested else _exact)(read, field.kind, depth)]
+    return found
+
+
+def _exact(value: str, kind: Kind, depth: int) -> str:
+    """A value of a property that has one type, from what was read of it."""
+    match kind:
+        case Struct():
+            return f"if({value} is null, null, named_struct({', '.join(_members(value, kind, depth))}))"
+        case Array(element):
+            return _array(value, element, depth)
+        case Texts():
+            strange = f"each -> each rlike '[{LITERAL}{LIKE_JSON}{BROKEN}]'"
+            return f"if(exists(map_values({value}), {strange}) or exists(map_keys({value}), {strange}), null, {value})"
+        case Json():
+            return f"if(substring({value}, 1, 1) in ('{{', '['), {_json(value)}, null)"
+        case Scalar("string"):
+            other = f"substring({value}, 1, 1) in ('{LITERAL}', '{{', '[')"
+            return f"if({other}, null, {_string(value)})"
+    assert isinstance(kind, Scalar)
+    return _scalar(value, kind)
+
+
+def _from_text(value: str, kind: Kind, depth: int) -> str:
+    """The same of a property that had several types. A string has values of all of them."""
+    if kind == STRING:
+        return f"if(substring({value}, 1, 1) in ('{{', '['), {_json(value)}, {_string(value)})"
+    if isinstance(kind, Scalar | Json):
+        return _exact(value, kind, depth)
+    begins = "[" if isinstance(kind, Array) else "{"
+    name = f"read{depth}"
+    parsed = f"from_json({value}, {quoted(ddl(_text_of(kind)))})"
+    return f"if(substring({value}, 1, 1) = '{begins}', {_with(parsed, name, _exact(name, kind, depth + 1))}, null)"
+
+
+def _array(value: str, element: Kind, depth: int) -> str:
+    """A list. Where an element cannot be held, all of it is NULL: whether it is there says whether it is complete."""
+    each, made, read = f"each{depth}", f"made{depth}", f"list{depth}"
+    exact = _exact(each, element, depth + 1)
+    if isinstance(element, Struct):
+        return f"transform({value}, {each} -> {exact})"
+    there = f"{each} -> {each} is not null"
+    whole = f"if(size(filter({read}, {there})) = size(filter({made}, {there})), {made}, null)"
+    return _with(value, read, _with(f"transform({read}, {each} -> {exact})", made, whole))
+
+
+def _scalar(value: str, kind: Scalar) -> str:
+    rest = f"substring({value}, 2)"
+    is_literal = f"substring({value}, 1, 1) = '{LITERAL}'"
+    cast = f"cast({rest} as {kind.name})"
+    match kind.name:
+        case "boolean":
+            return f"if({rest} in ('true', 'false') and {is_literal}, {cast}, null)"
+        case "int" | "bigint":
+            return f"if({is_literal} and {rest} rlike '^-?[0-9]+$', {cast}, null)"
+        case "timestamp":
+            return f"if({value} rlike {quoted(_MOMENT)}, cast(upper({value}) as timestamp), null)"
+    # What has the same digits as was written is the same: the nearest number cannot be ten times as large.
+    return f"if({is_literal} and {_digits(rest)} = {_digits(f'cast({cast} as string)')}, {cast}, null)"
+
+
+def _digits(number: str) -> str:
+    return f"trim('0' from replace(replace(substring_index(upper({number}), 'E', 1), '-', ''), '.', ''))"
+
+
+def _string(value: str) -> str:
+    plain = f"if(substring({value}, 1, 1) in ('{LITERAL}', '{LIKE_JSON}'), substring({value}, 2), {value})"
+    return f"if(contains({value}, '{BROKEN}'), null, {plain})"
+
+
+def _json(value: str) -> str:
+    """The text of an object or list, without marks; in it they are written as codes."""
+    plain = f"replace({_replaced(value, _LITERAL_IN_JSON, '$1')}, {quoted(CODE_LIKE_JSON)}, '')"
+    return f"if(contains({value}, {quoted(CODE_BROKEN)}), null, {plain})"
+
+
+def _with(value: str, name: str, result: str) -> str:
+    """A result with a value that is worked out once and then has a name."""
+    return f"transform(array({value}), {name} -> {result})[0]"
