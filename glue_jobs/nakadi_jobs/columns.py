@@ -173,7 +173,9 @@ def _kind_there(wanted: Kind, there: Kind) -> Kind | None:
         case Array(element), Array(known):
             kind = _kind_there(element, known)
             return None if kind is None else Array(kind)
-    return wanted if ddl(wanted) == ddl(there) or _joined(there, wanted) == there else None
+    if ddl(wanted) == ddl(there):
+        return wanted
+    return there if _joined(there, wanted) == there else None
 
 
 def kind_of(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> Kind | None:
