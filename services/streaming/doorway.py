@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Admitted, Application, Lane
-from nakadi.http.message import Answer, Request
+from nakadi.http.message import Answer, Request, Unfinished
 from nakadi.model.outcomes import Outcome
 
 NAMESPACE = "Nakadi"
@@ -29,14 +29,17 @@ class Doorway:
         self._application = application
         self._prefix = prefix
 
-    def answer(self, request: Request) -> Answer:
-        return self._application.answer(self._as_sent(request))
+    def is_quick(self, method: str, target: str) -> bool:
+        return self._application.is_quick(method, target)
+
+    def start(self, request: Request) -> Answer | Unfinished:
+        return self._application.start(self._as_sent(request))
 
     def admit(self, request: Request) -> Admitted | Answer:
         return self._application.admit(self._as_sent(request))
 
-    def complete(self, admitted: Admitted, body: bytes) -> Answer:
-        return self._application.complete(admitted, body)
+    def begin(self, admitted: Admitted, body: bytes) -> Answer | Unfinished:
+        return self._application.begin(admitted, body)
 
     def lane(self, request: Request) -> Lane:
         return self._application.lane(self._as_sent(request))

@@ -7,6 +7,7 @@ from threading import Event
 import pytest
 
 from nakadi.common.caching import LONGEST_SECONDS, MOST_ENTRIES, Cache, ChangeWatch
+from nakadi.common.work import NeedsThread, quick_work
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import Changes, Put, Remove
@@ -113,6 +114,33 @@ class TestWithAWatch:
         case.clock.move(0.9)
         case.get()
         assert case.asked == {"changes": 1, "a": 1}
+
+    def test_quick_work_is_never_interrupted_by_all_at_once(self, case: Case):
+        """Before what is remembered is too old, one piece of quick work is sent to a thread, which looks again."""
+        case.get()
+        case.clock.move(0.6)
+        with quick_work():
+            with pytest.raises(NeedsThread):
+                case.get()
+            assert [case.get() for _ in range(3)] == [1, 1, 1]
+        assert case.asked["changes"] == 1
+        assert case.get() == 1
+        assert case.asked["changes"] == 2
+        case.clock.move(0.6)
+        case.get()
+        assert case.asked["changes"] == 2
+        case.clock.move(0.5)
+        with quick_work():
+            for _ in range(2):
+                with pytest.raises(NeedsThread):
+                    case.get()
+
+    def test_quick_work_does_not_read(self, case: Case):
+        """What is not remembered is for a thread to read."""
+        case.get("a")
+        with quick_work(), pytest.raises(NeedsThread):
+            case.get("b")
+        assert case.asked["b"] == 0
 
     def test_a_change_is_seen_in_time(self, case: Case):
         """What somebody else changed, or removed, is seen as soon as what is remembered is too old."""

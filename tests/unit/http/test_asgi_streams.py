@@ -9,8 +9,9 @@ import zlib
 import pytest
 
 from nakadi.http.application import Application, Lane, Route
-from nakadi.http.asgi import Limits, asgi_application, request_of
+from nakadi.http.asgi import Limits, asgi_application
 from nakadi.http.message import ClientGone, Response, Streaming, empty_response
+from nakadi.http.scope import request_of
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, streaming
 from tests.support.patience import PATIENCE, effort
@@ -366,7 +367,7 @@ def test_an_answer_that_cannot_be_sent_becomes_a_problem(caplog):
     """Servers would answer in their own way when an answer is not fit to be sent."""
 
     class Unsendable(Application):
-        def answer(self, _request):
+        def start(self, _request):
             return Response(200, {"x": 5})
 
     edge = asgi_application(Unsendable([], lambda _: UNAUTHENTICATED), threads=1)

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
+from nakadi.common.work import before_waiting
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
@@ -284,6 +285,7 @@ class StorageLogs:
             log.close()
 
     def _open(self, storage_id: str) -> EventLog:
+        before_waiting()
         with self._opening:
             if self._closed:
                 raise Unavailable("The event logs are closed.")

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from nakadi.common.work import before_waiting, is_quick_work
 from nakadi.ports.clock import Clock
 from nakadi.ports.registry import REMEMBERED, Changes, bucket_of
 
@@ -43,6 +44,14 @@ class ChangeWatch:
         self._lock = threading.Lock()
         self._asking: tuple[float, Future[Look]] | None = None
         self.latest: Look | None = None
+        # Set while a thread is wanted that looks again although the latest look is still good.
+        self.is_wanted_early = False
+
+    def want_early(self) -> bool:
+        """Whether the caller is to see to an early look: only the first one that asks, until there is a new look."""
+        with self._lock:
+            first, self.is_wanted_early = not self.is_wanted_early, True
+        return first
 
     def look(self, seconds: float) -> Look:
         """A look that began less than `seconds` ago. Several threads that need a new one share it."""
@@ -74,6 +83,7 @@ class ChangeWatch:
         with self._lock:
             if self._asking is mine:
                 self._asking = None
+            self.is_wanted_early = False
             # A look that began earlier may arrive later.
             if look is not None and (self.latest is None or self.latest.began <= look.began):
                 self.latest = look
@@ -116,9 +126,11 @@ class Cache(Generic[Key, Value]):
         look = None
         if self._watch is not None:
             # Every request comes here several times: the usual case is decided without another call.
-            look = self._watch.latest
-            if look is None or now - look.began >= self._seconds:
-                look = self._watch.look(self._seconds)
+            watch, look = self._watch, self._watch.latest
+            age = self._seconds if look is None else now - look.began
+            if age >= self._seconds / 2 and self._has_to_look(watch, age):
+                before_waiting()
+                look = watch.look(self._seconds / 2 if watch.is_wanted_early else self._seconds)
                 now = self._clock.monotonic()
         if (
             entry is not None
@@ -127,6 +139,7 @@ class Cache(Generic[Key, Value]):
         ):
             self.hits += 1
             return entry.value
+        before_waiting()
         self.misses += 1
         forgotten = self._forgotten
         value = read()
@@ -135,6 +148,12 @@ class Cache(Generic[Key, Value]):
             if forgotten == self._forgotten:
                 self._remember(key, value, now, look)
         return value
+
+    def _has_to_look(self, watch: ChangeWatch, age: float) -> bool:
+        """Quick work never looks. One in time has a thread do it, or all would need a thread at the same moment."""
+        if age >= self._seconds:
+            return True
+        return watch.want_early() if is_quick_work() else watch.is_wanted_early
 
     def _remember(self, key: Key, value: Value, now: float, look: Look | None) -> None:
         if len(self._entries) >= MOST_ENTRIES:

@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from nakadi.model.outcomes import Fault, TryLater
 
@@ -25,6 +26,36 @@ LOOK_SECONDS = 0.1
 
 BUSY = "Too much work is waiting, please repeat request"
 GIVEN_UP = "The work was given up, for the client closed its connection or the broker is about to end"
+
+
+class NeedsThread(BaseException):
+    """Raised by quick work when it would have to wait, or comes to what takes long.
+
+    It says where the work is to be done, and is no failure of it: so it is no `Exception`, which many would handle.
+    """
+
+
+_is_quick: ContextVar[bool] = ContextVar("is_quick", default=False)
+
+
+@contextmanager
+def quick_work() -> Iterator[None]:
+    """Work that may hold up everything else in the process, so it must be over within milliseconds."""
+    token = _is_quick.set(True)
+    try:
+        yield
+    finally:
+        _is_quick.reset(token)
+
+
+def is_quick_work() -> bool:
+    return _is_quick.get()
+
+
+def before_waiting() -> None:
+    """Raise `NeedsThread` if this is quick work. To be called before anything that waits, or that takes long."""
+    if _is_quick.get():
+        raise NeedsThread
 
 
 def still_there() -> bool:
@@ -57,6 +88,7 @@ class Turns:
             self._turn.release()
 
     def _wait(self, gone: Callable[[], bool]) -> None:
+        before_waiting()
         if self._turn.acquire(blocking=False):
             return
         with self._lock:

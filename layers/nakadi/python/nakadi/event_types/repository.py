@@ -13,6 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
+from nakadi.common.work import before_waiting
 from nakadi.event_types.documents import MEASURED_KIND as MEASURED
 from nakadi.event_types.documents import (
     MeasuredStatistics,
@@ -52,6 +53,7 @@ class EventTypes:
     # Reading
 
     def find(self, name: str) -> EventType | None:
+        before_waiting()
         document = self._registry.get(KIND, name)
         return None if document is None else event_type_of(document)
 
@@ -83,6 +85,7 @@ class EventTypes:
 
     def schemas(self, event_type: EventType) -> Sequence[Schema]:
         """All versions of its schema, newest first."""
+        before_waiting()
         documents = self._registry.list(SCHEMAS, prefix=f"{event_type.id}/")
         return [schema_of(document.body) for document in reversed(documents)]
 

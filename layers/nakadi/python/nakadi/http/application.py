@@ -26,14 +26,16 @@ import logging
 import secrets
 import time
 from contextvars import ContextVar
+from functools import partial
 from urllib.parse import unquote_to_bytes
 
 from msgspec.structs import replace
 
 from nakadi.http import negotiation
-from nakadi.http.message import JSON, Response, Streaming, is_about_figures
+from nakadi.http.message import JSON, AnswerSteps, Response, Streaming, Unfinished, completed, is_about_figures
 from nakadi.http.problem import logged_problem, problem_of, token_problem
 from nakadi.model.outcomes import MOST_CHARACTERS, Malformed, Outcome, TooLarge
+from nakadi.ports.event_log import Fates
 from nakadi.schemas.strict_json import memory_exceeds
 
 # Routes: a table, looked through segment by segment -------------------------------------------------------------------
@@ -67,17 +69,19 @@ class Lane(StrEnum):
 class Route(Struct, frozen=True, kw_only=True):
     """One operation.
 
-    `any_body` reads a body of every content type; otherwise it must be JSON. `any_accept` sends JSON also to clients
-    that do not accept it; otherwise these get 406 instead of a success with a body. `most_body` is how many bytes a
-    body may have, as it is sent and unpacked, and `most_parsed` how many its values may take in memory.
+    A handler that is `quick` may be begun on an event loop: before it waits, it raises `NeedsThread`, and it can be
+    begun anew then. `any_body` reads a body of every content type; otherwise it must be JSON. `any_accept` sends JSON
+    also to clients that do not accept it; otherwise these get 406 instead of a success with a body. `most_body` is how
+    many bytes a body may have, as it is sent and unpacked, and `most_parsed` how many its values may take in memory.
     """
 
     method: str
     template: str
-    handler: Handler
+    handler: Handler | Callable[[Request], AnswerSteps]
     operation: str
     any_body: bool = False
     lane: Lane = Lane.REGISTRY
+    quick: bool = False
     any_accept: bool = False
     most_body: int = MOST_BODY
     most_parsed: int | None = MOST_PARSED
@@ -130,6 +134,12 @@ class Router:
         # A path that lacks the method is refused where the methods that it has are answered.
         route, _ = node.routes.get("GET" if method == "HEAD" else method) or next(iter(node.routes.values()))
         return route.lane
+
+    def is_quick(self, method: str, raw_path: str) -> bool:
+        """Whether the handler of a request may be begun on an event loop."""
+        found = self._match(raw_path)
+        entry = found and found[0].routes.get(method)
+        return bool(entry and entry[0].quick)
 
     def allowed(self, raw_path: str) -> str:
         """The methods of a path, as the `Allow` header lists them."""
@@ -308,8 +318,12 @@ class Application:
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
+        return completed(self.start(request))
+
+    def start(self, request: Request) -> Answer | Unfinished:
+        """Begin to answer a request as it came from the wire, up to the first append."""
         admitted = self.admit(request)
-        return self.complete(admitted, request.body) if isinstance(admitted, Admitted) else admitted
+        return self.begin(admitted, request.body) if isinstance(admitted, Admitted) else admitted
 
     def admit(self, request: Request) -> Admitted | Answer:
         """Look at the head of a request, whether its body has been read or not: it goes on, or this is its answer."""
@@ -339,26 +353,59 @@ class Application:
         finally:
             flow_of_this_request.reset(token)
 
-    def complete(self, admitted: Admitted, body: bytes) -> Answer:
-        """Answer an admitted request, once its body has been read."""
+    def begin(self, admitted: Admitted, body: bytes) -> Answer | Unfinished:
+        """Begin to answer an admitted request, once its body has been read."""
         began, route, request = time.perf_counter(), admitted.route, admitted.request
         if body is not request.body:
             request = replace(request, body=body)
+
+        def first() -> Answer | Unfinished:
+            made = route.handler(_with_readable_body(request, route))
+            if isinstance(made, Response | Streaming):
+                return made
+            return Unfinished(next(made), partial(self._resume, request, route, began, made))
+
+        return self._carry_on(request, route, began, first)
+
+    def _resume(
+        self, request: Request, route: Route, began: float, steps: AnswerSteps, outcome: Fates | Exception
+    ) -> Answer | Unfinished:
+        """Go on with a request whose append has been made."""
+
+        def following() -> Unfinished:
+            append = steps.throw(outcome) if isinstance(outcome, Exception) else steps.send(outcome)
+            return Unfinished(append, partial(self._resume, request, route, began, steps))
+
+        return self._carry_on(request, route, began, following)
+
+    def _carry_on(
+        self, request: Request, route: Route, began: float, step: Callable[[], Answer | Unfinished]
+    ) -> Answer | Unfinished:
         token, about = flow_of_this_request.set(request.flow_id), is_about_figures.set(False)
         try:
             answer: Answer
             try:
-                answer = route.handler(_with_readable_body(request, route))
+                try:
+                    made = step()
+                    if isinstance(made, Unfinished):
+                        return made
+                    answer = made
+                except StopIteration as end:
+                    answer = end.value
                 if not route.any_accept and answer.status < 400 and answer.headers.get("content-type") == JSON:
                     answer = negotiation.negotiated(request, answer)
             except Exception as error:  # noqa: BLE001  # the last line of defence, counted with the operation
                 answer = _problem(request, error)
             sent = len(answer.body) if isinstance(answer, Response) else 0
-            self._answered(route.operation, answer.status, time.perf_counter() - began, len(body), sent)
+            self._answered(route.operation, answer.status, time.perf_counter() - began, len(request.body), sent)
             return self._finished(request, answer, began)
         finally:
             flow_of_this_request.reset(token)
             is_about_figures.reset(about)
+
+    def is_quick(self, method: str, target: str) -> bool:
+        """Whether a request may be begun on an event loop, as its route says."""
+        return self.router.is_quick(method, target.partition("?")[0])
 
     def lane(self, request: Request) -> Lane:
         """Which threads should answer a request."""

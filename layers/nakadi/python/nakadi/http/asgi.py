@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
-from urllib.parse import parse_qsl, unquote
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import still_there
+from nakadi.common.work import NeedsThread, quick_work
 from nakadi.http import negotiation
 from nakadi.http.application import Admitted, Lane, flow_of_this_request, logged_path
+from nakadi.http.direct import MOST_QUICK_BODY, PACKED_IN_A_THREAD, DirectAnswers, Mailbox, all_stored
 from nakadi.http.message import (
     WORTH_RETURNING,
     Answer,
@@ -27,23 +26,24 @@ from nakadi.http.message import (
     Request,
     Response,
     Streaming,
-    grouped,
-    headers_of,
+    Unfinished,
+    completed,
     trim_memory,
 )
 from nakadi.http.problem import TooSlow, logged_problem
+from nakadi.http.scope import ClosableConnection, Scope, connection_of, request_of
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
+from nakadi.ports.event_log import Fates
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+Work = Callable[[], Answer | Unfinished]
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-# Packing more than this at once would hold up all other requests on the event loop.
-PACKED_IN_A_THREAD = 32 * 1024
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -72,32 +72,20 @@ class Answering(Protocol):
     def lane(self, request: Request) -> Lane:
         """Which threads should answer a request."""
 
-    def answer(self, request: Request) -> Answer:
-        """Answer a request as it came from the wire."""
+    def is_quick(self, method: str, target: str) -> bool:
+        """Whether a request may be begun on the event loop, where it raises `NeedsThread` before it waits."""
+
+    def start(self, request: Request) -> Answer | Unfinished:
+        """Begin to answer a request as it came from the wire."""
 
     def admit(self, request: Request) -> Admitted | Answer:
         """Look at the head of a request: it goes on, or this is its answer."""
 
-    def complete(self, admitted: Admitted, body: bytes) -> Answer:
-        """Answer an admitted request, once its body has been read."""
+    def begin(self, admitted: Admitted, body: bytes) -> Answer | Unfinished:
+        """Begin to answer an admitted request, once its body has been read."""
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         """Answer a request that could not be read to its end."""
-
-
-class ClosableConnection(Protocol):
-    """What a server may offer as `connection` in the state of a scope, for there are no words for it in ASGI."""
-
-    half_closed: bool
-    lost: bool
-    whole: bool
-    """Whether the body of the newest request has arrived, so that nothing is won by refusing to read it."""
-
-    def close_soon(self) -> None:
-        """Close unless the client asks for something else on it in a moment."""
-
-    def abort(self) -> None:
-        """Close now."""
 
 
 class Disconnected(Exception):
@@ -107,7 +95,7 @@ class Disconnected(Exception):
 def asgi_application(
     application: Answering, *, threads: int, limits: Limits | None = None, metrics: Metrics | None = None
 ) -> Edge:
-    """The application for an ASGI server. `threads` is how many batches are worked on at once: many, for they wait.
+    """The application for an ASGI server. `threads` is how many batches are worked on at once, and commits wait.
 
     Each other lane has half as many, but for monitoring, which has two.
     """
@@ -128,6 +116,15 @@ class Edge:
         metrics.request_memory.follow(lambda: {(): self._memory.taken})
         metrics.requests_waiting.follow(lambda: {(lane,): each.waiting for lane, each in self._threads.items()})
         self._draining = asyncio.Event()
+
+    @cached_property
+    def direct(self) -> DirectAnswers:
+        """The way of small requests that have arrived as a whole. Must be asked for on the loop."""
+        return DirectAnswers(self._application, self._new_request, self._in_a_thread, self._mailbox)
+
+    @cached_property
+    def _mailbox(self) -> Mailbox:
+        return Mailbox()
 
     def drain(self) -> None:
         """Signal open streams, and later ones, that the process is about to end. Must be called on the loop."""
@@ -174,9 +171,8 @@ class Edge:
             await _respond(problem, send)
 
     async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
-        share = self._memory.share()
-        as_sent = request_of(scope)
-        request = replace(as_sent, memory=share, gone=self._gone_or_draining(as_sent.gone))
+        request = self._new_request(scope)
+        share = request.memory
         lane = self._application.lane(request)
         try:
             answer = await self._answer_to(request, lane, scope, receive, send)
@@ -199,33 +195,74 @@ class Edge:
         self, request: Request, lane: Lane, scope: Message, receive: Receive, send: Send
     ) -> Answer | None:
         """The answer; None if the request was refused before it was read to its end, or if its client has gone."""
-        connection = _connection(scope)
+        connection = connection_of(scope)
         try:
             if not _request_may_have_body(request) or (connection is not None and connection.whole):
                 body = await self._body(request, self._limits.max_body, receive)
                 if lane is Lane.IMMEDIATE and not body:
-                    return self._application.answer(request)
-                work = partial(self._application.answer, replace(request, body=body))
+                    return completed(self._application.start(request))
+                work, quick = partial(self._application.start, replace(request, body=body)), False
             else:
                 # Nothing of the body is read for a client that is refused by its head.
                 admit = partial(self._application.admit, request)
                 immediate = lane is Lane.IMMEDIATE
-                admitted = admit() if immediate else await self._in_lane(lane, request, connection, admit)
+                admitted = (
+                    admit()
+                    if immediate
+                    else await self._quickly_or_in_lane(lane, request, connection, admit, quick=True)
+                )
                 if not isinstance(admitted, Admitted):
                     await self._refuse(admitted, receive, send)
                     return None
                 body = await self._body(request, min(admitted.route.most_body, self._limits.max_body), receive)
-                work = partial(self._application.complete, admitted, body)
-            return await self._in_lane(lane, request, connection, work)
+                work = partial(self._application.begin, admitted, body)
+                quick = len(body) <= MOST_QUICK_BODY and "content-encoding" not in request.headers
+            return await self._completed(lane, request, connection, work, quick=quick)
         except Disconnected:
             return None
         except (TooLarge, TooSlow, TryLater) as refusal:
             await self._refuse(self._application.refusal(request, refusal), receive, send)
             return None
 
-    def _gone_or_draining(self, gone: Callable[[], bool]) -> Callable[[], bool]:
-        """Whether long work should be given up: who asked may be gone, or will have to ask another process."""
-        return lambda: self._draining.is_set() or gone()
+    def _new_request(self, scope: Scope, body: bytes = b"") -> Request:
+        """A request with a share of the memory, which has to be closed."""
+        request = request_of(scope)
+        gone, draining = request.gone, self._draining
+        # Long work should be given up: who asked may be gone, or will have to ask another process.
+        given_up = lambda: draining.is_set() or gone()  # noqa: E731  # too short for a name
+        return replace(request, body=body, memory=self._memory.share(), gone=given_up)
+
+    async def _completed(
+        self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Work, *, quick: bool
+    ) -> Answer:
+        """The answer of work that is begun on the loop if that is `quick`, else in a thread. None waits for appends."""
+        outcome: asyncio.Future[Fates | Exception] = asyncio.get_running_loop().create_future()
+        begin = partial(self._begin, work, outcome)
+        made = await self._quickly_or_in_lane(lane, request, connection, begin, quick=quick)
+        if not isinstance(made, Unfinished):
+            return made
+        fates = await outcome
+        # What is stored is counted, whether the client is still there or not.
+        return made.finish(fates) if all_stored(fates) else await self._in_a_thread(lane, made.finish, fates)
+
+    def _begin(self, work: Work, outcome: asyncio.Future[Fates | Exception]) -> Answer | Unfinished:
+        made = work()
+        if isinstance(made, Unfinished):
+            made.append.soon(partial(self._mailbox.put, partial(_settle, outcome)))
+        return made
+
+    async def _quickly_or_in_lane(
+        self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Callable[[], T], *, quick: bool
+    ) -> T | Answer:
+        if quick and self._application.is_quick(request.method, request.target):
+            taken = request.memory.taken
+            done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            self.direct.loop_work.put(partial(_do_quickly, work, done))
+            try:
+                return await done
+            except _Slow:
+                request.memory.give_back_beyond(taken)
+        return await self._in_lane(lane, request, connection, work)
 
     async def _in_lane(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Callable[[], T]
@@ -244,8 +281,8 @@ class Edge:
     def _threads_of(self, lane: Lane) -> _Threads:
         return self._threads[Lane.REGISTRY if lane is Lane.IMMEDIATE else lane]
 
-    async def _in_a_thread(self, lane: Lane, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads_of(lane), work, *arguments)
+    def _in_a_thread(self, lane: Lane, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads_of(lane), work, *arguments)
 
     async def _body(self, request: Request, most: int, receive: Receive) -> bytes:
         announced = request.headers.get("content-length", "")
@@ -283,7 +320,7 @@ class Edge:
         await send({"type": "http.response.body"})
 
     async def _stream(self, request: Request, answer: Streaming, scope: Message, receive: Receive, send: Send) -> None:
-        connection = _connection(scope)
+        connection = connection_of(scope)
         if connection is not None and connection.half_closed:
             # It may be gone altogether, without any sign of it: closing looks the same as closing one half.
             connection.abort()
@@ -327,6 +364,27 @@ class Edge:
         return True
 
 
+class _Slow(Exception):
+    """Raised in the place of `NeedsThread`, which is no `Exception`, as those of futures have to be."""
+
+
+def _do_quickly(work: Callable[[], T], done: asyncio.Future[T]) -> None:
+    if done.done():
+        return  # it was cancelled, since the server ends
+    try:
+        with quick_work():
+            done.set_result(work())
+    except NeedsThread:
+        done.set_exception(_Slow())
+    except Exception as error:  # noqa: BLE001  # it is raised by the one who waits
+        done.set_exception(error)
+
+
+def _settle(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
 class _Threads(ThreadPoolExecutor):
     """The threads of a lane."""
 
@@ -339,23 +397,10 @@ class _Threads(ThreadPoolExecutor):
         return self._work_queue.qsize()
 
 
-def _connection(scope: Message) -> ClosableConnection | None:
-    found: ClosableConnection | None = scope.get("state", {}).get("connection")
-    return found
-
-
 def _request_may_have_body(request: Request) -> bool:
     """Not every version of HTTP announces one."""
     announced = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     return announced or request.method in ("POST", "PUT", "PATCH")
-
-
-def _gone(scope: Message) -> Callable[[], bool]:
-    connection = _connection(scope)
-    if connection is None:
-        return still_there
-    # A client that closes its half may still read. To be gone altogether looks the same from here.
-    return lambda: connection.lost or connection.half_closed
 
 
 class _AsgiOutlet:
@@ -445,21 +490,3 @@ def _start(status: int, headers: Mapping[str, str], length: int | None) -> Messa
     pairs = ({**measured, **headers}).items()
     raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in pairs]
     return {"type": "http.response.start", "status": status, "headers": raw}
-
-
-def request_of(scope: Message) -> Request:
-    """The request but for its body. What is wrong with its URL is for the application to say."""
-    raw_path = re.sub(rb"^https?://[^/?]*", b"", scope["raw_path"], flags=re.IGNORECASE).decode("latin-1") or "/"
-    query = scope["query_string"].decode("latin-1")
-    return Request(
-        method=scope["method"],
-        path=unquote(raw_path),
-        target=f"{raw_path}?{query}" if query else raw_path,
-        query=query_of(query),
-        headers=headers_of((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]),
-        gone=_gone(scope),
-    )
-
-
-def query_of(query: str) -> Mapping[str, tuple[str, ...]]:
-    return {name: tuple(values) for name, values in grouped(parse_qsl(query, keep_blank_values=True)).items()}

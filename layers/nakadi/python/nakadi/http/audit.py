@@ -7,7 +7,7 @@ published. The operations themselves know nothing of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import orjson
@@ -47,7 +47,11 @@ class Audit(Struct, frozen=True):
     def wrapped(self, route: Route) -> Route:
         """The route, telling the audit log of every change that it makes."""
         audited = self.audited.get(route.operation)
-        return route if audited is None else replace(route, handler=self._audited_handler(route.handler, audited))
+        return (
+            route
+            if audited is None
+            else replace(route, handler=self._audited_handler(cast(Handler, route.handler), audited))
+        )
 
     def _audited_handler(self, handler: Handler, audited: AuditedOperation) -> Handler:
         def handle(request: Request) -> Answer:

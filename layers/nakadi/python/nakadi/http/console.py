@@ -13,7 +13,7 @@ from stat import S_ISREG
 
 from nakadi.http.application import Admitted, Lane
 from nakadi.http.asgi import Answering
-from nakadi.http.message import Answer, Request, Response
+from nakadi.http.message import Answer, Request, Response, Unfinished
 from nakadi.model.outcomes import Outcome
 
 PREFIX = "/console"
@@ -67,14 +67,17 @@ class Console:
         # Files are read, which may take a moment.
         return Lane.REGISTRY if _is_ours(request) else self._application.lane(request)
 
-    def answer(self, request: Request) -> Answer:
-        return self._response(request) if _is_ours(request) else self._application.answer(request)
+    def is_quick(self, method: str, target: str) -> bool:
+        return self._application.is_quick(method, target)
+
+    def start(self, request: Request) -> Answer | Unfinished:
+        return self._response(request) if _is_ours(request) else self._application.start(request)
 
     def admit(self, request: Request) -> Admitted | Answer:
         return self._response(request) if _is_ours(request) else self._application.admit(request)
 
-    def complete(self, admitted: Admitted, body: bytes) -> Answer:
-        return self._application.complete(admitted, body)
+    def begin(self, admitted: Admitted, body: bytes) -> Answer | Unfinished:
+        return self._application.begin(admitted, body)
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         return self._application.refusal(request, outcome)

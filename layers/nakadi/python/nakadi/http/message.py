@@ -6,7 +6,7 @@ import ctypes
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from nakadi.common.work import still_there
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import Malformed, TooLarge, TryLater
+from nakadi.ports.event_log import Append, Fates
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
@@ -72,6 +73,13 @@ class Share:
             if not self._closed:
                 self._memory.take(size, self.taken)
                 self.taken += size
+
+    def give_back_beyond(self, taken: int) -> None:
+        """Give back what was taken since this much was, for work that is begun anew."""
+        with self._lock:
+            if self._memory is not None and not self._closed:
+                self._memory.give_back(self.taken - taken)
+                self.taken = taken
 
     def close(self) -> None:
         """Give everything back. Doing it again changes nothing."""
@@ -237,3 +245,28 @@ class Streaming(Struct, frozen=True):
 
 
 Answer = Response | Streaming
+
+AnswerSteps = Generator[Append, Fates, Answer]
+"""The steps to an answer: appends that it depends on. After one that was stored as a whole comes the answer."""
+
+
+class Unfinished(Struct, frozen=True):
+    """A request whose answer depends on an append that is still to be made; `resume` goes on with its outcome."""
+
+    append: Append
+    resume: Callable[[Fates | Exception], Answer | Unfinished]
+
+    def finish(self, outcome: Fates | Exception) -> Answer:
+        """Go on to the end, and wait for every further append."""
+        return completed(self.resume(outcome))
+
+
+def completed(work: Answer | Unfinished) -> Answer:
+    """The answer of work that has begun, once every append that it needs has been made."""
+    while isinstance(work, Unfinished):
+        try:
+            outcome: Fates | Exception = work.append.now()
+        except Exception as error:  # noqa: BLE001  # it is the handler's to judge
+            outcome = error
+        work = work.resume(outcome)
+    return work

@@ -13,6 +13,7 @@ import ssl
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -27,7 +28,8 @@ from uvicorn.server import ServerState
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import new_flow_id
 from nakadi.http.asgi import Answering, Edge, Limits, asgi_application
-from nakadi.http.message import PROBLEM_JSON
+from nakadi.http.direct import DirectAnswers, written_response
+from nakadi.http.message import PROBLEM_JSON, Response
 from nakadi.http.problem import problem_body
 
 # Room for the cursors of thousands of partitions in a header; with the request line and the empty line at the end.
@@ -117,7 +119,7 @@ class Server:
             await self._shut_down(listener)
 
     def _connection(self) -> Connection:
-        return Connection(self._config, self._state, self._connection_ended, lambda: self._closing)
+        return Connection(self._config, self._state, self._edge.direct, self._connection_ended, lambda: self._closing)
 
     def _connection_ended(self) -> None:
         if not self._state.connections:
@@ -204,9 +206,15 @@ class Connection(HttpToolsProtocol):
     """
 
     def __init__(
-        self, config: Config, server_state: ServerState, ended: Callable[[], None], closing: Callable[[], bool]
+        self,
+        config: Config,
+        server_state: ServerState,
+        direct: DirectAnswers,
+        ended: Callable[[], None],
+        closing: Callable[[], bool],
     ) -> None:
         super().__init__(config, server_state, {})
+        self._direct = direct
         self.access_log = False
         self.half_closed = False
         self.lost = False
@@ -223,6 +231,9 @@ class Connection(HttpToolsProtocol):
         self._refused = False
         self._refusal: Refusal | None = None
         self._at_work: RequestResponseCycle | None = None
+        # A request that may be answered directly if the rest of it has arrived too.
+        self._is_reading = False
+        self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
 
     # Called by asyncio.
 
@@ -253,9 +264,13 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         rest = memoryview(data)
+        self._is_reading = True
         while rest and not self._refused:
             # No more than the head may still have, so that its limit is exact.
             rest = rest[self._feed(rest[: MAX_HEAD - self._unfinished]) :]
+        self._is_reading = False
+        if self._held is not None:
+            self._start_held_request(*self._held)
         if not self._refused:
             self._update_deadline()
 
@@ -345,7 +360,28 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._at_work = cycle
-        super()._start_asgi_task(cycle, app)
+        if self._is_reading and self._direct.may_take(cycle.scope):
+            self._held = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _start_held_request(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._held = None
+        usual = partial(super()._start_asgi_task, cycle, app)
+        if cycle.more_body or self._refused:
+            usual()
+        else:
+            self._direct.take(cycle.scope, bytes(cycle.body), partial(self._respond, cycle), usual)
+
+    def _respond(self, cycle: RequestResponseCycle, response: Response) -> None:
+        """Send an answer without a task. The client may have gone since it asked."""
+        if cycle.disconnected or self.transport.is_closing():
+            return
+        self.transport.write(written_response(response, self.server_state.default_headers, keep_alive=cycle.keep_alive))
+        cycle.response_started = cycle.response_complete = True
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
 
     def _stop_the_parser(self, refusal: Refusal) -> None:
         """Refuse the request whose head is being read. The parser passes on that there was an exception, not which."""

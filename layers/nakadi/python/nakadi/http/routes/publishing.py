@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -15,10 +15,13 @@ from nakadi.http.message import JSON, Request, Response, json_response
 from nakadi.http.negotiation import MAX_UNPACKED
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
+from nakadi.ports.event_log import Append, Fates
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import KpiCollector
 from nakadi.publishing.validation import memory_needed
+
+PublicationSteps = Generator[Append, Fates, Response]
 
 AVRO = "application/avro-binary"
 
@@ -33,6 +36,7 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
             handler=handlers.publish,
             operation="publish_events",
             lane=Lane.EVENTS,
+            quick=True,
             any_body=True,
             any_accept=True,
             most_body=MAX_UNPACKED,
@@ -44,6 +48,7 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
             handler=handlers.delete,
             operation="delete_events",
             lane=Lane.EVENTS,
+            quick=True,
             any_body=True,
             any_accept=True,
             most_body=MAX_UNPACKED,
@@ -57,24 +62,28 @@ class _PublishingHandlers(Struct, frozen=True):
     permissions: Permissions
     figures: KpiCollector
 
-    def publish(self, request: Request) -> Response:
+    def publish(self, request: Request) -> PublicationSteps:
         try:
             header = _checked_headers(request).get("x-consumer-tag")
             tag = None if header is None else directed_to(header)
             self._check_producer(request)
             name, began = request.path_parameters["name"], time.perf_counter()
-            outcome = self.publisher.publish(name, request.body, request.subject, request.flow_id, tag, request.gone)
+            outcome = yield from self.publisher.publication(
+                name, request.body, request.subject, request.flow_id, tag, request.gone
+            )
         except Exception as error:
             self._count(error)
             raise
         return self._answer(request, outcome, began)
 
-    def delete(self, request: Request) -> Response:
+    def delete(self, request: Request) -> PublicationSteps:
         try:
             _checked_headers(request)
             self._check_producer(request)
             name, began = request.path_parameters["name"], time.perf_counter()
-            outcome = self.publisher.delete(name, request.body, request.subject, request.flow_id, request.gone)
+            outcome = yield from self.publisher.deletion(
+                name, request.body, request.subject, request.flow_id, request.gone
+            )
         except Exception as error:
             self._count(error)
             raise

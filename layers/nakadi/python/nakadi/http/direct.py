@@ -1,0 +1,217 @@
+"""Small requests with quick handlers: answered on the event loop, without a task, a thread or messages of ASGI.
+
+Nothing waits for an append here. Its outcome comes from another thread, and the request goes on where it was. What
+turns out to need more than a moment is not done: then the server takes the usual way, from the beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from http import HTTPStatus
+from typing import Any, Protocol, TypeVar
+
+from nakadi.common.work import NeedsThread, quick_work
+from nakadi.http import negotiation
+from nakadi.http.application import Lane
+from nakadi.http.message import Answer, Request, Response, Unfinished
+from nakadi.http.problem import logged_problem
+from nakadi.http.scope import Scope, connection_of
+from nakadi.model.events import Stored
+from nakadi.model.outcomes import TooLarge, TryLater
+from nakadi.ports.event_log import Fates
+
+log = logging.getLogger(__name__)
+
+# What is done at once with a body of this size takes a few milliseconds at worst.
+MOST_QUICK_BODY = 128 * 1024
+# Packing more than this at once would hold up all other requests on the event loop.
+PACKED_IN_A_THREAD = 32 * 1024
+# How long a round of the event loop goes on with requests that wait for it.
+ROUND_SECONDS = 0.004
+
+T = TypeVar("T")
+Respond = Callable[[Response], None]
+
+
+class Quick(Protocol):
+    """An application, as far as it is asked here."""
+
+    def is_quick(self, method: str, target: str) -> bool:
+        """Whether a request may be begun on the event loop."""
+
+    def start(self, request: Request) -> Answer | Unfinished:
+        """Begin to answer a request; raises `NeedsThread`."""
+
+
+class InThread(Protocol):
+    """Runs work in a thread of a lane."""
+
+    def __call__(self, lane: Lane, work: Callable[[], Response], /) -> asyncio.Future[Response]: ...
+
+
+class Mailbox:
+    """Brings what other threads have to say to the event loop. What comes at the same time wakes it once."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._is_awake = False
+
+    def put(self, deliver: Callable[[T], None], value: T) -> None:
+        """Have `deliver(value)` called on the loop. Returns at once, in any thread."""
+        self._waiting.append((deliver, value))
+        # The flag is put back before the queue is emptied. So whoever finds it set, after adding to the queue, has
+        # added to what will still be delivered; two threads that find it clear wake the loop twice, which is harmless.
+        if not self._is_awake:
+            self._is_awake = True
+            try:
+                self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
+                log.warning("An append has ended after the event loop", exc_info=True)
+
+    def _deliver(self) -> None:
+        self._is_awake = False
+        while self._waiting:
+            deliver, value = self._waiting.popleft()
+            try:
+                deliver(value)
+            except Exception:
+                log.exception("Going on with a request after its append failed")
+
+
+class LoopWork:
+    """Work on the event loop, a few milliseconds at a time. In between the loop reads, accepts and answers others.
+
+    A loop accepts one connection in each of its rounds. So a round must be short, however many requests are waiting.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_due = False
+
+    def put(self, work: Callable[[], None]) -> None:
+        self._waiting.append(work)
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        end = time.perf_counter() + ROUND_SECONDS
+        while self._waiting:
+            work = self._waiting.popleft()
+            try:
+                work()
+            except Exception:
+                log.exception("Work for a request on the event loop failed")
+            if time.perf_counter() >= end:
+                break
+        self._is_due = bool(self._waiting)
+        if self._is_due:
+            self._loop.call_soon(self._run)
+
+
+class DirectAnswers:
+    """`new_request` makes a request of a scope and a body, with a share of the memory that has to be closed."""
+
+    def __init__(
+        self, application: Quick, new_request: Callable[[Scope, bytes], Request], in_thread: InThread, mailbox: Mailbox
+    ) -> None:
+        self._application = application
+        self._new_request = new_request
+        self._in_thread = in_thread
+        self._mailbox = mailbox
+        self.loop_work = LoopWork()
+
+    def may_take(self, scope: Scope) -> bool:
+        """Whether it is worth waiting for the rest of what has arrived, before the request goes the usual way."""
+        return self._application.is_quick(scope["method"], scope["raw_path"].decode("latin-1"))
+
+    def take(self, scope: Scope, body: bytes, respond: Respond, otherwise: Callable[[], None]) -> None:
+        """Answer a whole request by `respond`, or call `otherwise` if that takes longer than a moment."""
+        if len(body) > MOST_QUICK_BODY:
+            otherwise()
+        else:
+            self.loop_work.put(partial(self._begin, scope, body, respond, otherwise))
+
+    def _begin(self, scope: Scope, body: bytes, respond: Respond, otherwise: Callable[[], None]) -> None:
+        request = self._new_request(scope, body)
+        connection = connection_of(scope)
+        if "content-encoding" in request.headers or (connection is not None and connection.lost):
+            otherwise()
+            return
+        try:
+            request.memory.take(len(body))
+            with quick_work():
+                work = self._application.start(request)
+        except (NeedsThread, TooLarge, TryLater):
+            request.memory.close()
+            otherwise()
+            return
+        if isinstance(work, Unfinished):
+            go_on = partial(self._go_on, request, work, respond)
+            work.append.soon(partial(self._mailbox.put, go_on))
+        else:
+            self._answer(request, work, respond)
+
+    def _go_on(self, request: Request, work: Unfinished, respond: Respond, outcome: Fates | Exception) -> None:
+        if all_stored(outcome):
+            self._answer(request, work.finish(outcome), respond)
+        else:
+            # What follows now may wait, for another timeline say, or be a long answer.
+            self._from_thread(request, lambda: _response(work.finish(outcome)), respond)
+
+    def _answer(self, request: Request, answer: Answer, respond: Respond) -> None:
+        response = _response(answer)
+        if len(response.body) > PACKED_IN_A_THREAD:
+            self._from_thread(request, lambda: response, respond)
+            return
+        request.memory.close()
+        respond(negotiation.packed(request, response) if response.body else response)
+
+    def _from_thread(self, request: Request, work: Callable[[], Response], respond: Respond) -> None:
+        def done(future: asyncio.Future[Response]) -> None:
+            request.memory.close()
+            if future.cancelled():
+                return  # the server ends, and has closed the connection
+            try:
+                response = future.result()
+            except Exception as error:  # noqa: BLE001  # a client always gets a Problem
+                response = logged_problem(error, f"Answering {request.method}")
+            respond(response)
+
+        working = self._in_thread(Lane.EVENTS, lambda: negotiation.packed(request, work()))
+        working.add_done_callback(done)
+
+
+def all_stored(outcome: Fates | Exception) -> bool:
+    """Whether an append succeeded as a whole. What follows then takes a moment."""
+    return not isinstance(outcome, Exception) and all(type(fate) is Stored for fate in outcome.values())
+
+
+def _response(answer: Answer) -> Response:
+    assert isinstance(answer, Response), "handlers that stream are not quick"
+    return answer
+
+
+def written_response(response: Response, headers: Iterable[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
+    """The bytes of a whole answer, with further headers in front of its own."""
+    lines = [_status_line(response.status), *(b"%b: %b\r\n" % header for header in headers)]
+    lines.append(b"content-length: %d\r\n" % len(response.body))
+    for name, value in response.headers.items():
+        assert "\r" not in value
+        assert "\n" not in value
+        lines.append(f"{name}: {value}\r\n".encode("latin-1", "replace"))
+    if not keep_alive:
+        lines.append(b"connection: close\r\n")
+    return b"".join((*lines, b"\r\n", response.body))
+
+
+@cache
+def _status_line(status: int) -> bytes:
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()

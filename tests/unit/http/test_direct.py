@@ -1,0 +1,310 @@
+"""Requests that are answered on the event loop, and appends that no thread waits for."""
+
+import asyncio
+import threading
+from collections import Counter, deque
+from contextlib import ExitStack, closing
+
+import orjson
+import pytest
+
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
+from nakadi.common.metrics import Metrics
+from nakadi.common.work import before_waiting
+from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.http import direct
+from nakadi.http.application import Application, Lane, Route
+from nakadi.http.direct import LoopWork, Mailbox, written_response
+from nakadi.http.message import Response, empty_response, json_response
+from nakadi.local.broker import Serving
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.events import Refused, Stored
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.event_log import Append
+from tests.support.patience import PATIENCE, until
+from tests.support.wire import Wire
+
+STORED = {0: Stored()}
+
+
+class HeldLog:
+    """Appends that are made when the test says so."""
+
+    def __init__(self):
+        self.waiting = deque()
+
+    def append_soon(self, _topic, _batches, done):
+        self.waiting.append(done)
+
+    def end(self, outcome=STORED, number=1):
+        """Give appends their outcome, in a thread of its own as a log does."""
+        until(lambda: len(self.waiting) >= number)
+        ended = [self.waiting.popleft() for _ in range(number)]
+        thread = threading.Thread(target=lambda: [done(outcome) for done in ended])
+        thread.start()
+        thread.join()
+
+
+class Handlers:
+    """A handler that is quick unless it is told to wait, and answers with the outcome of its append."""
+
+    def __init__(self):
+        self.log = HeldLog()
+        self.waits = False
+        self.threads = []
+
+    def publish(self, request):
+        self.threads.append(threading.current_thread().name.rpartition("_")[0] or "loop")
+        request.memory.take(1000)
+        if self.waits:
+            before_waiting()
+        try:
+            fates = yield Append(self.log, "topic", {0: [request.body]})
+        except Unavailable as error:
+            self.threads.append(threading.current_thread().name.rpartition("_")[0] or "loop")
+            return json_response(str(error), 500)
+        if isinstance(fates[0], Refused):
+            self.threads.append(threading.current_thread().name.rpartition("_")[0] or "loop")
+            return json_response([fates[0].reason] * 5000, 207)
+        return Response(200, {"x-length": str(len(request.body))})
+
+
+@pytest.fixture
+def handlers():
+    return Handlers()
+
+
+@pytest.fixture
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture
+def serving(handlers, metrics):
+    quick = Route(
+        method="POST",
+        template="/event-types/{name}/events",
+        handler=handlers.publish,
+        operation="publish",
+        lane=Lane.EVENTS,
+        quick=True,
+        any_body=True,
+    )
+    other = Route(method="GET", template="/other", handler=lambda _: empty_response(), operation="other")
+    with Serving(
+        Application([quick, other], lambda _: UNAUTHENTICATED), grace_seconds=PATIENCE, metrics=metrics
+    ) as serving:
+        yield serving
+
+
+@pytest.fixture
+def wire(serving):
+    with Wire(serving.url) as wire:
+        yield wire
+
+
+def publish(wire, body=b"{}", *headers, version="1.1"):
+    head = f"POST /event-types/x/events HTTP/{version}"
+    return wire.send(head, f"Content-Length: {len(body)}", *headers, body=body)
+
+
+def memory_taken(metrics):
+    return sum(metrics.request_memory.rows().values())
+
+
+def test_a_whole_request_needs_no_thread(wire, handlers, metrics):
+    """It is begun on the loop, and goes on there once its append has been made; its memory is given back."""
+    publish(wire, b"[1]", "X-Flow-Id: mine")
+    until(lambda: handlers.log.waiting)
+    assert memory_taken(metrics) == 1003
+    handlers.log.end()
+    status, headers, body = wire.response()
+    assert (status, headers["x-length"], headers["x-flow-id"], body) == (200, "3", "mine", b"")
+    assert headers["content-length"] == "0"
+    assert "date" in headers
+    assert handlers.threads == ["loop"]
+    assert memory_taken(metrics) == 0
+
+
+def test_one_that_would_wait_is_begun_anew_in_a_thread(wire, handlers, metrics):
+    """Nothing of the first attempt is left, and its append is not waited for by that thread either."""
+    handlers.waits = True
+    publish(wire)
+    until(lambda: handlers.log.waiting)
+    assert memory_taken(metrics) == 1002
+    handlers.log.end()
+    assert wire.response()[0] == 200
+    assert handlers.threads == ["loop", "nakadi-events"]
+    assert memory_taken(metrics) == 0
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_more_requests_wait_for_appends_than_there_are_threads(serving, handlers, wire, waits):
+    """Whether they were begun on the loop or in a thread: other requests are answered meanwhile."""
+    handlers.waits = waits
+    with ExitStack() as stack:
+        wires = [stack.enter_context(Wire(serving.url)) for _ in range(100)]
+        for each in wires:
+            publish(each)
+        until(lambda: len(handlers.log.waiting) == 100)
+        assert wire.send("GET /other HTTP/1.1").response()[0] == 200
+        handlers.log.end(number=100)
+        assert [each.response()[0] for each in wires] == [200] * 100
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metrics, in_pieces):
+    """It may have to wait, or be a long answer."""
+    for outcome, status in ((Unavailable("gone"), 500), ({0: Refused("full")}, 207)):
+        handlers.threads.clear()
+        if in_pieces:
+            wire.send("POST /event-types/x/events HTTP/1.1", "Content-Length: 2")
+            wire.socket.sendall(b"{")
+            until(lambda: memory_taken(metrics) == 1)
+            wire.socket.sendall(b"}")
+        else:
+            publish(wire)
+        handlers.log.end(outcome)
+        assert wire.response()[0] == status
+        assert handlers.threads == ["loop", "nakadi-events"]
+        until(lambda: memory_taken(metrics) == 0)
+
+
+def test_a_body_in_pieces_is_answered_too(wire, handlers):
+    """The head is judged first, then the body is read, and the rest is the same."""
+    wire.send("POST /event-types/x/events HTTP/1.1", "Content-Length: 70000")
+    wire.socket.sendall(b"x" * 35_000)
+    wire.socket.sendall(b"y" * 35_000)
+    handlers.log.end()
+    assert wire.response()[1]["x-length"] == "70000"
+
+
+def test_answers_keep_the_order_of_requests_on_a_connection(wire, handlers):
+    """A client that does not wait for answers gets them in the order in which it asked."""
+    for length in (2, 3, 4):
+        publish(wire, b"x" * length)
+    for length in (2, 3, 4):
+        handlers.log.end()
+        assert wire.response()[1]["x-length"] == str(length)
+    assert not handlers.log.waiting
+
+
+@pytest.mark.parametrize(("version", "header"), [("1.0", "Accept: */*"), ("1.1", "Connection: close")])
+def test_a_connection_that_is_not_kept_is_closed(wire, handlers, version, header):
+    """A client that wants the connection closed finds its answer at the end of it."""
+    publish(wire, b"{}", header, version=version)
+    handlers.log.end()
+    status, headers, _ = wire.response()
+    assert (status, headers["connection"]) == (200, "close")
+    assert wire.once() == b""
+
+
+def test_a_client_that_leaves_meanwhile_harms_nothing(serving, wire, handlers, metrics):
+    """Its events are stored, its memory is given back, and the next client is served."""
+    with Wire(serving.url) as leaving:
+        publish(leaving)
+        until(lambda: handlers.log.waiting)
+    assert wire.send("GET /other HTTP/1.1").response()[0] == 200
+    handlers.log.end()
+    until(lambda: memory_taken(metrics) == 0)
+    publish(wire)
+    handlers.log.end()
+    assert wire.response()[0] == 200
+
+
+def test_a_server_that_stops_answers_what_has_been_begun(serving, wire, handlers):
+    """The answer to a request whose append is still to come is sent before the connection is closed."""
+    publish(wire)
+    until(lambda: handlers.log.waiting)
+    stopping = threading.Thread(target=serving.close)
+    stopping.start()
+    handlers.log.end()
+    assert wire.response()[0] == 200
+    stopping.join(PATIENCE)
+    assert not stopping.is_alive()
+
+
+def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
+    """Whatever is not in memory, or is too old, is asked for in threads: a registry may not answer."""
+    askers = Counter()
+    for name in ("get", "list", "changes"):
+        asked = getattr(MemoryRegistry, name)
+
+        def asking(self, *arguments, asked=asked, **more):
+            askers[threading.current_thread().name] += 1
+            return asked(self, *arguments, **more)
+
+        monkeypatch.setattr(MemoryRegistry, name, asking)
+    schema = {"type": "json_schema", "schema": "{}"}
+    definition = orjson.dumps({"name": "x", "owning_application": "y", "category": "undefined", "schema": schema})
+    with (
+        closing(open_broker(Settings(cache_seconds=0))) as broker,
+        Serving(broker.application) as serving,
+        Wire(serving.url) as wire,
+    ):
+        kind = "Content-Type: application/json"
+        length = f"Content-Length: {len(definition)}"
+        assert wire.send("POST /event-types HTTP/1.1", kind, length, body=definition).response()[0] == 201
+        for body in (b"[{}]", b"[]", b"[{}", b'[{"a":1}, {"b":2}]', b"[1]"):
+            assert publish(wire, body, kind).response()[0] in (200, 400, 422)
+    assert sum(askers.values()) > 5
+    assert "nakadi-server" not in askers
+
+
+def test_a_round_of_the_loop_is_short_however_much_is_waiting(monkeypatch):
+    """Between two pieces of work that take long the loop does what else there is."""
+    monkeypatch.setattr(direct, "ROUND_SECONDS", 0.0)
+
+    async def run():
+        work, seen = LoopWork(), []
+        for number in range(3):
+            work.put(lambda number=number: seen.append(number))
+        rounds = 0
+        while len(seen) < 3:
+            await asyncio.sleep(0)
+            rounds += 1
+        return seen, rounds
+
+    seen, rounds = asyncio.run(run())
+    assert seen == [0, 1, 2]
+    assert rounds >= 3
+
+
+def test_everything_in_a_mailbox_is_delivered_once(caplog):
+    """Threads put in what they have at any time; a delivery that fails stops no other."""
+
+    async def run():
+        mailbox, delivered = Mailbox(), Counter()
+
+        def deliver(value):
+            delivered[value] += 1
+            if value == (0, 7):
+                raise ValueError(value)
+
+        def put(thread):
+            for number in range(500):
+                mailbox.put(deliver, (thread, number))
+
+        threads = [threading.Thread(target=put, args=(number,)) for number in range(4)]
+        for each in threads:
+            each.start()
+        async with asyncio.timeout(PATIENCE):
+            while len(delivered) < 2000:  # noqa: ASYNC110  # what is waited for tells nothing
+                await asyncio.sleep(0.001)
+        for each in threads:
+            each.join()
+        return delivered
+
+    assert set(asyncio.run(run()).values()) == {1}
+    assert "Going on with a request after its append failed" in caplog.text
+
+
+def test_an_answer_is_written_with_its_length():
+    """The bytes are those of HTTP/1.1, and a header cannot begin another line."""
+    written = written_response(Response(207, {"a": "b"}, b"[]"), [(b"date", b"now")], keep_alive=False)
+    assert written == (
+        b"HTTP/1.1 207 Multi-Status\r\ndate: now\r\ncontent-length: 2\r\na: b\r\nconnection: close\r\n\r\n[]"
+    )
+    with pytest.raises(AssertionError):
+        written_response(Response(200, {"a": "b\r\nc: d"}), [], keep_alive=True)
